@@ -1,0 +1,100 @@
+// The completion: 32 bytes, two to a cache line, that a worker writes into a session's completion ring.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "pollcore/handle.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+/// How a work request ended. Values below 128 are those of `enum ibv_wc_status`, by the same names
+/// (ibv_poll_cq(3)); from 128 on the runtime's own, given to work that no device completed.
+enum class Status : std::uint8_t {
+    success = 0,
+    loc_len_err = 1,
+    loc_qp_op_err = 2,
+    loc_eec_op_err = 3,
+    loc_prot_err = 4,
+    wr_flush_err = 5,
+    mw_bind_err = 6,
+    bad_resp_err = 7,
+    loc_access_err = 8,
+    rem_inv_req_err = 9,
+    rem_access_err = 10,
+    rem_op_err = 11,
+    retry_exc_err = 12,
+    rnr_retry_exc_err = 13,
+    loc_rdd_viol_err = 14,
+    rem_inv_rd_req_err = 15,
+    rem_abort_err = 16,
+    inv_eecn_err = 17,
+    inv_eec_state_err = 18,
+    fatal_err = 19,
+    resp_timeout_err = 20,
+    general_err = 21,
+    tm_err = 22,
+    tm_rndv_incomplete = 23,
+
+    post_refused = 128,    ///< the provider took no such work: ibv_post_send or ibv_post_recv failed
+    request_refused = 129, ///< the worker's own check refused it: stale or foreign handle, bad opcode, a limit
+    qp_closed = 130,       ///< the queue pair was closed before the device completed the work
+    session_closed = 131,
+    device_removed = 132,
+    daemon_gone = 133,
+};
+
+/// The verbs' name, such as "IBV_WC_WR_FLUSH_ERR"; the runtime's own begin with "POLLCORE_".
+[[nodiscard]] std::string_view status_name(Status status) noexcept;
+/// One sentence in words.
+[[nodiscard]] std::string_view status_text(Status status) noexcept;
+
+/// What completed. Values of `enum ibv_wc_opcode`; valid on errors too, since the runtime knows what
+/// was posted (the device's own opcode is not read from a failed completion).
+enum class CompletionOpcode : std::uint8_t {
+    send = 0,
+    rdma_write = 1,
+    rdma_read = 2,
+    comp_swap = 3,
+    fetch_add = 4,
+    recv = 128,
+    recv_rdma_with_imm = 129,
+};
+
+/// Bits of Completion::flags.
+enum CompletionFlag : std::uint8_t {
+    kWithImm = 1 << 0,      ///< imm_data is valid
+    kWithGrh = 1 << 1,      ///< the first 40 bytes of the receive hold a GRH (UD)
+    kByRuntime = 1 << 2,    ///< made by the runtime: no device completed this work
+    kFromRecvQueue = 1 << 3,
+};
+
+struct alignas(32) Completion {
+    std::uint64_t tag = 0;      ///< WorkRequest::tag
+    QpHandle qp{};              ///< the queue pair
+    std::uint32_t byte_len = 0; ///< receives, reads, atomics: bytes placed in memory; else 0. Only on success
+    union {
+        std::uint32_t imm_data = 0;  ///< with kWithImm: the peer's number, in host order
+        std::uint32_t vendor_err;    ///< on failure: the device's own code
+    };
+    std::uint32_t reserved = 0;
+    Status status = Status::success;
+    CompletionOpcode opcode = CompletionOpcode::send;
+    std::uint8_t flags = 0;  ///< CompletionFlag bits
+    std::uint8_t reserved_too[4] = {};
+    std::uint8_t ring_lap = 0;  ///< the ring's
+
+    [[nodiscard]] constexpr bool ok() const noexcept { return status == Status::success; }
+    [[nodiscard]] constexpr bool from_recv_queue() const noexcept { return (flags & kFromRecvQueue) != 0; }
+};
+
+static_assert(std::is_trivially_copyable_v<Completion> && std::is_standard_layout_v<Completion>);
+static_assert(sizeof(Completion) == 32);
+static_assert(offsetof(Completion, qp) == 8 && offsetof(Completion, byte_len) == 12);
+static_assert(offsetof(Completion, imm_data) == 16 && offsetof(Completion, status) == 24);
+static_assert(offsetof(Completion, ring_lap) == 31);
+
+}  // namespace pollcore

@@ -1,0 +1,109 @@
+// The typed configuration of a runtime, and reading it from TOML.
+//
+// Every field has the meaning that config/pollcored.toml documents under the same key. What is wrong is
+// refused, never rounded: by load_config with file, line, key and value, by validate with the field's path.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pollcore/error.hpp"
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+
+struct DeviceConfig {
+    enum class Kind { soft, verbs };
+    std::string name;               ///< how the rest of the configuration calls it
+    Kind kind = Kind::soft;
+    std::string verbs_name;         ///< verbs: as in ibv_devices(1); empty: the only one
+    std::uint8_t port = 1;
+    std::string gid;                ///< address whose GID is used to connect by exchanged information; empty: the first RoCE v2
+
+    bool operator==(const DeviceConfig&) const = default;
+};
+
+/// What a worker does after a step that found nothing to do.
+enum class IdlePolicy {
+    spin,   ///< the next step at once
+    pause,  ///< the CPU's pause instruction between steps
+    yield,  ///< gives the core away; for cores that are shared
+};
+
+struct WorkerConfig {
+    std::string name;
+    std::uint32_t core = 0;          ///< CPU number; an lcore of this number is the worker's own
+    IdlePolicy idle = IdlePolicy::spin;
+    std::uint32_t submit_burst = kBurstDefault;    ///< slots taken from one session in one step
+    std::uint32_t complete_burst = kBurstDefault;  ///< completions taken from one CQ in one step
+    std::uint32_t qp_burst = kBurstDefault;        ///< work requests posted to one QP in one step
+    std::uint32_t cq_depth = 4096;                 ///< entries of a CQ that the worker opens; a power of two
+
+    bool operator==(const WorkerConfig&) const = default;
+};
+
+struct MemoryConfig {
+    enum class Hugepages { require, prefer, never };
+    Hugepages hugepages = Hugepages::prefer;
+    std::uint64_t size = 64ull << 20;  ///< bytes that EAL may take at most, over all sockets
+
+    bool operator==(const MemoryConfig&) const = default;
+};
+
+struct ServiceConfig {
+    enum class Kind { echo, memory };
+    Kind kind = Kind::echo;
+    std::string name;
+    std::string device;
+    std::string worker;
+    std::string address;                      ///< where it listens: see Runtime::listen
+    std::uint64_t message_size_max = 4096;    ///< echo: bytes
+    std::uint32_t depth = 64;                 ///< echo: receives kept posted per connection
+    std::uint64_t size = 1ull << 20;          ///< memory: bytes of the region
+    std::uint32_t connections_max = 16;
+
+    bool operator==(const ServiceConfig&) const = default;
+};
+
+enum class LogLevel { error, warning, info, debug };
+
+struct Config {
+    std::vector<DeviceConfig> devices;
+    std::vector<WorkerConfig> workers;
+    std::vector<ServiceConfig> services;
+    MemoryConfig memory;
+    LogLevel log_level = LogLevel::info;
+    std::uint32_t qps_max = kQpsDefault;               ///< of the whole runtime; a power of two
+    std::filesystem::path lock_directory = "/run/lock"; ///< holds a lock file per worker core
+    std::chrono::milliseconds drain_timeout{2000};      ///< how long a stop waits for work in flight
+
+    bool operator==(const Config&) const = default;
+};
+
+/// A configuration that was refused. what() is one line: "FILE:LINE: KEY = VALUE: why; what is accepted".
+class ConfigError : public Error {
+public:
+    explicit ConfigError(const std::string& what) : Error(std::errc::invalid_argument, what), message_(what) {}
+    /// The line alone: std::system_error would add ": Invalid argument" to it.
+    [[nodiscard]] const char* what() const noexcept override { return message_.what(); }
+
+private:
+    std::runtime_error message_;  // a string whose copy cannot throw, as an exception's must not
+};
+
+/// Reads and checks a file. Throws ConfigError at the first thing that is wrong.
+[[nodiscard]] Config load_config(const std::filesystem::path& file);
+/// The same from text; `name` stands for the file in messages.
+[[nodiscard]] Config parse_config(std::string_view text, const std::string& name);
+/// Checks a configuration that was built in code: names, references, ranges, this machine's cores.
+void validate(const Config& config);
+/// The whole effective configuration as TOML that load_config reads back; what stands at its default is
+/// marked by a comment "# default".
+[[nodiscard]] std::string print_config(const Config& config);
+
+}  // namespace pollcore

@@ -1,0 +1,59 @@
+// Counters: each written by the one thread that its struct is named after, read by anyone.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+
+/// A count with one writer. Readers may see it a moment late, never torn.
+class Counter {
+public:
+    void add(std::uint64_t n = 1) noexcept {
+        // Relaxed load and store instead of a locked add: nobody else writes it.
+        value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
+    void raise_to(std::uint64_t n) noexcept {
+        if (n > value_.load(std::memory_order_relaxed)) {
+            value_.store(n, std::memory_order_relaxed);
+        }
+    }
+    [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+private:
+    std::atomic<std::uint64_t> value_{0};
+};
+
+/// Written by the worker's thread.
+struct alignas(kCacheLine) WorkerCounters {
+    Counter steps;
+    Counter busy_steps;          ///< steps that found something to do
+    Counter sends;               ///< send-queue work requests given to the provider
+    Counter send_doorbells;      ///< ibv_post_send calls
+    Counter receives;            ///< receives given to the provider
+    Counter receive_doorbells;   ///< ibv_post_recv calls
+    Counter completions;         ///< work completions taken from CQs
+    Counter delivered;           ///< completions written to sessions
+    Counter retired;             ///< unsignaled work requests that succeeded
+    Counter forced_signals;      ///< signals that the application did not ask for
+    Counter markers;             ///< work requests of the runtime's own
+    Counter post_failures;       ///< of those, the ones that it refused
+    Counter refused_requests;    ///< work requests that failed the worker's own admission
+    Counter stale_completions;   ///< of queue pairs that are gone, or that name nothing in flight
+    Counter failed_polls;        ///< CQs that were given up
+    Counter broken_sessions;     ///< sessions whose rings were tampered with
+    Counter commands;
+    Counter longest_step_cycles; ///< from the start of one step to the start of the next
+};
+
+/// Written by the control thread.
+struct ControlCounters {
+    Counter command_ring_full;  ///< commands that found no room: reported as errors to whoever asked
+    Counter async_events;       ///< asynchronous events of devices, acknowledged
+    Counter connections;        ///< established
+    Counter disconnections;
+};
+
+}  // namespace pollcore

@@ -1,0 +1,19 @@
+// What set-up and control calls throw. The data path (Session) throws nothing.
+#pragma once
+
+#include <string>
+#include <system_error>
+
+namespace pollcore {
+
+/// A set-up or control call that failed. what() says what was tried, on what, the cause, and where
+/// something can be done about it, what to do. code() is the cause as an errno value, in
+/// std::generic_category, so `e.code() == std::errc::device_or_resource_busy` works.
+class Error : public std::system_error {
+public:
+    Error(int errno_value, const std::string& what)
+        : std::system_error(errno_value, std::generic_category(), what) {}
+    Error(std::errc cause, const std::string& what) : Error(static_cast<int>(cause), what) {}
+};
+
+}  // namespace pollcore

@@ -1,0 +1,26 @@
+// Names of things that live in the runtime, as an application and the rings carry them.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+namespace pollcore {
+
+/// An opaque name: a place in a table and the generation of what lives there. It says nothing about
+/// worker or device. A handle kept after its thing was closed is recognised as stale and refused.
+template <class Tag>
+struct Handle {
+    std::uint16_t index = 0;
+    std::uint16_t generation = 0;  ///< 0 never names anything
+
+    [[nodiscard]] constexpr bool valid() const noexcept { return generation != 0; }
+    friend constexpr auto operator<=>(const Handle&, const Handle&) noexcept = default;
+};
+
+using QpHandle = Handle<struct QpTag>;
+/// An address handle, for UD destinations.
+using AhHandle = Handle<struct AhTag>;
+
+static_assert(sizeof(QpHandle) == 4);
+
+}  // namespace pollcore

@@ -1,0 +1,58 @@
+// All limits of pollcore in one place, with the relations between them.
+//
+// A limit here is a property of the formats and tables of this library. What a device can do is
+// asked from the device (DeviceLimits) and what an operator allows is in the configuration.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pollcore {
+
+inline constexpr std::size_t kCacheLine = 64;
+
+/// Queue pairs of one runtime: the index part of a QpHandle.
+inline constexpr std::uint32_t kQpsMax = 65536;
+inline constexpr std::uint32_t kQpsDefault = 1024;
+
+/// Sessions of one worker. An in-flight entry names its session in 16 bits.
+inline constexpr std::uint32_t kSessionsPerWorkerMax = 1024;
+
+/// Workers and devices of one runtime.
+inline constexpr std::uint32_t kWorkersMax = 128;
+inline constexpr std::uint32_t kDevicesMax = 16;
+
+/// Slots of a ring, a power of two.
+inline constexpr std::uint32_t kRingSlotsMax = 1u << 20;
+
+/// Outstanding work requests of one send or one receive queue. The position of an in-flight entry
+/// travels in the wr_id in 24 bits and must never meet itself.
+inline constexpr std::uint32_t kQueueDepthMax = 1u << 16;
+static_assert(kQueueDepthMax <= (1u << 24) / 2, "a position in flight must be unambiguous");
+
+/// Scatter/gather elements of one work request (WorkRequest::num_sge).
+inline constexpr std::uint32_t kSgesMax = 32;
+
+/// Inline bytes of one work request. A device may allow fewer.
+inline constexpr std::uint32_t kInlineMax = 1024;
+
+/// Work requests or completions that one drain of a step may take.
+inline constexpr std::uint32_t kBurstMax = 256;
+inline constexpr std::uint32_t kBurstDefault = 32;
+
+/// Entries that a configuration may ask of a CQ. What a device really has (max_cqe) is asked of the device.
+inline constexpr std::uint32_t kCqDepthMin = 16;
+inline constexpr std::uint32_t kCqDepthMax = 1u << 22;
+
+/// Characters of a name in the configuration. The kernel's device names have as many (IBV_SYSFS_NAME_MAX - 1).
+inline constexpr std::size_t kNameLengthMax = 63;
+
+/// Private data that a user may send along with a connection. rdma_cm over RoCE carries 56 bytes in
+/// a request, 196 in a reply and 148 in a rejection (rdma_connect(3)); four of them hold our own length,
+/// since what arrives may be padded with zeros.
+inline constexpr std::size_t kPrivateDataHeader = 4;
+inline constexpr std::size_t kRequestPrivateDataMax = 56 - kPrivateDataHeader;
+inline constexpr std::size_t kReplyPrivateDataMax = 196 - kPrivateDataHeader;
+inline constexpr std::size_t kRejectPrivateDataMax = 148 - kPrivateDataHeader;
+
+}  // namespace pollcore

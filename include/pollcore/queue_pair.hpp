@@ -1,0 +1,88 @@
+// A queue pair of the runtime, and how its connection is described.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pollcore/handle.hpp"
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+
+class Session;
+class ProtectionDomain;
+
+/// Path and reliability attributes of a connection; the names and value ranges of
+/// `struct ibv_qp_attr` (ibv_modify_qp(3)). rdma_cm chooses GID, packet sequence numbers and address;
+/// over it the fields marked (*) apply only to a connect by exchanged information.
+struct PathAttributes {
+    std::uint8_t traffic_class = 0;
+    std::uint8_t service_level = 0;   ///< (*)
+    std::uint32_t flow_label = 0;     ///< (*)
+    std::uint8_t hop_limit = 64;      ///< (*)
+    std::uint16_t mtu = 0;            ///< bytes, 256 to 4096; 0: what the port has active
+    std::uint8_t timeout = 14;        ///< ack timeout, 4.096 us << timeout; 0 waits for ever
+    std::uint8_t retry_count = 6;     ///< 0 to 7. On Soft-RoCE 7 acts as infinite
+    std::uint8_t rnr_retry = 6;       ///< 0 to 6; 7 waits for ever
+    std::uint8_t min_rnr_timer = 12;  ///< as in the specification's table: 12 is 0.64 ms
+    std::uint8_t max_rd_atomic = 16;      ///< reads and atomics this side may have in flight, within the device's
+    std::uint8_t max_dest_rd_atomic = 16; ///< and those it serves
+};
+
+/// What a peer must know to connect by its own channel, without rdma_cm. Plain data, sent as it is
+/// between machines of the same byte order.
+struct QpInfo {
+    std::array<std::uint8_t, 16> gid{};
+    std::uint32_t qp_num = 0;
+    std::uint32_t psn = 0;  ///< the first that this side sends
+    std::uint16_t lid = 0;
+    std::uint16_t mtu = 0;  ///< bytes, what the port has active
+    std::uint32_t reserved = 0;
+};
+static_assert(sizeof(QpInfo) == 32);
+
+enum class QpState : std::uint8_t {
+    init,   ///< takes receives, no sends
+    ready,  ///< RTS
+    error,  ///< refuses new work; what was in flight is being flushed
+    closed,
+};
+
+/// Which access peers have to this side's memory through the QP, as IBV_ACCESS_REMOTE_*.
+struct RemoteAccess {
+    bool read = true;
+    bool write = true;
+    bool atomic = true;
+};
+
+/// One session's part in a queue pair.
+struct QpShare {
+    Session* session = nullptr;
+    std::uint32_t send_depth = 64;  ///< send-queue slots that are this session's
+};
+
+struct QueuePairOptions {
+    std::string device{};           ///< name from the configuration; empty: the only one
+    const ProtectionDomain* pd = nullptr;  ///< null: the device's default
+    /// Sessions that may post. All belong to one worker. Receives belong to the first, with `recv_depth` slots.
+    std::vector<QpShare> shares{};
+    std::uint32_t recv_depth = 64;
+    std::uint32_t sges_max = 1;     ///< per work request, send and receive
+    std::uint32_t inline_max = 0;   ///< bytes
+    RemoteAccess remote_access{};
+    bool separate_cqs = false;      ///< receives complete on another CQ than sends
+};
+
+struct ConnectOptions {
+    PathAttributes path{};
+    std::vector<std::byte> private_data{};  ///< at most kRequestPrivateDataMax, or kReplyPrivateDataMax in an answer
+    std::chrono::milliseconds timeout{5000};
+};
+
+}  // namespace pollcore

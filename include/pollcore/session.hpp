@@ -1,0 +1,163 @@
+// A session: one application thread's way to one worker, embedded or attached.
+//
+// Thread safety: a session is used by one thread at a time (debug builds check it). Control calls on queue
+// pairs may come from other threads meanwhile.
+// No call here makes a system call, takes a lock or allocates, except close().
+//
+// Who owns a buffer: the application until try_submit accepts the work request; then the device, until the
+// request's completion was polled. An unsignaled request that succeeds makes no completion: its buffer is
+// free once a later completion of the same send queue was polled, or retired() counts it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "pollcore/completion.hpp"
+#include "pollcore/queue_pair.hpp"
+#include "pollcore/spsc_ring.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+/// Why a work request was not accepted. Nothing was done, and the same call may be made again: at once
+/// after polling for the first group, never with success for the second.
+enum class Refusal : std::uint8_t {
+    none,
+    // No room now.
+    submission_ring_full,
+    completion_ring_full,  ///< as many requests in flight as the session has completion slots
+    send_queue_full,       ///< this session's share of the QP's send queue is in flight
+    receive_queue_full,
+    // Not like this.
+    stale_handle,    ///< no such queue pair, or it was closed
+    not_connected,   ///< a send before the QP is ready
+    qp_in_error,     ///< see Session::cause
+    bad_opcode,
+    bad_flags,
+    too_many_sges,
+    inline_too_long,
+    misaligned_atomic,  ///< the remote address of an atomic is no multiple of 8, or its length is not 8
+    not_receiver,       ///< receives of this QP belong to another session
+    no_share,           ///< this session has no part in the QP's send queue
+    session_closed,
+};
+[[nodiscard]] std::string_view refusal_name(Refusal refusal) noexcept;
+
+/// What try_submit took: the first `accepted` requests. When fewer than asked, `refusal` says which limit
+/// stopped the next one.
+struct [[nodiscard]] Submitted {
+    std::size_t accepted = 0;
+    Refusal refusal = Refusal::none;
+};
+
+/// The runtime's side of closing a session. Lives as long as any session made by it.
+class SessionHost {
+public:
+    virtual ~SessionHost() = default;
+    /// Retires the session's queue pairs and detaches it from its worker; afterwards the rings are the
+    /// caller's alone, with the last completions in them.
+    virtual void close_session(std::uint32_t session_id) noexcept = 0;
+    /// Releases the session's shared memory.
+    virtual void release_session(std::uint32_t session_id) noexcept = 0;
+};
+
+struct SessionLayout;
+struct SessionHeader;
+struct QpRecord;
+
+/// Figures of one session since it was opened. Accepted = completed + retired + in flight, always.
+struct SessionFigures {
+    std::uint64_t accepted = 0;   ///< work requests that try_submit took
+    std::uint64_t completed = 0;  ///< completions that poll gave
+    std::uint64_t retired = 0;    ///< unsignaled requests that succeeded, as far as known here
+    std::uint64_t refused = 0;
+    [[nodiscard]] std::uint64_t in_flight() const noexcept { return accepted - completed - retired; }
+};
+
+class Session {
+public:
+    Session() = default;
+    /// Joins a formatted session block; made by Runtime::open_session.
+    Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
+            const SessionLayout& layout);
+    ~Session();
+    Session(Session&& other) noexcept;
+    Session& operator=(Session&& other) noexcept;
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    /// Takes work requests with at most one SGE each, in order, until one is refused.
+    Submitted try_submit(std::span<const WorkRequest> requests) noexcept;
+    [[nodiscard]] Refusal try_submit(const WorkRequest& request) noexcept;
+    /// A work request with any number of SGEs: `sges` replaces request.sge and request.num_sge.
+    [[nodiscard]] Refusal try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept;
+    /// A send or RDMA write whose bytes are taken before the call returns; they need not be registered.
+    [[nodiscard]] Refusal try_submit_inline(const WorkRequest& request,
+                                            std::span<const std::byte> payload) noexcept;
+
+    /// Takes up to `out.size()` completions; 0 when there are none now.
+    [[nodiscard]] std::size_t poll(std::span<Completion> out) noexcept;
+
+    /// Unsignaled work requests of this session on this QP that succeeded, since the QP was opened, modulo
+    /// 2^32: the oldest ones, in post order.
+    [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
+
+    /// State of a queue pair as its worker last published it; `closed` for a stale handle.
+    [[nodiscard]] QpState state(QpHandle qp) const noexcept;
+    /// What put the QP into error; success when it is not.
+    [[nodiscard]] Status cause(QpHandle qp) const noexcept;
+
+    [[nodiscard]] SessionFigures figures() noexcept;
+    [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
+    [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
+    [[nodiscard]] bool valid() const noexcept { return header_ != nullptr; }
+
+    /// Closes the session's queue pairs and takes it off its worker. Every request still in flight gets its
+    /// completion; poll() still gives what is left. Blocks for the time that retiring queue pairs takes.
+    /// The destructor closes too.
+    void close() noexcept;
+
+private:
+    // What the application's side counts per queue pair; private to this side.
+    struct QpAccount {
+        std::uint16_t generation = 0;
+        std::uint32_t send_outstanding = 0;
+        std::uint32_t recv_outstanding = 0;
+        std::uint32_t retired_seen = 0;
+    };
+
+    [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
+                                std::uint32_t slots) noexcept;
+    [[nodiscard]] QpAccount& account(QpHandle qp) noexcept;
+    void refresh_retired(QpHandle qp) noexcept;
+    [[nodiscard]] bool completion_room() noexcept;
+    void count_accepted(const WorkRequest& request) noexcept;
+    void destroy() noexcept;
+    void assert_owner() noexcept;
+
+    // Read on every call.
+    RingProducer<WorkRequest> submissions_;
+    RingConsumer<Completion> completions_;
+    SessionHeader* header_ = nullptr;
+    QpRecord* records_ = nullptr;               // written by the worker
+    std::atomic<std::uint32_t>* retired_ = nullptr;  // per QP, written by the worker
+    std::unique_ptr<QpAccount[]> accounts_;
+    std::uint32_t qps_mask_ = 0;
+    std::uint32_t completion_slots_ = 0;
+    std::uint64_t accepted_ = 0;
+    std::uint64_t retired_seen_ = 0;  // over all queue pairs
+    std::uint64_t refused_ = 0;
+    // Cold.
+    std::uint32_t id_ = 0;
+    std::uint32_t worker_ = 0;
+    bool closed_ = false;
+    std::shared_ptr<SessionHost> host_;
+#ifndef NDEBUG
+    std::uint64_t owner_ = 0;
+#endif
+};
+
+}  // namespace pollcore

@@ -1,0 +1,329 @@
+// A ring of fixed-size slots between one producer and one consumer, in one process or in two.
+//
+// Thread safety: exactly one thread holds the RingProducer and exactly one the RingConsumer at a time.
+// Holding the object is the permission; both are move-only.
+//
+// Readiness is written into the slot itself: the last byte of each slot holds the *lap* (how often the
+// producer went round, plus one) and is stored last. The consumer looks at the line that it wants to read
+// anyway, so a hand-over costs one cache-line transfer where an index ring needs two. The consumer gives
+// slots back in batches through an index on a line of its own, which the producer reads only when its
+// cached copy says that the ring is full.
+//
+// Invariants
+//   - slot i of lap l holds lap_byte(l) if and only if all bytes of that slot were written before.
+//   - released <= produced <= released + capacity, in 64-bit arithmetic that may wrap.
+//   - The layout holds no address: each side may map it where it likes.
+// The producer trusts nothing that the consumer writes, and the reverse: an index that moves too far is
+// reported by broken(), lap bytes can at worst make slots look ready that hold nothing meaningful.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+
+/// What stands before the slots. A line per writer (I5).
+struct RingHeader {
+    static constexpr std::uint32_t kMagic = 0x676e6952;  // "Ring"
+    static constexpr std::uint32_t kVersion = 1;
+
+    std::uint32_t magic = kMagic;
+    std::uint32_t version = kVersion;
+    std::uint32_t slot_bytes = 0;
+    std::uint32_t capacity = 0;
+
+    alignas(kCacheLine) std::atomic<std::uint64_t> produced{0};  ///< by the producer, for observers only
+    alignas(kCacheLine) std::atomic<std::uint64_t> released{0};  ///< by the consumer
+};
+static_assert(sizeof(RingHeader) == 3 * kCacheLine);
+static_assert(offsetof(RingHeader, produced) == kCacheLine && offsetof(RingHeader, released) == 2 * kCacheLine);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+template <class T>
+concept RingSlot = std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint64_t) == 0 &&
+                   kCacheLine % sizeof(T) == 0 && offsetof(T, ring_lap) == sizeof(T) - 1;
+
+template <RingSlot T>
+class RingProducer;
+template <RingSlot T>
+class RingConsumer;
+
+/// Bytes that a ring of `capacity` slots (a power of two) takes.
+template <RingSlot T>
+[[nodiscard]] constexpr std::size_t ring_bytes(std::uint32_t capacity) noexcept {
+    return sizeof(RingHeader) + std::size_t{capacity} * sizeof(T);
+}
+
+namespace ring_detail {
+
+// The word at the end of a slot, whose top byte is the lap (little endian).
+inline constexpr unsigned kLapShift = 56;
+static_assert(std::endian::native == std::endian::little);
+
+[[nodiscard]] constexpr std::uint64_t lap_byte(std::uint64_t index, unsigned capacity_log2) noexcept {
+    return static_cast<std::uint8_t>((index >> capacity_log2) + 1);
+}
+
+template <class T>
+[[nodiscard]] inline std::atomic_ref<std::uint64_t> last_word(T& slot) noexcept {
+    auto* words = reinterpret_cast<std::uint64_t*>(&slot);
+    return std::atomic_ref<std::uint64_t>(words[sizeof(T) / sizeof(std::uint64_t) - 1]);
+}
+
+// Takes the line into this core's cache in a writable state before it is needed. Without -mprfchw the
+// compiler's builtin would only fetch it for reading.
+inline void prefetch_for_write(const void* line) noexcept {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
+}  // namespace ring_detail
+
+/// Makes an empty ring in `memory`, which is cache-line aligned and ring_bytes<T>(capacity) long. Both
+/// indices start at `start`; anything but 0 is for tests of wrap-around.
+template <RingSlot T>
+void format_ring(void* memory, std::uint32_t capacity, std::uint64_t start = 0) noexcept {
+    auto* header = new (memory) RingHeader;
+    header->slot_bytes = sizeof(T);
+    header->capacity = capacity;
+    header->produced.store(start, std::memory_order_relaxed);
+    header->released.store(start, std::memory_order_relaxed);
+    auto* slots = reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader));
+    const auto log2 = static_cast<unsigned>(std::countr_zero(capacity));
+    for (std::uint64_t i = 0; i < capacity; ++i) {
+        // Each slot looks as if its latest use was one lap before the index that will write it next.
+        const std::uint64_t last_use = start + i - capacity;
+        std::memset(static_cast<void*>(&slots[last_use & (capacity - 1)]), 0, sizeof(T));
+        ring_detail::last_word(slots[last_use & (capacity - 1)])
+            .store(ring_detail::lap_byte(last_use, log2) << ring_detail::kLapShift, std::memory_order_relaxed);
+    }
+}
+
+template <RingSlot T>
+class RingProducer {
+public:
+    RingProducer() = default;
+    /// Joins a formatted ring. `capacity` is what this side knows to be right; the header is not believed.
+    RingProducer(void* memory, std::uint32_t capacity) noexcept
+        : header_(static_cast<RingHeader*>(memory)),
+          slots_(reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader))),
+          mask_(capacity - 1),
+          capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
+          tail_(header_->produced.load(std::memory_order_relaxed)),
+          released_cached_(tail_) {}
+
+    RingProducer(RingProducer&& other) noexcept { *this = std::move(other); }
+    RingProducer& operator=(RingProducer&& other) noexcept {
+        header_ = std::exchange(other.header_, nullptr);
+        slots_ = other.slots_;
+        mask_ = other.mask_;
+        capacity_log2_ = other.capacity_log2_;
+        broken_ = other.broken_;
+        tail_ = other.tail_;
+        released_cached_ = other.released_cached_;
+        return *this;
+    }
+    RingProducer(const RingProducer&) = delete;
+    RingProducer& operator=(const RingProducer&) = delete;
+
+    [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
+
+    /// Slots that may be written now: `wanted`, or fewer when the ring has no more.
+    [[nodiscard]] std::size_t reserve(std::size_t wanted) noexcept {
+        std::size_t room = capacity() - static_cast<std::size_t>(tail_ - released_cached_);
+        if (room < wanted) [[unlikely]] {
+            refresh();
+            room = capacity() - static_cast<std::size_t>(tail_ - released_cached_);
+        }
+        return room < wanted ? room : wanted;
+    }
+
+    /// Writes the i-th reserved slot. The consumer does not see it before commit().
+    void write(std::size_t i, const T& value) noexcept {
+        T& slot = slots_[(tail_ + i) & mask_];
+        store(slot, value, ring_detail::lap_byte(tail_ + i - capacity(), capacity_log2_), std::memory_order_relaxed);
+    }
+
+    /// Publishes the first n reserved slots, at once: a consumer that sees the first sees all n.
+    void commit(std::size_t n) noexcept {
+        for (std::size_t i = n; i-- > 0;) {
+            auto word = ring_detail::last_word(slots_[(tail_ + i) & mask_]);
+            const std::uint64_t body = word.load(std::memory_order_relaxed) & kBodyMask;
+            // Release, with the acquire in RingConsumer::ready: the slot's bytes before its lap.
+            word.store(body | ring_detail::lap_byte(tail_ + i, capacity_log2_) << ring_detail::kLapShift,
+                       std::memory_order_release);
+        }
+        advance(n);
+    }
+
+    /// reserve(1), write and commit(1) in one. False when the ring is full.
+    [[nodiscard]] bool try_push(const T& value) noexcept {
+        if (reserve(1) == 0) {
+            return false;
+        }
+        // Release as in commit().
+        store(slots_[tail_ & mask_], value, ring_detail::lap_byte(tail_, capacity_log2_),
+              std::memory_order_release);
+        advance(1);
+        return true;
+    }
+
+    /// Slots written since the ring began; this side's own figure.
+    [[nodiscard]] std::uint64_t produced() const noexcept { return tail_; }
+    /// Slots that the consumer has not given back, as last seen.
+    [[nodiscard]] std::uint64_t unreleased() noexcept {
+        refresh();
+        return tail_ - released_cached_;
+    }
+    /// The consumer's index moved backwards or past what was written: the peer cannot be trusted.
+    [[nodiscard]] bool broken() const noexcept { return broken_; }
+
+private:
+    static constexpr std::uint64_t kBodyMask = (std::uint64_t{1} << ring_detail::kLapShift) - 1;
+    // How far ahead lines are fetched for writing; 4 to 64 measured alike.
+    static constexpr std::size_t kPrefetchLines = 16;
+
+    static void store(T& slot, const T& value, std::uint64_t lap, std::memory_order order) noexcept {
+        constexpr std::size_t kBody = sizeof(T) - sizeof(std::uint64_t);
+        std::uint64_t last;
+        std::memcpy(&last, reinterpret_cast<const std::byte*>(&value) + kBody, sizeof(last));
+        std::memcpy(static_cast<void*>(&slot), &value, kBody);
+        ring_detail::last_word(slot).store((last & kBodyMask) | lap << ring_detail::kLapShift, order);
+    }
+
+    void advance(std::size_t n) noexcept {
+        tail_ += n;
+        // Relaxed: only observers read it, and an old value does them no harm.
+        header_->produced.store(tail_, std::memory_order_relaxed);
+        if (mask_ >= 4 * kPrefetchLines) {
+            ring_detail::prefetch_for_write(&slots_[(tail_ + kPrefetchLines * (kCacheLine / sizeof(T))) & mask_]);
+        }
+    }
+
+    [[gnu::noinline]] void refresh() noexcept {
+        // Acquire, with the release in RingConsumer::publish: the consumer's reads before our next writes.
+        const std::uint64_t released = header_->released.load(std::memory_order_acquire);
+        if (released - released_cached_ > tail_ - released_cached_) {
+            broken_ = true;
+            return;
+        }
+        released_cached_ = released;
+    }
+
+    RingHeader* header_ = nullptr;
+    T* slots_ = nullptr;
+    std::uint64_t mask_ = 0;
+    unsigned capacity_log2_ = 0;
+    bool broken_ = false;
+    std::uint64_t tail_ = 0;
+    std::uint64_t released_cached_ = 0;  // private copy of RingHeader::released
+};
+
+template <RingSlot T>
+class RingConsumer {
+public:
+    RingConsumer() = default;
+    RingConsumer(void* memory, std::uint32_t capacity) noexcept
+        : header_(static_cast<RingHeader*>(memory)),
+          slots_(reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader))),
+          mask_(capacity - 1),
+          capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
+          // Lazily, but so that a small ring never waits for slots that are free.
+          release_batch_(capacity / 8 > 64 ? 64 : (capacity / 8 == 0 ? 1 : capacity / 8)),
+          head_(header_->released.load(std::memory_order_relaxed)),
+          published_(head_) {}
+
+    RingConsumer(RingConsumer&& other) noexcept { *this = std::move(other); }
+    RingConsumer& operator=(RingConsumer&& other) noexcept {
+        header_ = std::exchange(other.header_, nullptr);
+        slots_ = other.slots_;
+        mask_ = other.mask_;
+        capacity_log2_ = other.capacity_log2_;
+        release_batch_ = other.release_batch_;
+        head_ = other.head_;
+        published_ = other.published_;
+        return *this;
+    }
+    RingConsumer(const RingConsumer&) = delete;
+    RingConsumer& operator=(const RingConsumer&) = delete;
+
+    [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
+
+    /// True when the i-th slot from the front was published.
+    [[nodiscard]] bool ready(std::size_t i = 0) const noexcept {
+        const std::uint64_t index = head_ + i;
+        // Acquire, with the release in RingProducer::commit and try_push.
+        const std::uint64_t word =
+            ring_detail::last_word(slots_[index & mask_]).load(std::memory_order_acquire);
+        return word >> ring_detail::kLapShift == ring_detail::lap_byte(index, capacity_log2_);
+    }
+
+    /// Slots ready at the front, at most `wanted`.
+    [[nodiscard]] std::size_t peek(std::size_t wanted) const noexcept {
+        const std::size_t most = wanted < capacity() ? wanted : capacity();
+        std::size_t n = 0;
+        while (n < most && ready(n)) {
+            ++n;
+        }
+        return n;
+    }
+
+    /// The i-th ready slot, in place. Only for a producer that is trusted not to change it.
+    [[nodiscard]] const T& slot(std::size_t i) const noexcept { return slots_[(head_ + i) & mask_]; }
+
+    /// A copy of the i-th ready slot in which each word was read exactly once, whatever a hostile producer
+    /// does meanwhile (I7, H10).
+    [[nodiscard]] T copy(std::size_t i) const noexcept {
+        constexpr std::size_t kWords = sizeof(T) / sizeof(std::uint64_t);
+        auto* from = reinterpret_cast<std::uint64_t*>(&slots_[(head_ + i) & mask_]);
+        std::uint64_t words[kWords];
+        for (std::size_t w = 0; w < kWords; ++w) {
+            // Relaxed: ready() has acquired; a producer that still writes is the peer's error, not ours.
+            words[w] = std::atomic_ref<std::uint64_t>(from[w]).load(std::memory_order_relaxed);
+        }
+        return std::bit_cast<T>(words);
+    }
+
+    /// Gives back the first n slots. The producer learns of it in batches, or by publish().
+    void release(std::size_t n) noexcept {
+        head_ += n;
+        if (head_ - published_ >= release_batch_) {
+            publish();
+        }
+    }
+
+    /// Tells the producer of every slot given back so far.
+    void publish() noexcept {
+        if (published_ != head_) {
+            published_ = head_;
+            // Release, with the acquire in RingProducer::refresh: our reads before its next writes.
+            header_->released.store(head_, std::memory_order_release);
+        }
+    }
+
+    [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
+    /// What the producer can know of.
+    [[nodiscard]] std::uint64_t published() const noexcept { return published_; }
+
+private:
+    RingHeader* header_ = nullptr;
+    T* slots_ = nullptr;
+    std::uint64_t mask_ = 0;
+    unsigned capacity_log2_ = 0;
+    std::uint32_t release_batch_ = 1;
+    std::uint64_t head_ = 0;
+    std::uint64_t published_ = 0;  // RingHeader::released as this side last wrote it
+};
+
+}  // namespace pollcore

@@ -1,0 +1,105 @@
+// The work request: one 64-byte line that an application writes into its submission ring.
+//
+// The layout crosses processes and compilers: plain data, little endian, no padding. The last byte of
+// every line belongs to the ring. More SGEs than one, or an inline payload, follow in continuation
+// slots of the same reservation (Session writes them).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "pollcore/handle.hpp"
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+
+/// What a work request does. Send-queue values are those of `enum ibv_wr_opcode` (ibv_post_send(3)).
+enum class Opcode : std::uint8_t {
+    rdma_write = 0,
+    rdma_write_with_imm = 1,
+    send = 2,
+    send_with_imm = 3,
+    rdma_read = 4,
+    atomic_cmp_and_swp = 5,
+    atomic_fetch_and_add = 6,
+    recv = 128,  ///< a receive (ibv_post_recv(3))
+};
+
+[[nodiscard]] constexpr bool is_recv(Opcode opcode) noexcept { return opcode == Opcode::recv; }
+[[nodiscard]] constexpr bool has_imm(Opcode opcode) noexcept {
+    return opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm;
+}
+[[nodiscard]] constexpr bool is_atomic(Opcode opcode) noexcept {
+    return opcode == Opcode::atomic_cmp_and_swp || opcode == Opcode::atomic_fetch_and_add;
+}
+
+/// Bits of WorkRequest::flags. The first four are those of `enum ibv_send_flags`.
+enum SendFlag : std::uint8_t {
+    kFence = 1 << 0,      ///< wait for the reads and atomics before (IBV_SEND_FENCE)
+    kSignaled = 1 << 1,   ///< a success makes a completion; without it only a failure does
+    kSolicited = 1 << 2,  ///< a solicited event at the receiver (IBV_SEND_SOLICITED)
+    kInline = 1 << 3,     ///< set by Session::try_submit_inline, never by the caller
+};
+
+/// A piece of registered memory, as `struct ibv_sge`.
+struct Sge {
+    std::uint64_t addr = 0;
+    std::uint32_t length = 0;
+    std::uint32_t lkey = 0;
+};
+
+/// One work request. Fields that an opcode does not use are ignored.
+struct alignas(kCacheLine) WorkRequest {
+    std::uint64_t tag = 0;          ///< the application's own, comes back in Completion::tag
+    Sge sge{};                      ///< the first SGE; used if num_sge >= 1
+    std::uint64_t remote_addr = 0;  ///< RDMA and atomics: address at the peer
+    union {
+        std::uint64_t compare_add = 0;  ///< atomics: compare value, or the addend
+        std::uint32_t imm_data;         ///< *_with_imm: the number that the peer sees, in host order
+    };
+    std::uint64_t swap = 0;             ///< compare-and-swap: the new value
+    std::uint32_t rkey = 0;             ///< RDMA and atomics: key of the peer's memory region
+    std::uint32_t submitted_at = 0;     ///< low half of a sampled clock, for stage latency; the library's
+    QpHandle qp{};                      ///< the queue pair
+    Opcode opcode = Opcode::send;
+    std::uint8_t flags = 0;             ///< SendFlag bits
+    std::uint8_t num_sge = 0;           ///< SGEs; with kInline unused, and sge.length counts the bytes
+    std::uint8_t ring_lap = 0;          ///< the ring's
+};
+
+static_assert(std::is_trivially_copyable_v<WorkRequest> && std::is_standard_layout_v<WorkRequest>);
+static_assert(sizeof(WorkRequest) == 64);
+static_assert(offsetof(WorkRequest, sge) == 8 && offsetof(WorkRequest, remote_addr) == 24);
+static_assert(offsetof(WorkRequest, compare_add) == 32 && offsetof(WorkRequest, imm_data) == 32);
+static_assert(offsetof(WorkRequest, swap) == 40 && offsetof(WorkRequest, rkey) == 48);
+static_assert(offsetof(WorkRequest, qp) == 56 && offsetof(WorkRequest, opcode) == 60);
+static_assert(offsetof(WorkRequest, ring_lap) == 63);
+
+/// A continuation slot: what did not fit into the WorkRequest's own line.
+struct alignas(kCacheLine) WorkRequestContinuation {
+    static constexpr std::size_t kPayload = 56;
+    static constexpr std::size_t kSges = kPayload / sizeof(Sge);
+
+    std::array<std::byte, kPayload> payload{};  ///< inline bytes, or up to kSges SGEs
+    std::array<std::uint8_t, 7> reserved{};
+    std::uint8_t ring_lap = 0;
+};
+static_assert(sizeof(WorkRequestContinuation) == sizeof(WorkRequest));
+static_assert(WorkRequestContinuation::kSges == 3);
+
+/// Slots that a work request takes in the submission ring.
+[[nodiscard]] constexpr std::uint32_t slots_for_sges(std::uint32_t num_sge) noexcept {
+    constexpr auto per_slot = static_cast<std::uint32_t>(WorkRequestContinuation::kSges);
+    return 1 + (num_sge > 1 ? (num_sge - 1 + per_slot - 1) / per_slot : 0);
+}
+[[nodiscard]] constexpr std::uint32_t slots_for_inline(std::uint32_t length) noexcept {
+    constexpr auto per_slot = static_cast<std::uint32_t>(WorkRequestContinuation::kPayload);
+    return 1 + (length + per_slot - 1) / per_slot;
+}
+inline constexpr std::uint32_t kSlotsPerWorkRequestMax =
+    slots_for_inline(kInlineMax) > slots_for_sges(kSgesMax) ? slots_for_inline(kInlineMax)
+                                                            : slots_for_sges(kSgesMax);
+
+}  // namespace pollcore

@@ -1,0 +1,34 @@
+// The cycle counter that workers are stepped with.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace pollcore {
+
+/// Cycles of a counter that runs at a constant rate on all cores. Not ordered with the instructions around
+/// it: good for deadlines and sampled durations, not for timing single loads.
+[[nodiscard]] inline std::uint64_t cycles_now() noexcept {
+#if defined(__x86_64__)
+    return __rdtsc();
+#elif defined(__aarch64__)
+    std::uint64_t value;
+    asm volatile("mrs %0, cntvct_el0" : "=r"(value));
+    return value;
+#else
+    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+#endif
+}
+
+/// Rate of cycles_now(). Measured against the system's clock at the first call, which takes 20 ms.
+[[nodiscard]] double cycles_per_ns();
+
+[[nodiscard]] inline std::uint64_t cycles_from(std::chrono::nanoseconds duration) {
+    return static_cast<std::uint64_t>(static_cast<double>(duration.count()) * cycles_per_ns());
+}
+
+}  // namespace pollcore

@@ -1,0 +1,200 @@
+#include "base/log.hpp"
+
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+
+#include <fmt/format.h>
+
+namespace pollcore {
+namespace {
+
+using log_detail::Format;
+
+// Where lines go, and in which format, in one word so that a writer never sees half of a change.
+struct Output {
+    int fd;
+    Format format;
+};
+
+// All relaxed: each word stands for itself, and a line that still goes by the old value does no harm.
+std::atomic<LogLevel> current_level{LogLevel::info};
+std::atomic<std::uint64_t> lines_lost{0};
+std::atomic<std::uint64_t> lines_lost_reported{0};
+
+std::atomic<Output>& output() {
+    static std::atomic<Output> current{
+        Output{STDERR_FILENO, log_detail::detect_format(STDERR_FILENO, std::getenv("JOURNAL_STREAM"))}};
+    return current;
+}
+
+std::string_view level_name(LogLevel level) noexcept {
+    switch (level) {
+        case LogLevel::error: return "error";
+        case LogLevel::warning: return "warning";
+        case LogLevel::info: return "info";
+        case LogLevel::debug: return "debug";
+    }
+    return "level?";
+}
+
+// The priorities of syslog(3).
+int journal_priority(LogLevel level) noexcept {
+    switch (level) {
+        case LogLevel::error: return 3;
+        case LogLevel::warning: return 4;
+        case LogLevel::info: return 6;
+        case LogLevel::debug: return 7;
+    }
+    return 3;
+}
+
+void append_timestamp(fmt::memory_buffer& line, std::chrono::system_clock::time_point time) {
+    const auto since_epoch = time.time_since_epoch();
+    const auto seconds = std::chrono::floor<std::chrono::seconds>(since_epoch);
+    const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(since_epoch - seconds).count();
+    const std::time_t clock = seconds.count();
+    std::tm utc{};
+    ::gmtime_r(&clock, &utc);
+    fmt::format_to(std::back_inserter(line), "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z ",
+                   utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+                   micros);
+}
+
+// True if all of it was written. A line is below PIPE_BUF and goes in one piece, except to a file on a full
+// disk or the like; a torn line counts as lost.
+bool write_once(int fd, std::string_view line) noexcept {
+    for (;;) {
+        const ssize_t written = ::write(fd, line.data(), line.size());
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        return written == static_cast<ssize_t>(line.size());
+    }
+}
+
+// Each loss is told once, by whichever thread takes the difference.
+void report_losses(const Output& to) {
+    std::uint64_t told = lines_lost_reported.load(std::memory_order_relaxed);
+    const std::uint64_t lost = lines_lost.load(std::memory_order_relaxed);
+    if (lost <= told || !lines_lost_reported.compare_exchange_strong(told, lost, std::memory_order_relaxed)) {
+        return;
+    }
+    const std::string line =
+        log_detail::make_line(to.format, LogLevel::warning, std::chrono::system_clock::now(),
+                              fmt::format("{} log lines before this could not be written", lost - told));
+    if (!write_once(to.fd, line)) {
+        lines_lost.fetch_add(1, std::memory_order_relaxed);
+    }
+}
+
+}  // namespace
+
+void set_log_level(LogLevel level) noexcept {
+    current_level.store(level, std::memory_order_relaxed);
+}
+
+LogLevel log_level() noexcept {
+    return current_level.load(std::memory_order_relaxed);
+}
+
+void set_log_output(int fd) noexcept {
+    output().store(Output{fd, log_detail::detect_format(fd, std::getenv("JOURNAL_STREAM"))},
+                   std::memory_order_relaxed);
+}
+
+std::uint64_t log_lines_lost() noexcept {
+    return lines_lost.load(std::memory_order_relaxed);
+}
+
+namespace log_detail {
+
+bool wanted(LogLevel level) noexcept {
+    return level <= log_level();
+}
+
+Format detect_format(int fd, const char* journal_stream) noexcept {
+    if (journal_stream == nullptr) {
+        return Format::plain;
+    }
+    char* end = nullptr;
+    const auto device = std::strtoull(journal_stream, &end, 10);
+    if (end == journal_stream || *end != ':') {
+        return Format::plain;
+    }
+    const char* const second = end + 1;
+    const auto inode = std::strtoull(second, &end, 10);
+    if (end == second || *end != '\0') {
+        return Format::plain;
+    }
+    // The variable is inherited also by programs whose stderr was redirected since: only the file itself
+    // tells.
+    struct stat info {};
+    const bool same = ::fstat(fd, &info) == 0 && info.st_dev == device && info.st_ino == inode;
+    return same ? Format::journal : Format::plain;
+}
+
+std::string make_line(Format format, LogLevel level, std::chrono::system_clock::time_point time,
+                      std::string_view text) {
+    constexpr std::string_view kCut = "...";
+    constexpr std::size_t kTextEnd = PIPE_BUF - kCut.size() - 1;
+
+    fmt::memory_buffer line;
+    const auto out = std::back_inserter(line);
+    if (format == Format::journal) {
+        fmt::format_to(out, "<{}>", journal_priority(level));
+    } else {
+        append_timestamp(line, time);
+        fmt::format_to(out, "{}: ", level_name(level));
+    }
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        const bool control = byte < 0x20 || byte == 0x7f;
+        const std::size_t width = !control ? 1 : c == '\n' || c == '\t' ? 2 : 4;
+        if (line.size() + width > kTextEnd) {
+            line.append(kCut);
+            break;
+        }
+        if (!control) {
+            line.push_back(c);
+        } else if (c == '\n') {
+            line.append(std::string_view("\\n"));
+        } else if (c == '\t') {
+            line.append(std::string_view("\\t"));
+        } else {
+            fmt::format_to(out, "\\x{:02x}", byte);
+        }
+    }
+    line.push_back('\n');
+    return fmt::to_string(line);
+}
+
+void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) noexcept {
+    // errno is kept, since a caller may log before it looks at it.
+    const int saved_errno = errno;
+    try {
+        const Output to = output().load(std::memory_order_relaxed);
+        const std::string line =
+            make_line(to.format, level, std::chrono::system_clock::now(), fmt::vformat(format, args));
+        if (write_once(to.fd, line)) {
+            report_losses(to);
+        } else {
+            lines_lost.fetch_add(1, std::memory_order_relaxed);
+        }
+    } catch (const std::exception&) {
+        // No memory to format with, or a formatter that threw: the line is lost, and counted.
+        lines_lost.fetch_add(1, std::memory_order_relaxed);
+    }
+    errno = saved_errno;
+}
+
+}  // namespace log_detail
+}  // namespace pollcore

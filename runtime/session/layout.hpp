@@ -1,0 +1,110 @@
+// The memory block that a session and its worker share: header, queue-pair records, retired counts and the
+// two rings. Offsets and sized types only, since the two may be different processes.
+//
+// Who writes what
+//   header, constant part      whoever formats the block, before anybody joins
+//   header, worker's line      the worker
+//   records, retired counts    the worker
+//   submission ring            slots and produced: the session; released: the worker
+//   completion ring            slots and produced: the worker; released: the session
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "pollcore/completion.hpp"
+#include "pollcore/queue_pair.hpp"
+#include "pollcore/spsc_ring.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+/// What the worker says of one queue pair to one session. Two words, so that each is read whole.
+struct QpRecord {
+    // generation 16 | state 8 | cause 8 | sges_max 8 | flags 8 | inline_max 16
+    std::atomic<std::uint64_t> status{0};
+    // send depth 32 | receive depth 32, of this session
+    std::atomic<std::uint64_t> depths{0};
+};
+static_assert(sizeof(QpRecord) == 16);
+
+/// QpRecord::status, unpacked.
+struct QpStatusWord {
+    std::uint16_t generation = 0;
+    QpState state = QpState::closed;
+    Status cause = Status::success;
+    std::uint8_t sges_max = 0;
+    std::uint8_t flags = 0;
+    std::uint16_t inline_max = 0;
+
+    static constexpr std::uint8_t kReceives = 1;  ///< this session owns the QP's receives
+
+    [[nodiscard]] static constexpr QpStatusWord unpack(std::uint64_t word) noexcept {
+        return {static_cast<std::uint16_t>(word),
+                static_cast<QpState>(static_cast<std::uint8_t>(word >> 16)),
+                static_cast<Status>(static_cast<std::uint8_t>(word >> 24)),
+                static_cast<std::uint8_t>(word >> 32),
+                static_cast<std::uint8_t>(word >> 40),
+                static_cast<std::uint16_t>(word >> 48)};
+    }
+    [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
+        return std::uint64_t{generation} | std::uint64_t{static_cast<std::uint8_t>(state)} << 16 |
+               std::uint64_t{static_cast<std::uint8_t>(cause)} << 24 | std::uint64_t{sges_max} << 32 |
+               std::uint64_t{flags} << 40 | std::uint64_t{inline_max} << 48;
+    }
+};
+
+struct SessionHeader {
+    static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
+    static constexpr std::uint16_t kVersion = 1;
+
+    std::uint32_t magic = kMagic;
+    std::uint16_t version = kVersion;
+    std::uint16_t features = 0;
+    std::uint32_t qps_max = 0;
+    std::uint32_t submission_slots = 0;
+    std::uint32_t completion_slots = 0;
+
+    // The worker's line.
+    alignas(kCacheLine) std::atomic<std::uint64_t> retired{0};  ///< over all queue pairs
+    std::atomic<std::uint32_t> closed{0};                       ///< the worker takes nothing more
+};
+static_assert(sizeof(SessionHeader) == 2 * kCacheLine);
+static_assert(offsetof(SessionHeader, retired) == kCacheLine);
+
+/// Sizes and offsets of a session block, from the three figures that determine them.
+struct SessionLayout {
+    std::uint32_t qps_max = 0;           ///< a power of two
+    std::uint32_t submission_slots = 0;  ///< a power of two
+    std::uint32_t completion_slots = 0;  ///< a power of two
+
+    static constexpr std::size_t align(std::size_t n) noexcept { return (n + kCacheLine - 1) / kCacheLine * kCacheLine; }
+
+    [[nodiscard]] constexpr std::size_t records() const noexcept { return sizeof(SessionHeader); }
+    [[nodiscard]] constexpr std::size_t retired() const noexcept {
+        return records() + align(qps_max * sizeof(QpRecord));
+    }
+    [[nodiscard]] constexpr std::size_t submissions() const noexcept {
+        return retired() + align(qps_max * sizeof(std::atomic<std::uint32_t>));
+    }
+    [[nodiscard]] constexpr std::size_t completions() const noexcept {
+        return submissions() + ring_bytes<WorkRequest>(submission_slots);
+    }
+    [[nodiscard]] constexpr std::size_t bytes() const noexcept {
+        return align(completions() + ring_bytes<Completion>(completion_slots));
+    }
+};
+
+/// Makes an empty session block in zeroed, cache-line aligned memory of layout.bytes().
+void format_session(void* block, const SessionLayout& layout) noexcept;
+
+[[nodiscard]] inline SessionHeader* session_header(void* block) noexcept {
+    return static_cast<SessionHeader*>(block);
+}
+template <class T>
+[[nodiscard]] T* at_offset(void* block, std::size_t offset) noexcept {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(block) + offset);
+}
+
+}  // namespace pollcore

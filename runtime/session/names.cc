@@ -1,0 +1,83 @@
+// Names and sentences of statuses and refusals.
+#include <array>
+
+#include "pollcore/completion.hpp"
+#include "pollcore/session.hpp"
+
+namespace pollcore {
+namespace {
+
+struct StatusWords {
+    Status status;
+    std::string_view name;
+    std::string_view text;
+};
+
+constexpr std::array kStatuses{
+    StatusWords{Status::success, "IBV_WC_SUCCESS", "success"},
+    StatusWords{Status::loc_len_err, "IBV_WC_LOC_LEN_ERR", "local length error"},
+    StatusWords{Status::loc_qp_op_err, "IBV_WC_LOC_QP_OP_ERR", "local QP operation error"},
+    StatusWords{Status::loc_eec_op_err, "IBV_WC_LOC_EEC_OP_ERR", "local EE context operation error"},
+    StatusWords{Status::loc_prot_err, "IBV_WC_LOC_PROT_ERR", "local protection error"},
+    StatusWords{Status::wr_flush_err, "IBV_WC_WR_FLUSH_ERR", "Work Request Flushed Error"},
+    StatusWords{Status::mw_bind_err, "IBV_WC_MW_BIND_ERR", "memory bind operation error"},
+    StatusWords{Status::bad_resp_err, "IBV_WC_BAD_RESP_ERR", "bad response error"},
+    StatusWords{Status::loc_access_err, "IBV_WC_LOC_ACCESS_ERR", "local access error"},
+    StatusWords{Status::rem_inv_req_err, "IBV_WC_REM_INV_REQ_ERR", "remote invalid request error"},
+    StatusWords{Status::rem_access_err, "IBV_WC_REM_ACCESS_ERR", "remote access error"},
+    StatusWords{Status::rem_op_err, "IBV_WC_REM_OP_ERR", "remote operation error"},
+    StatusWords{Status::retry_exc_err, "IBV_WC_RETRY_EXC_ERR", "transport retry counter exceeded"},
+    StatusWords{Status::rnr_retry_exc_err, "IBV_WC_RNR_RETRY_EXC_ERR", "RNR retry counter exceeded"},
+    StatusWords{Status::loc_rdd_viol_err, "IBV_WC_LOC_RDD_VIOL_ERR", "local RDD violation error"},
+    StatusWords{Status::rem_inv_rd_req_err, "IBV_WC_REM_INV_RD_REQ_ERR", "remote invalid RD request"},
+    StatusWords{Status::rem_abort_err, "IBV_WC_REM_ABORT_ERR", "aborted error"},
+    StatusWords{Status::inv_eecn_err, "IBV_WC_INV_EECN_ERR", "invalid EE context number"},
+    StatusWords{Status::inv_eec_state_err, "IBV_WC_INV_EEC_STATE_ERR", "invalid EE context state"},
+    StatusWords{Status::fatal_err, "IBV_WC_FATAL_ERR", "fatal error"},
+    StatusWords{Status::resp_timeout_err, "IBV_WC_RESP_TIMEOUT_ERR", "response timeout error"},
+    StatusWords{Status::general_err, "IBV_WC_GENERAL_ERR", "general error"},
+    StatusWords{Status::tm_err, "IBV_WC_TM_ERR", "TM error"},
+    StatusWords{Status::tm_rndv_incomplete, "IBV_WC_TM_RNDV_INCOMPLETE", "TM software rendezvous"},
+    StatusWords{Status::post_refused, "POLLCORE_POST_REFUSED", "the provider refused the post"},
+    StatusWords{Status::request_refused, "POLLCORE_REQUEST_REFUSED", "the worker refused the request"},
+    StatusWords{Status::qp_closed, "POLLCORE_QP_CLOSED", "the queue pair was closed"},
+    StatusWords{Status::session_closed, "POLLCORE_SESSION_CLOSED", "the session was closed"},
+    StatusWords{Status::device_removed, "POLLCORE_DEVICE_REMOVED", "the device was removed"},
+    StatusWords{Status::daemon_gone, "POLLCORE_DAEMON_GONE", "the daemon is gone"},
+};
+
+constexpr std::array<std::string_view, 16> kRefusals{
+    "none",          "submission_ring_full", "completion_ring_full", "send_queue_full",
+    "receive_queue_full", "stale_handle",    "not_connected",        "qp_in_error",
+    "bad_opcode",    "bad_flags",            "too_many_sges",        "inline_too_long",
+    "misaligned_atomic", "not_receiver",     "no_share",             "session_closed",
+};
+static_assert(kRefusals.size() == static_cast<std::size_t>(Refusal::session_closed) + 1);
+
+const StatusWords* find(Status status) noexcept {
+    for (const StatusWords& words : kStatuses) {
+        if (words.status == status) {
+            return &words;
+        }
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+std::string_view status_name(Status status) noexcept {
+    const StatusWords* words = find(status);
+    return words != nullptr ? words->name : "unknown status";
+}
+
+std::string_view status_text(Status status) noexcept {
+    const StatusWords* words = find(status);
+    return words != nullptr ? words->text : "unknown status";
+}
+
+std::string_view refusal_name(Refusal refusal) noexcept {
+    const auto i = static_cast<std::size_t>(refusal);
+    return i < kRefusals.size() ? kRefusals[i] : "unknown refusal";
+}
+
+}  // namespace pollcore

@@ -1,0 +1,325 @@
+// The application's side of a session: admission, submission and polling.
+#include "pollcore/session.hpp"
+
+#include <cstring>
+#include <thread>
+
+#include "base/check.hpp"
+#include "session/layout.hpp"
+
+namespace pollcore {
+
+Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
+                 const SessionLayout& layout)
+    : submissions_(at_offset<void>(block, layout.submissions()), layout.submission_slots),
+      completions_(at_offset<void>(block, layout.completions()), layout.completion_slots),
+      header_(session_header(block)),
+      records_(at_offset<QpRecord>(block, layout.records())),
+      retired_(at_offset<std::atomic<std::uint32_t>>(block, layout.retired())),
+      accounts_(std::make_unique<QpAccount[]>(layout.qps_max)),
+      qps_mask_(layout.qps_max - 1),
+      completion_slots_(layout.completion_slots),
+      id_(id),
+      worker_(worker),
+      host_(std::move(host)) {}
+
+Session::~Session() { destroy(); }
+
+Session::Session(Session&& other) noexcept { *this = std::move(other); }
+
+Session& Session::operator=(Session&& other) noexcept {
+    if (this == &other) {
+        return *this;
+    }
+    destroy();
+    submissions_ = std::move(other.submissions_);
+    completions_ = std::move(other.completions_);
+    header_ = std::exchange(other.header_, nullptr);
+    records_ = other.records_;
+    retired_ = other.retired_;
+    accounts_ = std::move(other.accounts_);
+    qps_mask_ = other.qps_mask_;
+    completion_slots_ = other.completion_slots_;
+    accepted_ = other.accepted_;
+    retired_seen_ = other.retired_seen_;
+    refused_ = other.refused_;
+    id_ = other.id_;
+    worker_ = other.worker_;
+    closed_ = other.closed_;
+    host_ = std::move(other.host_);
+#ifndef NDEBUG
+    owner_ = 0;  // a moved session may change its thread
+#endif
+    return *this;
+}
+
+void Session::destroy() noexcept {
+    if (header_ == nullptr) {
+        return;
+    }
+    close();
+    header_ = nullptr;
+    host_->release_session(id_);
+    host_.reset();
+}
+
+void Session::close() noexcept {
+    if (header_ != nullptr && !closed_) {
+        closed_ = true;
+        host_->close_session(id_);
+    }
+}
+
+void Session::assert_owner() noexcept {
+#ifndef NDEBUG
+    static std::atomic<std::uint64_t> next_id{1};
+    thread_local const std::uint64_t self = next_id.fetch_add(1, std::memory_order_relaxed);
+    if (owner_ == 0) {
+        owner_ = self;
+    }
+    POLLCORE_CHECK(owner_ == self, "a session is used by one thread");
+#endif
+}
+
+// ---- Admission (I3): the one place on this side that decides whether a work request is taken. ----
+
+Session::QpAccount& Session::account(QpHandle qp) noexcept {
+    QpAccount& account = accounts_[qp.index];
+    if (account.generation != qp.generation) [[unlikely]] {
+        // The index was given to another queue pair: nothing of the old one is in flight any more.
+        account = QpAccount{.generation = qp.generation};
+    }
+    return account;
+}
+
+void Session::refresh_retired(QpHandle qp) noexcept {
+    QpAccount& mine = account(qp);
+    // Acquire, with the release in the worker's publication: buffers of retired requests are free.
+    const std::uint32_t now = retired_[qp.index].load(std::memory_order_acquire);
+    mine.send_outstanding -= now - mine.retired_seen;
+    mine.retired_seen = now;
+}
+
+bool Session::completion_room() noexcept {
+    // Taken completions count only once the worker can know that their slots are free.
+    if (accepted_ - retired_seen_ - completions_.published() < completion_slots_) [[likely]] {
+        return true;
+    }
+    completions_.publish();
+    retired_seen_ = header_->retired.load(std::memory_order_acquire);
+    return accepted_ - retired_seen_ - completions_.published() < completion_slots_;
+}
+
+Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
+                       std::uint32_t slots) noexcept {
+    if (closed_ || header_ == nullptr) [[unlikely]] {
+        return Refusal::session_closed;
+    }
+    if (request.qp.index > qps_mask_ || !request.qp.valid()) [[unlikely]] {
+        return Refusal::stale_handle;
+    }
+    QpRecord& record = records_[request.qp.index];
+    // Acquire, with the worker's release: the depths belong to this status.
+    const auto qp = QpStatusWord::unpack(record.status.load(std::memory_order_acquire));
+    if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {
+        return Refusal::stale_handle;
+    }
+    if (qp.state == QpState::error) [[unlikely]] {
+        return Refusal::qp_in_error;
+    }
+    if (num_sge > qp.sges_max) [[unlikely]] {
+        return Refusal::too_many_sges;
+    }
+    const std::uint64_t depths = record.depths.load(std::memory_order_relaxed);
+    QpAccount& mine = account(request.qp);
+    if (is_recv(request.opcode)) {
+        if (!(qp.flags & QpStatusWord::kReceives)) [[unlikely]] {
+            return Refusal::not_receiver;
+        }
+        if (request.flags != 0 || inline_length != 0) [[unlikely]] {
+            return Refusal::bad_flags;
+        }
+        if (mine.recv_outstanding >= static_cast<std::uint32_t>(depths >> 32)) {
+            return Refusal::receive_queue_full;
+        }
+    } else {
+        if (request.opcode > Opcode::atomic_fetch_and_add) [[unlikely]] {
+            return Refusal::bad_opcode;
+        }
+        if ((request.flags & ~(kFence | kSignaled | kSolicited)) != 0) [[unlikely]] {
+            return Refusal::bad_flags;
+        }
+        if (is_atomic(request.opcode) && request.remote_addr % sizeof(std::uint64_t) != 0) [[unlikely]] {
+            return Refusal::misaligned_atomic;
+        }
+        if (qp.state != QpState::ready) [[unlikely]] {
+            return Refusal::not_connected;
+        }
+        if (inline_length > qp.inline_max) [[unlikely]] {
+            return Refusal::inline_too_long;
+        }
+        const auto depth = static_cast<std::uint32_t>(depths);
+        if (mine.send_outstanding >= depth) {
+            if (depth == 0) {
+                return Refusal::no_share;
+            }
+            refresh_retired(request.qp);
+            if (mine.send_outstanding >= depth) {
+                return Refusal::send_queue_full;
+            }
+        }
+    }
+    if (!completion_room()) {
+        return Refusal::completion_ring_full;
+    }
+    if (submissions_.reserve(slots) < slots) {
+        return Refusal::submission_ring_full;
+    }
+    return Refusal::none;
+}
+
+void Session::count_accepted(const WorkRequest& request) noexcept {
+    ++accepted_;
+    QpAccount& mine = account(request.qp);
+    ++(is_recv(request.opcode) ? mine.recv_outstanding : mine.send_outstanding);
+}
+
+// ---- Submission ----
+
+Refusal Session::try_submit(const WorkRequest& request) noexcept {
+    assert_owner();
+    const Refusal refusal =
+        request.num_sge > 1 ? Refusal::too_many_sges : admit(request, request.num_sge, 0, 1);
+    if (refusal != Refusal::none) {
+        ++refused_;
+        return refusal;
+    }
+    count_accepted(request);
+    (void)submissions_.try_push(request);  // admit() reserved the slot
+    return Refusal::none;
+}
+
+Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        const Refusal refusal = try_submit(requests[i]);
+        if (refusal != Refusal::none) {
+            return {i, refusal};
+        }
+    }
+    return {requests.size(), Refusal::none};
+}
+
+Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+    assert_owner();
+    if (sges.size() > kSgesMax) {
+        ++refused_;
+        return Refusal::too_many_sges;
+    }
+    const auto num_sge = static_cast<std::uint32_t>(sges.size());
+    const std::uint32_t slots = slots_for_sges(num_sge);
+    const Refusal refusal = admit(request, num_sge, 0, slots);
+    if (refusal != Refusal::none) {
+        ++refused_;
+        return refusal;
+    }
+    count_accepted(request);
+    WorkRequest first = request;
+    first.num_sge = static_cast<std::uint8_t>(num_sge);
+    first.sge = num_sge > 0 ? sges[0] : Sge{};
+    submissions_.write(0, first);
+    for (std::uint32_t slot = 1, next = 1; slot < slots; ++slot) {
+        WorkRequestContinuation more;
+        for (std::size_t i = 0; i < WorkRequestContinuation::kSges && next < num_sge; ++i, ++next) {
+            std::memcpy(more.payload.data() + i * sizeof(Sge), &sges[next], sizeof(Sge));
+        }
+        submissions_.write(slot, std::bit_cast<WorkRequest>(more));
+    }
+    submissions_.commit(slots);
+    return Refusal::none;
+}
+
+Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
+    assert_owner();
+    if (payload.size() > kInlineMax) {
+        ++refused_;
+        return Refusal::inline_too_long;
+    }
+    const bool takes_inline = request.opcode <= Opcode::send_with_imm;
+    const auto length = static_cast<std::uint32_t>(payload.size());
+    const std::uint32_t slots = slots_for_inline(length);
+    const Refusal refusal = !takes_inline ? Refusal::bad_opcode : admit(request, 0, length, slots);
+    if (refusal != Refusal::none) {
+        ++refused_;
+        return refusal;
+    }
+    count_accepted(request);
+    WorkRequest first = request;
+    first.flags = static_cast<std::uint8_t>(first.flags | kInline);
+    first.num_sge = 0;
+    first.sge = Sge{.addr = 0, .length = length, .lkey = 0};
+    submissions_.write(0, first);
+    for (std::uint32_t slot = 1; slot < slots; ++slot) {
+        WorkRequestContinuation more;
+        const std::size_t from = (slot - 1) * WorkRequestContinuation::kPayload;
+        const std::size_t n = std::min(WorkRequestContinuation::kPayload, payload.size() - from);
+        std::memcpy(more.payload.data(), payload.data() + from, n);
+        submissions_.write(slot, std::bit_cast<WorkRequest>(more));
+    }
+    submissions_.commit(slots);
+    return Refusal::none;
+}
+
+// ---- Completion ----
+
+std::size_t Session::poll(std::span<Completion> out) noexcept {
+    if (header_ == nullptr) [[unlikely]] {
+        return 0;
+    }
+    assert_owner();
+    std::size_t n = 0;
+    while (n < out.size() && completions_.ready(n)) {
+        out[n] = completions_.slot(n);
+        const QpHandle qp{static_cast<std::uint16_t>(out[n].qp.index & qps_mask_), out[n].qp.generation};
+        QpAccount& mine = accounts_[qp.index];
+        if (mine.generation == qp.generation) [[likely]] {
+            --(out[n].from_recv_queue() ? mine.recv_outstanding : mine.send_outstanding);
+        }
+        ++n;
+    }
+    if (n > 0) {
+        completions_.release(n);
+    }
+    return n;
+}
+
+std::uint32_t Session::retired(QpHandle qp) noexcept {
+    if (header_ == nullptr || qp.index > qps_mask_) {
+        return 0;
+    }
+    return retired_[qp.index].load(std::memory_order_acquire);
+}
+
+QpState Session::state(QpHandle qp) const noexcept {
+    if (header_ == nullptr || qp.index > qps_mask_) {
+        return QpState::closed;
+    }
+    const auto word = QpStatusWord::unpack(records_[qp.index].status.load(std::memory_order_acquire));
+    return word.generation == qp.generation ? word.state : QpState::closed;
+}
+
+Status Session::cause(QpHandle qp) const noexcept {
+    if (header_ == nullptr || qp.index > qps_mask_) {
+        return Status::success;
+    }
+    const auto word = QpStatusWord::unpack(records_[qp.index].status.load(std::memory_order_acquire));
+    return word.generation == qp.generation ? word.cause : Status::qp_closed;
+}
+
+SessionFigures Session::figures() noexcept {
+    if (header_ != nullptr) {
+        retired_seen_ = header_->retired.load(std::memory_order_acquire);
+    }
+    return {.accepted = accepted_, .completed = completions_.released(), .retired = retired_seen_, .refused = refused_};
+}
+
+}  // namespace pollcore
