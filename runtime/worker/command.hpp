@@ -1,0 +1,66 @@
+// What the control thread may ask of a worker, and what comes back. Both travel over bounded rings; only
+// WorkerProxy writes commands.
+#pragma once
+
+#include <cstdint>
+
+#include "pollcore/queue_pair.hpp"
+#include "pollcore/spsc_ring.hpp"
+
+namespace pollcore {
+
+struct WorkerSession;
+struct WorkerQp;
+struct WorkerCq;
+
+enum class CommandKind : std::uint8_t {
+    add_session,
+    remove_session,  ///< takes nothing more from it; answered when nothing of it is in flight
+    add_cq,
+    remove_cq,
+    add_qp,
+    park_qp,     ///< leaves the QP and its CQs alone until unpark_qp
+    unpark_qp,   ///< goes on, with `state` and `cause` for the QP
+    retire_qp,   ///< the QP is in ERR: answered when it is drained, or at the deadline
+    forget_qp,   ///< the QP is destroyed: completes what is left and drops it
+    find_key,    ///< is a work request in flight that names `lkey`?
+};
+
+struct alignas(kCacheLine) Command {
+    std::uint64_t id = 0;  ///< comes back in the answer
+    CommandKind kind{};
+    QpState state = QpState::init;
+    Status cause = Status::success;
+    std::uint32_t index = 0;  ///< of a session, CQ or QP of this worker
+    std::uint32_t lkey = 0;
+    std::uint64_t deadline = 0;  ///< on the worker's clock
+    WorkerSession* session = nullptr;
+    WorkerCq* cq = nullptr;
+    WorkerQp* qp = nullptr;
+    std::uint8_t reserved[7] = {};
+    std::uint8_t ring_lap = 0;
+};
+static_assert(sizeof(Command) == kCacheLine);
+
+enum class AnswerKind : std::uint8_t {
+    done,
+    timed_out,  ///< retire_qp: the deadline came first
+    found,      ///< find_key
+    not_found,
+    cq_failed,  ///< unasked: polling CQ `index` failed, its QPs are in error and nothing more comes from it
+    session_broken,  ///< unasked: session `index` wrote what no session writes
+};
+
+struct alignas(32) Answer {
+    std::uint64_t id = 0;  ///< 0 when unasked
+    AnswerKind kind{};
+    std::uint32_t index = 0;
+    std::uint8_t reserved[15] = {};
+    std::uint8_t ring_lap = 0;
+};
+static_assert(sizeof(Answer) == 32);
+
+inline constexpr std::uint32_t kCommandSlots = 256;
+inline constexpr std::uint32_t kAnswerSlots = 1024;
+
+}  // namespace pollcore

@@ -1,0 +1,205 @@
+// What the control thread asks of a worker.
+#include <algorithm>
+
+#include "worker/worker.hpp"
+
+namespace pollcore {
+namespace {
+
+// Commands are rare and may be slow; few per step keep a step short (I10).
+constexpr std::size_t kCommandsPerStep = 4;
+
+template <class T>
+void place(std::vector<T*>& table, std::uint32_t index, T* value) {
+    if (table.size() <= index) {
+        table.resize(index + 1, nullptr);
+    }
+    table[index] = value;
+}
+
+}  // namespace
+
+std::uint32_t Worker::run_commands() noexcept {
+    std::uint32_t work = 0;
+    if (commands_.ready()) [[unlikely]] {
+        const std::size_t n = commands_.peek(kCommandsPerStep);
+        for (std::size_t i = 0; i < n; ++i) {
+            run(commands_.slot(i));
+            ++work;
+        }
+        commands_.release(n);
+        commands_.publish();
+        counters_.commands.add(n);
+    }
+    if (!retiring_.empty()) [[unlikely]] {
+        work += advance_retiring();
+    }
+    for (std::size_t i = 0; i < closing_.size(); ++i) {
+        remove_if_drained(*closing_[i]);
+    }
+    if (search_.command != 0) [[unlikely]] {
+        work += search_key();
+    }
+    return work;
+}
+
+[[gnu::cold]] void Worker::run(const Command& command) noexcept {
+    switch (command.kind) {
+        case CommandKind::add_session:
+            command.session->index = command.index;
+            place(sessions_, command.index, command.session);
+            polled_sessions_.push_back(command.session);
+            touched_.reserve(polled_sessions_.size());
+            closing_.reserve(polled_sessions_.size());
+            break;
+        case CommandKind::remove_session: {
+            WorkerSession& session = *sessions_[command.index];
+            session.closing = true;
+            session.remove_command = command.id;
+            closing_.push_back(&session);
+            return;
+        }
+        case CommandKind::add_cq:
+            command.cq->index = command.index;
+            place(cqs_, command.index, command.cq);
+            polled_cqs_.push_back(command.cq);
+            break;
+        case CommandKind::remove_cq:
+            std::erase(polled_cqs_, cqs_[command.index]);
+            cqs_[command.index] = nullptr;
+            break;
+        case CommandKind::add_qp:
+            add_qp(*command.qp);
+            break;
+        case CommandKind::park_qp: {
+            WorkerQp& qp = *qps_[command.index];
+            ++qp.parked;
+            ++cqs_[qp.send_cq]->parked;
+            ++cqs_[qp.recv_cq]->parked;
+            break;
+        }
+        case CommandKind::unpark_qp: {
+            WorkerQp& qp = *qps_[command.index];
+            --qp.parked;
+            --cqs_[qp.send_cq]->parked;
+            --cqs_[qp.recv_cq]->parked;
+            if (command.state == QpState::error) {
+                enter_error(qp, command.cause);
+            } else if (qp.state != QpState::error && qp.state != command.state) {
+                qp.state = command.state;
+                publish_record(qp);
+            }
+            if (qp.cover_wanted) {
+                cover(qp);
+            }
+            break;
+        }
+        case CommandKind::retire_qp:
+        case CommandKind::forget_qp: {
+            WorkerQp& qp = *qps_[command.index];
+            const bool forget = command.kind == CommandKind::forget_qp;
+            qp.phase = forget ? WorkerQp::Phase::forgetting : WorkerQp::Phase::retiring;
+            qp.command = command.id;
+            qp.deadline = command.deadline;
+            qp.waiting_empty = false;
+            if (forget) {
+                --qp.parked;
+                --cqs_[qp.send_cq]->parked;
+                --cqs_[qp.recv_cq]->parked;
+                qp.qp = nullptr;
+            } else {
+                cover(qp);
+            }
+            retiring_.push_back(&qp);
+            return;
+        }
+        case CommandKind::find_key:
+            search_ = KeySearch{.command = command.id, .lkey = command.lkey};
+            return;
+    }
+    answer(command.id, AnswerKind::done, command.index);
+}
+
+void Worker::add_qp(WorkerQp& qp) noexcept {
+    qps_[qp.handle.index] = &qp;
+    for (const ShareOptions& options : qp.shares) {
+        WorkerSession& session = *sessions_[options.session];
+        session.shares[qp.handle.index] = Share{.generation = qp.handle.generation,
+                                                .send_depth = options.send_depth,
+                                                .recv_depth = options.recv_depth};
+        session.retired_counts[qp.handle.index].store(0, std::memory_order_relaxed);
+    }
+    const auto qps = static_cast<std::size_t>(std::count_if(qps_.get(), qps_.get() + qps_mask_ + 1,
+                                                            [](const WorkerQp* q) { return q != nullptr; }));
+    chained_.reserve(qps);
+    retiring_.reserve(qps);
+    publish_record(qp);
+}
+
+// The QPs of a closing session were retired before, so only what is still in its ring keeps it.
+void Worker::remove_if_drained(WorkerSession& session) noexcept {
+    if (!session.broken && (session.in_flight != 0 || session.staged != 0 || session.submissions.ready())) {
+        return;
+    }
+    session.header->closed.store(1, std::memory_order_release);
+    std::erase(polled_sessions_, &session);
+    std::erase(closing_, &session);
+    sessions_[session.index] = nullptr;
+    answer(session.remove_command, AnswerKind::done, session.index);
+}
+
+// One session or one queue pair per step. Requests move from rings to tables and never back, so looking at
+// the rings first misses none that was submitted before the question.
+std::uint32_t Worker::search_key() noexcept {
+    bool found = false;
+    if (search_.next_session < sessions_.size()) {
+        WorkerSession* session = sessions_[search_.next_session++];
+        found = session != nullptr && pending_uses_key(*session, search_.lkey);
+    } else {
+        while (search_.next_qp <= qps_mask_ && qps_[search_.next_qp] == nullptr) {
+            ++search_.next_qp;
+        }
+        if (search_.next_qp > qps_mask_) {
+            answer(std::exchange(search_.command, 0), AnswerKind::not_found);
+            return 1;
+        }
+        const WorkerQp& qp = *qps_[search_.next_qp++];
+        found = qp.sends.uses_key(search_.lkey) || qp.recvs.uses_key(search_.lkey);
+    }
+    if (found) {
+        answer(std::exchange(search_.command, 0), AnswerKind::found);
+    }
+    return 1;
+}
+
+bool Worker::pending_uses_key(WorkerSession& session, std::uint32_t lkey) const noexcept {
+    for (std::size_t i = 0; i < session.submissions.capacity() && session.submissions.ready(i);) {
+        const WorkRequest request = session.submissions.copy(i);
+        const bool is_inline = !is_recv(request.opcode) && (request.flags & kInline) != 0;
+        if (is_inline) {
+            i += slots_for_inline(std::min(request.sge.length, kInlineMax));
+            continue;
+        }
+        const std::uint32_t num_sge = std::min<std::uint32_t>(request.num_sge, kSgesMax);
+        if (num_sge > 0 && request.sge.lkey == lkey) {
+            return true;
+        }
+        for (std::uint32_t next = 1, slot = 1; next < num_sge; ++slot) {
+            if (!session.submissions.ready(i + slot)) {
+                return false;
+            }
+            const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(i + slot));
+            for (std::size_t k = 0; k < WorkRequestContinuation::kSges && next < num_sge; ++k, ++next) {
+                if (std::bit_cast<std::array<Sge, 3>>(
+                        *reinterpret_cast<const std::array<std::byte, 48>*>(more.payload.data()))[k]
+                        .lkey == lkey) {
+                    return true;
+                }
+            }
+        }
+        i += slots_for_sges(num_sge);
+    }
+    return false;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,158 @@
+// Queue pairs that leave service: errors, markers, draining, and completing what no device will.
+//
+// The sequence (H1): the control thread puts the QP into ERR; retire_qp waits here until everything in flight
+// was flushed, or for a deadline; the control thread destroys the QP; forget_qp completes what is left. Only
+// then may a buffer be reused whose request no device completed (H2).
+#include <algorithm>
+
+#include "worker/worker.hpp"
+
+namespace pollcore {
+
+[[gnu::cold]] void Worker::enter_error(WorkerQp& qp, Status cause) noexcept {
+    if (qp.state == QpState::error) {
+        return;
+    }
+    qp.state = QpState::error;
+    qp.cause = cause;
+    publish_record(qp);
+    // Unsignaled requests that succeeded before the error leave nothing behind on some providers (H1).
+    cover(qp);
+}
+
+void Worker::publish_record(const WorkerQp& qp) noexcept {
+    for (std::size_t i = 0; i < qp.shares.size(); ++i) {
+        const ShareOptions& share = qp.shares[i];
+        QpRecord& record = sessions_[share.session]->records[qp.handle.index];
+        record.depths.store(std::uint64_t{share.recv_depth} << 32 | share.send_depth, std::memory_order_relaxed);
+        const QpStatusWord word{.generation = qp.handle.generation,
+                                .state = qp.state,
+                                .cause = qp.cause,
+                                .sges_max = qp.sges_max,
+                                .flags = share.recv_depth > 0 ? QpStatusWord::kReceives : std::uint8_t{0},
+                                .inline_max = qp.inline_max};
+        // Release, with the acquire in Session::admit: the depths above belong to this status.
+        record.status.store(word.pack(), std::memory_order_release);
+    }
+}
+
+// Sees to it that a completion will come that stands behind everything in the send queue now. Where all
+// would be unsignaled, or not posted at all, nothing else would say that it has ended.
+[[gnu::cold]] void Worker::cover(WorkerQp& qp) noexcept {
+    qp.cover_wanted = false;
+    if (qp.sends.empty() || qp.qp == nullptr) {
+        return;  // a QP that was destroyed has its leftovers completed by forget_qp
+    }
+    if (qp.marker_in_flight || qp.parked != 0) {
+        qp.cover_wanted = true;
+        return;
+    }
+    post_marker(qp);
+}
+
+// A zero-length RDMA write: it needs no key, moves nothing, and no receive of the peer.
+void Worker::post_marker(WorkerQp& qp) noexcept {
+    ibv_send_wr wr{};
+    wr.wr_id = WrId{qp.handle, false, qp.sends.next_position()}.pack();
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    qp.sends.push({.kind = InFlightEntry::Kind::marker});
+    ibv_send_wr* bad = nullptr;
+    counters_.send_doorbells.add();
+    if (ibv_post_send(qp.qp, &wr, &bad) != 0) {
+        // What it would have covered ends when the QP is closed.
+        qp.sends.pop_back();
+        counters_.post_failures.add();
+        return;
+    }
+    qp.marker_in_flight = true;
+    qp.unsignaled_run = 0;
+    counters_.markers.add();
+}
+
+// ---- Draining ----
+
+std::uint32_t Worker::advance_retiring() noexcept {
+    std::uint32_t ended = 0;
+    for (std::size_t i = 0; i < retiring_.size();) {
+        if (advance(*retiring_[i])) {
+            retiring_[i] = retiring_.back();
+            retiring_.pop_back();
+            ++ended;
+        } else {
+            ++i;
+        }
+    }
+    return ended;
+}
+
+bool Worker::advance(WorkerQp& qp) noexcept {
+    if (qp.parked != 0) {
+        return false;
+    }
+    if (!qp.waiting_empty) {
+        const bool drained = qp.sends.empty() && qp.recvs.empty();
+        if (qp.phase == WorkerQp::Phase::retiring && !drained && now_ < qp.deadline) {
+            return false;
+        }
+        qp.timed_out = !drained;
+        await_empty_cqs(qp);
+        return false;
+    }
+    if (!cqs_emptied(qp)) {
+        return false;
+    }
+    qp.waiting_empty = false;
+    if (qp.phase == WorkerQp::Phase::retiring) {
+        qp.phase = WorkerQp::Phase::serving;
+        answer(qp.command, qp.timed_out ? AnswerKind::timed_out : AnswerKind::done, qp.handle.index);
+        return true;
+    }
+    complete_leftovers(qp);
+    drop(qp);
+    return true;
+}
+
+void Worker::await_empty_cqs(WorkerQp& qp) noexcept {
+    qp.waiting_empty = true;
+    qp.emptied_send_cq = cqs_[qp.send_cq]->emptied;
+    qp.emptied_recv_cq = cqs_[qp.recv_cq]->emptied;
+}
+
+bool Worker::cqs_emptied(const WorkerQp& qp) const noexcept {
+    const WorkerCq& send_cq = *cqs_[qp.send_cq];
+    const WorkerCq& recv_cq = *cqs_[qp.recv_cq];
+    return (send_cq.failed || send_cq.emptied > qp.emptied_send_cq) &&
+           (recv_cq.failed || recv_cq.emptied > qp.emptied_recv_cq);
+}
+
+// The QP exists no more, so no hardware touches these buffers.
+void Worker::complete_leftovers(WorkerQp& qp) noexcept {
+    complete_leftovers(qp, qp.sends);
+    complete_leftovers(qp, qp.recvs);
+    publish_completions();
+}
+
+void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
+    while (!table.empty()) {
+        const InFlightEntry entry = table.front();
+        table.pop();
+        if (entry.kind == InFlightEntry::Kind::posted) {
+            deliver_by_runtime(qp, entry, qp.leftover_status);
+        } else if (entry.kind == InFlightEntry::Kind::unposted) {
+            deliver_by_runtime(qp, entry, entry.status);
+        }
+    }
+}
+
+void Worker::drop(WorkerQp& qp) noexcept {
+    qp.state = QpState::closed;
+    publish_record(qp);
+    for (const ShareOptions& share : qp.shares) {
+        sessions_[share.session]->shares[qp.handle.index] = Share{};
+    }
+    qps_[qp.handle.index] = nullptr;
+    answer(qp.command, AnswerKind::done, qp.handle.index);  // from here on it is the control thread's
+}
+
+}  // namespace pollcore

@@ -1,0 +1,331 @@
+// From a session's ring to ibv_post_send and ibv_post_recv: one chain and one doorbell per QP and burst.
+//
+// The worker repeats the session's admission on its own figures, since a client's library is not trusted.
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "worker/worker.hpp"
+
+namespace pollcore {
+namespace {
+
+// Slots that this request claims to take; what it says may be anything.
+std::uint32_t slots_of(const WorkRequest& request) noexcept {
+    if (request.flags & kInline && !is_recv(request.opcode)) {
+        return slots_for_inline(std::min(request.sge.length, kInlineMax));
+    }
+    return slots_for_sges(std::min<std::uint32_t>(request.num_sge, kSgesMax));
+}
+
+// The provider reads imm_data in network order; the application gave a number (row 7 of the semantics).
+void fill(ibv_send_wr& wr, const WorkRequest& request) noexcept {
+    wr.opcode = static_cast<ibv_wr_opcode>(request.opcode);
+    if (is_atomic(request.opcode)) {
+        wr.wr.atomic.remote_addr = request.remote_addr;
+        wr.wr.atomic.compare_add = request.compare_add;
+        wr.wr.atomic.swap = request.swap;
+        wr.wr.atomic.rkey = request.rkey;
+        return;
+    }
+    wr.wr.rdma.remote_addr = request.remote_addr;
+    wr.wr.rdma.rkey = request.rkey;
+    wr.imm_data = has_imm(request.opcode) ? htonl(request.imm_data) : 0;
+}
+
+}  // namespace
+
+std::uint32_t Worker::submit(WorkerSession& session) noexcept {
+    std::uint32_t slots_taken = 0;
+    std::uint32_t requests = 0;
+    while (slots_taken < options_.submit_burst && session.submissions.ready(slots_taken)) {
+        const WorkRequest request = session.submissions.copy(slots_taken);
+        const std::uint32_t slots = slots_of(request);
+        // A session publishes a request and its continuations at once; anything else waits here, which
+        // costs nobody but that session.
+        if (slots > 1 && (slots > session.submissions.capacity() || !session.submissions.ready(slots_taken + slots - 1))) {
+            if (slots > session.submissions.capacity()) {
+                break_session(session);
+            }
+            break;
+        }
+        if (take(session, request, slots_taken) == Take::later || session.broken) {
+            break;
+        }
+        slots_taken += slots;
+        ++requests;
+    }
+    session.submissions.release(slots_taken);
+    return requests;
+}
+
+Worker::Take Worker::take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+    // Room for this completion beside all that are owed already: only a session that miscounts has none.
+    const std::size_t room = session.staged + std::size_t{session.in_flight} + 1;
+    if (session.completions.reserve(room) < room) [[unlikely]] {
+        break_session(session);
+        return Take::later;
+    }
+    if (session.closing) [[unlikely]] {
+        refuse(session, request, Status::session_closed);
+        return Take::taken;
+    }
+    WorkerQp* qp = find_qp(request.qp);
+    Share& share = session.shares[request.qp.index & qps_mask_];
+    if (qp == nullptr || share.generation != request.qp.generation) [[unlikely]] {
+        refuse(session, request, Status::request_refused);
+        return Take::taken;
+    }
+    return is_recv(request.opcode) ? take_recv(session, *qp, share, request, slot)
+                                   : take_send(session, *qp, share, request, slot);
+}
+
+bool Worker::over_budget(WorkerQp& qp) noexcept {
+    if (qp.budget_step != step_) {
+        qp.budget_step = step_;
+        qp.budget_used = 0;
+    }
+    return qp.budget_used++ >= options_.qp_burst;
+}
+
+Worker::Take Worker::take_recv(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
+                               std::size_t slot) noexcept {
+    if (share.recvs >= share.recv_depth || request.num_sge > qp.sges_max || qp.recvs.full()) [[unlikely]] {
+        refuse(session, request, Status::request_refused);
+        return Take::taken;
+    }
+    if (qp.parked != 0 || over_budget(qp)) [[unlikely]] {
+        return Take::later;
+    }
+    if (!chain_room(request.num_sge, 0)) [[unlikely]] {
+        ring_doorbells();
+    }
+    const std::span<ibv_sge> sges = gather(session, request, slot);
+    InFlightEntry entry{.tag = request.tag,
+                        .lkey = request.sge.lkey,
+                        .session = static_cast<std::uint16_t>(session.index),
+                        .opcode = request.opcode,
+                        .signaled = true,
+                        .num_sge = request.num_sge};
+    ++share.recvs;
+    ++session.in_flight;
+    if (qp.state == QpState::error) [[unlikely]] {
+        // Some providers never flush a receive that is posted in ERR (H1), so it is not posted.
+        entry.kind = InFlightEntry::Kind::unposted;
+        entry.status = Status::wr_flush_err;
+        qp.recvs.push(entry);
+        drain_unposted(qp, qp.recvs);
+        return Take::taken;
+    }
+    ibv_recv_wr& wr = recv_wrs_[recv_wrs_used_++];
+    wr.wr_id = WrId{qp.handle, true, qp.recvs.next_position()}.pack();
+    wr.next = nullptr;
+    wr.sg_list = sges.data();
+    wr.num_sge = request.num_sge;
+    (qp.recv_tail != nullptr ? qp.recv_tail->next : qp.recv_head) = &wr;
+    qp.recv_tail = &wr;
+    counters_.receives.add();
+    qp.recvs.push(entry, {reinterpret_cast<const Sge*>(sges.data()) + 1, sges.size() > 1 ? sges.size() - 1 : 0});
+    chain(qp);
+    return Take::taken;
+}
+
+Worker::Take Worker::take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
+                               std::size_t slot) noexcept {
+    const bool is_inline = (request.flags & kInline) != 0;
+    if (request.opcode > Opcode::atomic_fetch_and_add || share.sends >= share.send_depth || qp.sends.full() ||
+        request.num_sge > qp.sges_max || qp.state == QpState::init ||
+        (is_inline && (request.sge.length > qp.inline_max || request.opcode > Opcode::send_with_imm)) ||
+        (is_atomic(request.opcode) && request.remote_addr % sizeof(std::uint64_t) != 0)) [[unlikely]] {
+        refuse(session, request, Status::request_refused);
+        return Take::taken;
+    }
+    if ((qp.parked != 0 && qp.state != QpState::error) || over_budget(qp)) [[unlikely]] {
+        return Take::later;
+    }
+    if (!chain_room(request.num_sge, is_inline ? request.sge.length : 0)) [[unlikely]] {
+        ring_doorbells();
+    }
+    InFlightEntry entry{.tag = request.tag,
+                        .lkey = request.sge.lkey,
+                        .session = static_cast<std::uint16_t>(session.index),
+                        .opcode = request.opcode,
+                        .signaled = (request.flags & kSignaled) != 0,
+                        .num_sge = is_inline ? std::uint8_t{0} : request.num_sge};
+    ++share.sends;
+    ++session.in_flight;
+    session.unsignaled += !entry.signaled;
+    if (qp.state == QpState::error) [[unlikely]] {
+        entry.kind = InFlightEntry::Kind::unposted;
+        entry.status = Status::wr_flush_err;
+        qp.sends.push(entry);
+        drain_unposted(qp, qp.sends);
+        cover(qp);
+        return Take::taken;
+    }
+    const bool signal = entry.signaled || must_signal(session, qp, share);
+    qp.unsignaled_run = signal ? 0 : qp.unsignaled_run + 1;
+    if (signal && !entry.signaled) {
+        counters_.forced_signals.add();
+    }
+
+    ibv_send_wr& wr = wrs_[wrs_used_++];
+    wr.wr_id = WrId{qp.handle, false, qp.sends.next_position()}.pack();
+    wr.next = nullptr;
+    wr.send_flags = (request.flags & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
+    fill(wr, request);
+    std::span<const Sge> more;
+    if (is_inline) {
+        wr.sg_list = gather_inline(session, request, slot);
+        wr.num_sge = 1;
+    } else {
+        const std::span<ibv_sge> sges = gather(session, request, slot);
+        wr.sg_list = sges.data();
+        wr.num_sge = request.num_sge;
+        if (sges.size() > 1) {
+            more = {reinterpret_cast<const Sge*>(sges.data()) + 1, sges.size() - 1};
+        }
+    }
+    (qp.send_tail != nullptr ? qp.send_tail->next : qp.send_head) = &wr;
+    qp.send_tail = &wr;
+    counters_.sends.add();
+    qp.sends.push(entry, more);
+    chain(qp);
+    return Take::taken;
+}
+
+void Worker::refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept {
+    counters_.refused_requests.add();
+    Completion completion{.tag = request.tag, .qp = request.qp};
+    completion.status = status;
+    completion.flags = kByRuntime;
+    if (is_recv(request.opcode)) {
+        completion.opcode = CompletionOpcode::recv;
+        completion.flags |= kFromRecvQueue;
+    }
+    stage(session, completion);
+}
+
+// A signal that nobody asked for keeps things moving: before unsignaled work could fill the send queue, and
+// on the request that takes the last place this session has, so that a refused session always has a
+// completion or a retirement to wait for.
+bool Worker::must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept {
+    return qp.unsignaled_run + 1 >= qp.signal_interval || share.sends >= share.send_depth ||
+           session.in_flight >= session.completion_slots || session.unsignaled > session.completion_slots / 2;
+}
+
+// ---- Chains ----
+
+bool Worker::chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept {
+    return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + std::max<std::size_t>(sges, 1) <= kChainSges &&
+           inline_used_ + inline_bytes <= kChainInline;
+}
+
+static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
+              offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
+
+// The request's SGEs in the worker's own memory: the first from its line, the rest from continuations.
+std::span<ibv_sge> Worker::gather(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+    ibv_sge* to = &sges_[sges_used_];
+    const std::size_t n = request.num_sge;
+    sges_used_ += n;
+    if (n > 0) {
+        std::memcpy(to, &request.sge, sizeof(Sge));
+    }
+    for (std::size_t next = 1; next < n;) {
+        const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(++slot));
+        const std::size_t here = std::min(WorkRequestContinuation::kSges, n - next);
+        std::memcpy(&to[next], more.payload.data(), here * sizeof(Sge));
+        next += here;
+    }
+    return {to, n};
+}
+
+ibv_sge* Worker::gather_inline(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+    std::byte* bytes = &inline_[inline_used_];
+    const std::size_t length = request.sge.length;
+    inline_used_ += length;
+    for (std::size_t at = 0; at < length;) {
+        const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(++slot));
+        const std::size_t here = std::min(WorkRequestContinuation::kPayload, length - at);
+        std::memcpy(bytes + at, more.payload.data(), here);
+        at += here;
+    }
+    ibv_sge* sge = &sges_[sges_used_++];
+    *sge = {.addr = reinterpret_cast<std::uintptr_t>(bytes), .length = request.sge.length, .lkey = 0};
+    return sge;
+}
+
+void Worker::chain(WorkerQp& qp) noexcept {
+    if (!qp.chained) {
+        qp.chained = true;
+        chained_.push_back(&qp);  // never grows past the QPs that add_qp made room for
+    }
+}
+
+void Worker::ring_doorbells() noexcept {
+    for (WorkerQp* qp : chained_) {
+        qp->chained = false;
+        // Receives first: an answer to what is sent next may arrive at once.
+        if (qp->recv_head != nullptr) {
+            post_recvs(*qp);
+        }
+        if (qp->send_head != nullptr) {
+            post_sends(*qp);
+        }
+    }
+    chained_.clear();
+    wrs_used_ = recv_wrs_used_ = sges_used_ = inline_used_ = 0;
+}
+
+void Worker::post_sends(WorkerQp& qp) noexcept {
+    ibv_send_wr* next = std::exchange(qp.send_head, nullptr);
+    qp.send_tail = nullptr;
+    bool failed = false;
+    while (next != nullptr) {
+        ibv_send_wr* bad = nullptr;
+        counters_.send_doorbells.add();
+        if (ibv_post_send(qp.qp, next, &bad) == 0) [[likely]] {
+            break;
+        }
+        // What stands before the bad one was posted. The bad one never will be; what follows it gets its own
+        // chance, since it may belong to another session.
+        bad = bad != nullptr ? bad : next;
+        InFlightEntry& entry = qp.sends.at(WrId::unpack(bad->wr_id).position);
+        entry.kind = InFlightEntry::Kind::unposted;
+        entry.status = Status::post_refused;
+        counters_.post_failures.add();
+        failed = true;
+        next = bad->next;
+    }
+    if (failed) [[unlikely]] {
+        drain_unposted(qp, qp.sends);
+        cover(qp);
+    }
+}
+
+void Worker::post_recvs(WorkerQp& qp) noexcept {
+    ibv_recv_wr* next = std::exchange(qp.recv_head, nullptr);
+    qp.recv_tail = nullptr;
+    bool failed = false;
+    while (next != nullptr) {
+        ibv_recv_wr* bad = nullptr;
+        counters_.receive_doorbells.add();
+        if (ibv_post_recv(qp.qp, next, &bad) == 0) [[likely]] {
+            break;
+        }
+        bad = bad != nullptr ? bad : next;
+        InFlightEntry& entry = qp.recvs.at(WrId::unpack(bad->wr_id).position);
+        entry.kind = InFlightEntry::Kind::unposted;
+        entry.status = Status::post_refused;
+        counters_.post_failures.add();
+        failed = true;
+        next = bad->next;
+    }
+    if (failed) [[unlikely]] {
+        drain_unposted(qp, qp.recvs);
+    }
+}
+
+}  // namespace pollcore

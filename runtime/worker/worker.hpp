@@ -1,0 +1,266 @@
+// A worker: one thread that polls. step() is the whole of it: commands, submissions, completions,
+// housekeeping. It has no thread, clock or randomness of its own (I11), so a test can turn it by hand.
+//
+//   step.cc      the loop body and its bookkeeping        commands.cc  what the control thread asks
+//   submit.cc    session ring -> chain per QP -> post     retire.cc    taking queue pairs out of service
+//   complete.cc  CQ -> in-flight entry -> session ring    deliver.cc   entries into completions
+//
+// Thread safety: all but the constructor is the worker's thread's. WorkerProxy talks to it from outside.
+// Invariants
+//   - An entry in an in-flight table stands for a WR whose completion slot is reserved in its session's ring.
+//   - Nothing of a parked QP or of its CQs is touched.
+//   - Nothing here allocates after construction, except commands that add things.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "pollcore/counters.hpp"
+#include "session/layout.hpp"
+#include "worker/command.hpp"
+#include "worker/in_flight.hpp"
+
+namespace pollcore {
+
+struct WorkerOptions {
+    std::uint32_t submit_burst = kBurstDefault;
+    std::uint32_t complete_burst = kBurstDefault;
+    std::uint32_t qp_burst = kBurstDefault;
+    std::uint32_t qps_max = kQpsDefault;
+};
+
+/// A session's part in one queue pair, as the worker counts it.
+struct Share {
+    std::uint16_t generation = 0;  ///< of the queue pair
+    std::uint32_t send_depth = 0;
+    std::uint32_t recv_depth = 0;
+    std::uint32_t sends = 0;  ///< in flight
+    std::uint32_t recvs = 0;
+    std::uint32_t retired = 0;  ///< modulo 2^32
+};
+
+/// The worker's end of a session. Made by the control thread, the worker's from add_session until the answer
+/// to remove_session.
+struct WorkerSession {
+    WorkerSession(void* block, const SessionLayout& layout);
+
+    RingConsumer<WorkRequest> submissions;
+    RingProducer<Completion> completions;
+    std::uint32_t index = 0;
+    std::uint32_t completion_slots = 0;
+    std::uint32_t in_flight = 0;
+    std::uint32_t unsignaled = 0;  ///< of those, unsignaled ones that nothing has retired yet
+    std::uint32_t staged = 0;      ///< completions written and not yet published
+    std::uint64_t retired = 0;
+    bool closing = false;
+    bool broken = false;
+    std::uint64_t remove_command = 0;  ///< to be answered when nothing is in flight
+    SessionHeader* header = nullptr;
+    QpRecord* records = nullptr;
+    std::atomic<std::uint32_t>* retired_counts = nullptr;
+    std::unique_ptr<Share[]> shares;  ///< by QP index
+};
+
+struct WorkerCq {
+    ibv_cq* cq = nullptr;
+    std::uint32_t index = 0;
+    std::uint32_t parked = 0;   ///< nesting
+    bool failed = false;
+    std::uint64_t emptied = 0;  ///< how often a poll came back with less than it could take
+};
+
+/// What a session may post to a queue pair.
+struct ShareOptions {
+    std::uint32_t session = 0;  ///< index at this worker
+    std::uint32_t send_depth = 0;
+    std::uint32_t recv_depth = 0;
+};
+
+/// The worker's end of a queue pair. Made by the control thread, the worker's from add_qp until the answer to
+/// forget_qp.
+struct WorkerQp {
+    // Per burst.
+    ibv_qp* qp = nullptr;
+    QpHandle handle;
+    QpState state = QpState::init;
+    Status cause = Status::success;
+    std::uint32_t parked = 0;
+    std::uint32_t unsignaled_run = 0;
+    std::uint32_t signal_interval = 1;  ///< a signal at least this often
+    std::uint64_t budget_step = 0;      ///< the step that budget_used counts
+    std::uint32_t budget_used = 0;
+    ibv_send_wr* send_head = nullptr;
+    ibv_send_wr* send_tail = nullptr;
+    ibv_recv_wr* recv_head = nullptr;
+    ibv_recv_wr* recv_tail = nullptr;
+    bool chained = false;  ///< stands in Worker::chained_
+    InFlightTable sends;
+    InFlightTable recvs;
+    // Cold.
+    std::uint32_t send_cq = 0;
+    std::uint32_t recv_cq = 0;
+    bool marker_in_flight = false;
+    bool cover_wanted = false;  ///< a marker is to follow when one can be posted
+    std::uint8_t sges_max = 1;
+    std::uint16_t inline_max = 0;
+    Status leftover_status = Status::qp_closed;  ///< of what no device completed
+    std::vector<ShareOptions> shares;
+
+    enum class Phase : std::uint8_t { serving, retiring, forgetting };
+    Phase phase = Phase::serving;
+    std::uint64_t command = 0;  ///< to be answered
+    std::uint64_t deadline = 0;
+    std::uint64_t emptied_send_cq = 0;  ///< WorkerCq::emptied when the wait for empty CQs began
+    std::uint64_t emptied_recv_cq = 0;
+    bool waiting_empty = false;
+    bool timed_out = false;
+};
+
+/// Send-queue slots and CQEs that the runtime needs for itself on each queue pair: a marker, whose
+/// completion says that everything before it has ended.
+inline constexpr std::uint32_t kMarkersPerQp = 1;
+
+class Worker {
+public:
+    explicit Worker(const WorkerOptions& options);
+    Worker(const Worker&) = delete;
+    Worker& operator=(const Worker&) = delete;
+
+    /// One turn. `now` is in cycles of the clock that deadlines are in. Returns how much was done.
+    std::uint32_t step(std::uint64_t now) noexcept;
+
+    [[nodiscard]] const WorkerCounters& counters() const noexcept { return counters_; }
+    [[nodiscard]] void* command_memory() noexcept { return command_memory_.get(); }
+    [[nodiscard]] void* answer_memory() noexcept { return answer_memory_.get(); }
+
+private:
+    // A chain is built in these before the doorbell rings; when one is used up, the chains go out and the
+    // building goes on.
+    static constexpr std::size_t kChainWrs = 256;
+    static constexpr std::size_t kChainSges = kChainWrs * 4;
+    static constexpr std::size_t kChainInline = 64 * kInlineMax;
+    static_assert(kChainSges >= kSgesMax && kChainInline >= kInlineMax);
+
+    enum class Take : std::uint8_t { taken, later };
+
+    // step.cc
+    std::uint32_t take_submissions() noexcept;
+    std::uint32_t take_completions() noexcept;
+    void account_step(std::uint32_t work) noexcept;
+    void answer(std::uint64_t id, AnswerKind kind, std::uint32_t index = 0) noexcept;
+
+    // submit.cc
+    std::uint32_t submit(WorkerSession& session) noexcept;
+    Take take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    Take take_recv(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
+                   std::size_t slot) noexcept;
+    Take take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
+                   std::size_t slot) noexcept;
+    bool over_budget(WorkerQp& qp) noexcept;
+    void refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept;
+    [[nodiscard]] bool must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept;
+    [[nodiscard]] bool chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept;
+    std::span<ibv_sge> gather(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    ibv_sge* gather_inline(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    void chain(WorkerQp& qp) noexcept;
+    void ring_doorbells() noexcept;
+    void post_sends(WorkerQp& qp) noexcept;
+    void post_recvs(WorkerQp& qp) noexcept;
+
+    // complete.cc
+    std::uint32_t complete(WorkerCq& cq) noexcept;
+    void route(const ibv_wc& wc) noexcept;
+    void complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
+    void complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
+    void fail_cq(WorkerCq& cq) noexcept;
+
+    // deliver.cc
+    void deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept;
+    void deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept;
+    void stage(WorkerSession& session, const Completion& completion) noexcept;
+    void settle(WorkerQp& qp, const InFlightEntry& entry) noexcept;
+    void retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept;
+    void drain_unposted(WorkerQp& qp, InFlightTable& table) noexcept;
+    void publish_completions() noexcept;
+    void break_session(WorkerSession& session) noexcept;
+
+    // retire.cc
+    void enter_error(WorkerQp& qp, Status cause) noexcept;
+    void publish_record(const WorkerQp& qp) noexcept;
+    void post_marker(WorkerQp& qp) noexcept;
+    void cover(WorkerQp& qp) noexcept;
+    std::uint32_t advance_retiring() noexcept;
+    bool advance(WorkerQp& qp) noexcept;
+    void complete_leftovers(WorkerQp& qp) noexcept;
+    void complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept;
+    void drop(WorkerQp& qp) noexcept;
+    void await_empty_cqs(WorkerQp& qp) noexcept;
+    [[nodiscard]] bool cqs_emptied(const WorkerQp& qp) const noexcept;
+
+    // commands.cc
+    std::uint32_t run_commands() noexcept;
+    void run(const Command& command) noexcept;
+    void add_qp(WorkerQp& qp) noexcept;
+    void remove_if_drained(WorkerSession& session) noexcept;
+    std::uint32_t search_key() noexcept;
+    [[nodiscard]] bool pending_uses_key(WorkerSession& session, std::uint32_t lkey) const noexcept;
+
+    [[nodiscard]] WorkerQp* find_qp(QpHandle handle) noexcept {
+        WorkerQp* qp = qps_[handle.index & qps_mask_];
+        return qp != nullptr && qp->handle == handle ? qp : nullptr;
+    }
+    [[nodiscard]] WorkerSession* session_at(std::uint32_t index) noexcept {
+        return index < sessions_.size() ? sessions_[index] : nullptr;
+    }
+
+    // Per step.
+    WorkerOptions options_;
+    std::uint64_t now_ = 0;
+    std::uint64_t step_ = 0;
+    std::uint32_t qps_mask_ = 0;
+    std::uint32_t first_session_ = 0;  ///< whose turn it is to be first
+    std::uint32_t first_cq_ = 0;
+    RingConsumer<Command> commands_;
+    RingProducer<Answer> answers_;
+    std::vector<WorkerSession*> polled_sessions_;
+    std::vector<WorkerCq*> polled_cqs_;
+    std::vector<WorkerSession*> touched_;   ///< with staged completions
+    std::vector<WorkerQp*> chained_;        ///< with a chain to post
+    std::unique_ptr<WorkerQp*[]> qps_;      ///< by index
+    std::vector<WorkerSession*> sessions_;  ///< by index
+    std::vector<WorkerCq*> cqs_;            ///< by index
+    std::vector<WorkerQp*> retiring_;
+    std::vector<WorkerSession*> closing_;
+
+    std::size_t wrs_used_ = 0;
+    std::size_t recv_wrs_used_ = 0;
+    std::size_t sges_used_ = 0;
+    std::size_t inline_used_ = 0;
+    std::unique_ptr<ibv_send_wr[]> wrs_;
+    std::unique_ptr<ibv_recv_wr[]> recv_wrs_;
+    std::unique_ptr<ibv_sge[]> sges_;
+    std::unique_ptr<std::byte[]> inline_;
+    std::unique_ptr<ibv_wc[]> wcs_;
+
+    WorkerCounters counters_;
+
+    struct KeySearch {
+        std::uint64_t command = 0;  ///< 0: none
+        std::uint32_t lkey = 0;
+        std::uint32_t next_session = 0;
+        std::uint32_t next_qp = 0;
+    };
+    KeySearch search_;
+
+    struct AlignedDelete {
+        void operator()(std::byte* p) const noexcept { ::operator delete[](p, std::align_val_t{kCacheLine}); }
+    };
+    std::unique_ptr<std::byte[], AlignedDelete> command_memory_;
+    std::unique_ptr<std::byte[], AlignedDelete> answer_memory_;
+};
+
+}  // namespace pollcore

@@ -1,0 +1,85 @@
+#include "worker/worker_proxy.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+
+WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait)
+    : name_(std::move(name)),
+      counters_(counters),
+      wait_(std::move(wait)),
+      commands_(worker.command_memory(), kCommandSlots),
+      answers_(worker.answer_memory(), kAnswerSlots) {}
+
+void WorkerProxy::drain_answers() {
+    const std::size_t n = answers_.peek(kAnswerSlots);
+    for (std::size_t i = 0; i < n; ++i) {
+        const Answer& answer = answers_.slot(i);
+        (answer.id == 0 ? unasked_ : answered_).push_back(answer);
+    }
+    answers_.release(n);
+    answers_.publish();
+}
+
+Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds limit) {
+    Command command = request;
+    command.id = next_id_++;
+    if (!commands_.try_push(command)) {
+        counters_.command_ring_full.add();
+        throw Error(EAGAIN, fmt::format("worker \"{}\": its command ring is full ({} commands wait); it is stuck "
+                                        "inside a provider's call or stopped",
+                                        name_, kCommandSlots));
+    }
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    for (;;) {
+        drain_answers();
+        const auto mine = std::find_if(answered_.begin(), answered_.end(),
+                                       [&](const Answer& answer) { return answer.id == command.id; });
+        if (mine != answered_.end()) {
+            const Answer answer = *mine;
+            answered_.clear();  // what else stands here was given up by its caller
+            return answer;
+        }
+        if (std::chrono::steady_clock::now() > deadline) {
+            throw Error(ETIMEDOUT, fmt::format("worker \"{}\" did not answer command {} within {} ms; it is stuck "
+                                               "inside a provider's call, or its core is taken",
+                                               name_, static_cast<int>(command.kind), limit.count()));
+        }
+        wait_();
+    }
+}
+
+void WorkerProxy::add_session(std::uint32_t index, WorkerSession& session) {
+    call({.kind = CommandKind::add_session, .index = index, .session = &session});
+}
+void WorkerProxy::remove_session(std::uint32_t index) { call({.kind = CommandKind::remove_session, .index = index}); }
+void WorkerProxy::add_cq(std::uint32_t index, WorkerCq& cq) {
+    call({.kind = CommandKind::add_cq, .index = index, .cq = &cq});
+}
+void WorkerProxy::remove_cq(std::uint32_t index) { call({.kind = CommandKind::remove_cq, .index = index}); }
+void WorkerProxy::add_qp(WorkerQp& qp) { call({.kind = CommandKind::add_qp, .qp = &qp}); }
+void WorkerProxy::park(QpHandle qp) { call({.kind = CommandKind::park_qp, .index = qp.index}); }
+void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause) {
+    call({.kind = CommandKind::unpark_qp, .state = state, .cause = cause, .index = qp.index});
+}
+bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit) {
+    const Answer answer =
+        call({.kind = CommandKind::retire_qp, .index = qp.index, .deadline = deadline}, limit + kLimit);
+    return answer.kind == AnswerKind::done;
+}
+void WorkerProxy::forget(QpHandle qp) { call({.kind = CommandKind::forget_qp, .index = qp.index}); }
+bool WorkerProxy::uses_key(std::uint32_t lkey) {
+    return call({.kind = CommandKind::find_key, .lkey = lkey}).kind == AnswerKind::found;
+}
+
+std::vector<Answer> WorkerProxy::take_unasked() {
+    drain_answers();
+    return std::exchange(unasked_, {});
+}
+
+}  // namespace pollcore

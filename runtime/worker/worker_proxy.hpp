@@ -1,0 +1,73 @@
+// The only way to a worker from outside: typed commands over a bounded ring, and their answers.
+//
+// Thread safety: the control thread's alone.
+// Errors: a full command ring and an answer that does not come are pollcore::Error (EAGAIN, ETIMEDOUT) that
+// name the worker; the first is counted.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "pollcore/counters.hpp"
+#include "worker/worker.hpp"
+
+namespace pollcore {
+
+class WorkerProxy {
+public:
+    /// `wait` is called between looks for an answer: it sleeps a little, or, where no thread turns the worker,
+    /// turns it.
+    WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait);
+
+    void add_session(std::uint32_t index, WorkerSession& session);
+    void remove_session(std::uint32_t index);
+    void add_cq(std::uint32_t index, WorkerCq& cq);
+    void remove_cq(std::uint32_t index);
+    void add_qp(WorkerQp& qp);
+    /// Between these two the provider may touch the QP and its CQs.
+    void park(QpHandle qp);
+    void unpark(QpHandle qp, QpState state, Status cause = Status::success);
+    /// Parks the QP while `change` runs; on success it goes on in `state`, else as it was.
+    template <class F>
+    void while_parked(QpHandle qp, QpState before, QpState after, Status cause, F&& change) {
+        park(qp);
+        try {
+            change();
+        } catch (...) {
+            unpark(qp, before);
+            throw;
+        }
+        unpark(qp, after, cause);
+    }
+    /// The QP is in ERR. True when all in flight was flushed before the deadline, in cycles.
+    [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit);
+    /// The QP is parked and destroyed: completes what is left, and unparks its CQs. Afterwards the WorkerQp is
+    /// the caller's again.
+    void forget(QpHandle qp);
+    /// True when a work request that was submitted before names this key.
+    [[nodiscard]] bool uses_key(std::uint32_t lkey);
+
+    /// What the worker said without being asked, since the last call.
+    [[nodiscard]] std::vector<Answer> take_unasked();
+
+private:
+    Answer call(const Command& request, std::chrono::milliseconds limit = kLimit);
+    void drain_answers();
+
+    // A worker answers within microseconds. One that does not is stuck inside a provider's call.
+    static constexpr std::chrono::milliseconds kLimit{5000};
+
+    std::string name_;
+    ControlCounters& counters_;
+    std::function<void()> wait_;
+    RingProducer<Command> commands_;
+    RingConsumer<Answer> answers_;
+    std::uint64_t next_id_ = 1;
+    std::vector<Answer> answered_;
+    std::vector<Answer> unasked_;
+};
+
+}  // namespace pollcore

@@ -1,0 +1,262 @@
+// A worker, a software device and sessions in one thread: a test turns each by hand.
+//
+// It does what the control side of a runtime does, through the same WorkerProxy, which here turns the worker
+// until the answer is there. The device's clock is the test's.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "connect/transitions.hpp"
+#include "device/soft/soft_device.hpp"
+#include "pollcore/session.hpp"
+#include "worker/worker.hpp"
+#include "worker/worker_proxy.hpp"
+
+namespace pollcore::testing {
+
+class SteppedWorld {
+public:
+    struct Options {
+        WorkerOptions worker;
+        std::uint32_t submission_slots = 64;
+        std::uint32_t completion_slots = 64;
+        SoftDeviceOptions device;
+    };
+
+    struct NoHost final : SessionHost {
+        void close_session(std::uint32_t) noexcept override {}
+        void release_session(std::uint32_t) noexcept override {}
+    };
+
+    struct End {
+        SessionLayout layout;
+        void* block = nullptr;
+        std::unique_ptr<WorkerSession> worker_end;
+        Session session;
+        ~End() {
+            session = Session();
+            ::operator delete(block, std::align_val_t{kCacheLine});
+        }
+    };
+
+    struct Qp {
+        UniqueQp qp;
+        WorkerQp end;
+        std::uint32_t psn = 0;
+        [[nodiscard]] QpHandle handle() const { return end.handle; }
+    };
+
+    struct QpShape {
+        std::vector<ShareOptions> shares{{0, 16, 16}};
+        std::uint32_t sges_max = 4;
+        std::uint16_t inline_max = 64;
+        std::uint32_t send_cq = 0;
+        std::uint32_t recv_cq = 0;
+    };
+
+    SteppedWorld() : SteppedWorld(Options{}) {}
+    explicit SteppedWorld(Options options)
+        : options_(prepare(std::move(options))),
+          device(open_soft_device(options_.device)),
+          worker(options_.worker),
+          proxy(worker, "stepped", counters, [this] { step(); }),
+          domain_(device->create_thread_domain()),
+          pd_(device->create_pd(), {device.get()}) {}
+
+    ~SteppedWorld() {
+        qps.clear();
+        cqs_.clear();
+        regions_.clear();
+    }
+
+    std::uint32_t step(int n = 1) {
+        std::uint32_t work = 0;
+        for (int i = 0; i < n; ++i) {
+            work += worker.step(now);
+        }
+        return work;
+    }
+
+    std::uint32_t add_session() {
+        auto end = std::make_unique<End>();
+        end->layout = {options_.worker.qps_max, options_.submission_slots, options_.completion_slots};
+        end->block = ::operator new(end->layout.bytes(), std::align_val_t{kCacheLine});
+        std::memset(end->block, 0, end->layout.bytes());
+        format_session(end->block, end->layout);
+        end->worker_end = std::make_unique<WorkerSession>(end->block, end->layout);
+        const auto index = static_cast<std::uint32_t>(ends.size());
+        proxy.add_session(index, *end->worker_end);
+        end->session = Session(std::make_shared<NoHost>(), index + 1, 0, end->block, end->layout);
+        ends.push_back(std::move(end));
+        return index;
+    }
+    Session& session(std::uint32_t index = 0) { return ends[index]->session; }
+
+    std::uint32_t add_cq(std::uint32_t cqe = 1024) {
+        auto cq = std::make_unique<WorkerCq>();
+        verbs_cqs_.emplace_back(device->create_cq({.cqe = cqe, .domain = domain_.get()}),
+                                DeviceDeleter<ibv_cq>{device.get()});
+        cq->cq = verbs_cqs_.back().get();
+        const auto index = static_cast<std::uint32_t>(cqs_.size());
+        proxy.add_cq(index, *cq);
+        cqs_.push_back(std::move(cq));
+        return index;
+    }
+
+    /// In INIT.
+    Qp& add_qp() { return add_qp(QpShape{}); }
+    Qp& add_qp(const QpShape& shape) {
+        auto qp = std::make_unique<Qp>();
+        std::uint32_t send_depth = kMarkersPerQp;
+        std::uint32_t recv_depth = 0;
+        for (const ShareOptions& share : shape.shares) {
+            send_depth += share.send_depth;
+            recv_depth += share.recv_depth;
+        }
+        QpOptions make{.pd = pd_.get(),
+                       .domain = domain_.get(),
+                       .send_cq = verbs_cqs_[shape.send_cq].get(),
+                       .recv_cq = verbs_cqs_[shape.recv_cq].get(),
+                       .cap = {.max_send_wr = send_depth,
+                               .max_recv_wr = std::max(recv_depth, 1u),
+                               .max_send_sge = shape.sges_max,
+                               .max_recv_sge = shape.sges_max,
+                               .max_inline_data = shape.inline_max}};
+        qp->qp = UniqueQp(device->create_qp(make), {device.get()});
+        qp->psn = 100 + 7 * next_index_;
+        Transition init = to_init(1, access_flags({}));
+        device->modify(qp->qp.get(), init.attr, init.mask);
+        WorkerQp& end = qp->end;
+        end.qp = qp->qp.get();
+        end.handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), next_generation_++};
+        end.signal_interval = std::max(1u, (send_depth - kMarkersPerQp) / 4);
+        end.sends = InFlightTable(send_depth, shape.sges_max);
+        end.recvs = InFlightTable(std::max(recv_depth, 1u), shape.sges_max);
+        end.send_cq = shape.send_cq;
+        end.recv_cq = shape.recv_cq;
+        end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
+        end.inline_max = shape.inline_max;
+        end.shares = shape.shares;
+        proxy.add_qp(end);
+        qps.push_back(std::move(qp));
+        return *qps.back();
+    }
+
+    void connect(Qp& from, Qp& to, const PathAttributes& path = {}) {
+        const GidEntry gid = device->gids().front();
+        QpInfo peer;
+        std::memcpy(peer.gid.data(), gid.gid.raw, 16);
+        peer.qp_num = to.qp->qp_num;
+        peer.psn = to.psn;
+        proxy.while_parked(from.handle(), QpState::init, QpState::ready, Status::success, [&] {
+            Transition rtr = to_rtr(peer, path, 1, static_cast<std::uint8_t>(gid.index), IBV_MTU_1024);
+            device->modify(from.qp.get(), rtr.attr, rtr.mask);
+            Transition rts = to_rts(from.psn, path);
+            device->modify(from.qp.get(), rts.attr, rts.mask);
+        });
+    }
+
+    /// Two QPs of session 0, connected, on CQ 0 and CQ 1.
+    std::pair<Qp*, Qp*> pair(const QpShape& shape, const PathAttributes& path = {}) {
+        if (ends.empty()) {
+            add_session();
+        }
+        if (cqs_.empty()) {
+            add_cq();
+        }
+        Qp& a = add_qp(shape);
+        Qp& b = add_qp(shape);
+        connect(a, b, path);
+        connect(b, a, path);
+        return {&a, &b};
+    }
+
+    /// As an error of the device would.
+    void to_error(Qp& qp, QpState before = QpState::ready) {
+        proxy.while_parked(qp.handle(), before, QpState::error, Status::wr_flush_err, [&] {
+            Transition error = to_state(IBV_QPS_ERR);
+            device->modify(qp.qp.get(), error.attr, error.mask);
+        });
+    }
+
+    /// The whole sequence of H1. True when everything was flushed by the device.
+    bool close(Qp& qp, std::uint64_t patience = 1'000'000) {
+        to_error(qp);
+        const bool drained = proxy.retire(qp.handle(), now + patience, std::chrono::milliseconds(1000));
+        proxy.park(qp.handle());
+        EXPECT_EQ(device->destroy(qp.qp.get()), 0);
+        (void)qp.qp.release();
+        proxy.forget(qp.handle());
+        std::erase_if(qps, [&](const auto& other) { return other.get() == &qp; });
+        return drained;
+    }
+
+    ibv_mr& register_memory(void* data, std::size_t bytes,
+                            int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
+                                         IBV_ACCESS_REMOTE_ATOMIC) {
+        regions_.emplace_back(device->register_memory(pd_.get(), data, bytes, reinterpret_cast<std::uintptr_t>(data), access),
+                              DeviceDeleter<ibv_mr>{device.get()});
+        return *regions_.back();
+    }
+
+    /// Everything that is there now.
+    std::vector<Completion> poll(std::uint32_t session_index = 0) {
+        std::vector<Completion> all;
+        Completion some[16];
+        while (const std::size_t n = session(session_index).poll(some)) {
+            all.insert(all.end(), some, some + n);
+        }
+        return all;
+    }
+
+    /// Steps until `n` completions have come, or the time runs out.
+    std::vector<Completion> await(std::size_t n, std::uint32_t session_index = 0, int steps_max = 10'000) {
+        std::vector<Completion> all;
+        for (int i = 0; i < steps_max && all.size() < n; ++i) {
+            step();
+            now += 1000;
+            for (const Completion& completion : poll(session_index)) {
+                all.push_back(completion);
+            }
+        }
+        return all;
+    }
+
+private:
+    Options prepare(Options options) {
+        options.device.fabric = "stepped-" + std::to_string(reinterpret_cast<std::uintptr_t>(this));
+        options.device.clock_ns = [this] { return now; };
+        return options;
+    }
+
+public:
+    std::uint64_t now = 1'000'000;
+
+private:
+    Options options_;
+
+public:
+    ControlCounters counters;
+    std::unique_ptr<SoftDevice> device;
+    Worker worker;
+    WorkerProxy proxy;
+    std::vector<std::unique_ptr<End>> ends;
+    std::vector<std::unique_ptr<Qp>> qps;
+
+private:
+    std::unique_ptr<ThreadDomain> domain_;
+    UniquePd pd_;
+    std::vector<UniqueCq> verbs_cqs_;
+    std::vector<std::unique_ptr<WorkerCq>> cqs_;
+    std::vector<UniqueMr> regions_;
+    std::uint32_t next_index_ = 0;
+    std::uint16_t next_generation_ = 1;
+};
+
+}  // namespace pollcore::testing
