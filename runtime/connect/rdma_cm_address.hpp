@@ -1,0 +1,41 @@
+// Addresses as rdma_cm takes them, and as people write them: "192.0.2.1:7471", "[2001:db8::1]:7471",
+// "[fe80::1%eth0]:7471". Numeric only: a name's look-up would block the control thread.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+
+namespace pollcore {
+
+class CmAddress {
+public:
+    CmAddress() noexcept = default;
+    /// Throws pollcore::Error (EINVAL), which says what an address looks like.
+    [[nodiscard]] static CmAddress parse(const std::string& text);
+    /// From what librdmacm says; family AF_INET, AF_INET6, or none.
+    explicit CmAddress(const sockaddr& address) noexcept;
+    /// The IPv4 or IPv6 address that a RoCE v2 GID stands for, with port 0.
+    [[nodiscard]] static CmAddress from_gid(const std::uint8_t (&raw)[16]) noexcept;
+
+    [[nodiscard]] const sockaddr* get() const noexcept { return &any_.sa; }
+    /// librdmacm reads through pointers to non-const.
+    [[nodiscard]] sockaddr* get() noexcept { return &any_.sa; }
+    [[nodiscard]] sa_family_t family() const noexcept { return any_.sa.sa_family; }
+    [[nodiscard]] bool is_wildcard() const noexcept;
+    [[nodiscard]] bool is_link_local() const noexcept;
+    /// As parse() takes it.
+    [[nodiscard]] std::string text() const;
+
+private:
+    union {
+        sockaddr_storage storage;  ///< first, so that all of it starts as zeros
+        sockaddr sa;
+        sockaddr_in v4;
+        sockaddr_in6 v6;
+    } any_{};
+};
+
+}  // namespace pollcore

@@ -1,0 +1,266 @@
+// The calls from outside. What happens in answer to events is in rdma_cm_events.cc, the way of a QP to RTS in
+// rdma_cm_steps.cc.
+#include "connect/rdma_cm_connector.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "connect/handshake.hpp"
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+namespace {
+
+/// Requests that wait in the kernel until next_event() takes them.
+constexpr int kBacklog = 128;
+
+void* as_context(std::uint64_t number) {
+    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(number));
+}
+
+Error os_error(const char* what) {
+    return Error(errno, std::string("cannot ") + what);
+}
+
+void watch(int epoll, int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+        throw os_error("watch the events of rdma_cm");
+    }
+}
+
+}  // namespace
+
+RdmaCmConnector::RdmaCmConnector(Device& device)
+    : device_(device),
+      channel_(rdma_create_event_channel()),
+      pending_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+    if (channel_ == nullptr) {
+        throw Error(errno,
+                    "cannot open rdma_cm (/dev/infiniband/rdma_cm), which makes connections: load the module "
+                    "rdma_ucm, and see that the program may read and write it");
+    }
+    if (!pending_fd_.valid() || !epoll_.valid()) {
+        throw os_error("make the file descriptors of a connector");
+    }
+    const int flags = ::fcntl(channel_->fd, F_GETFL);
+    if (flags < 0 || ::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+        throw os_error("make the events of rdma_cm non-blocking");
+    }
+    watch(epoll_.get(), channel_->fd);
+    watch(epoll_.get(), pending_fd_.get());
+}
+
+RdmaCmConnector::~RdmaCmConnector() = default;
+
+RdmaCmConnector::UniqueId RdmaCmConnector::create_id(std::uint64_t number) {
+    rdma_cm_id* id = nullptr;
+    if (rdma_create_id(channel_.get(), &id, as_context(number), RDMA_PS_TCP) != 0) {
+        throw os_error("make an identifier of rdma_cm");
+    }
+    return UniqueId(id);
+}
+
+std::string RdmaCmConnector::own_device() const {
+    return fmt::format("RDMA device {} port {}", device_.name(), device_.port());
+}
+
+std::string RdmaCmConnector::foreign_device(const rdma_cm_id& id) const {
+    if (id.verbs == nullptr) {
+        return "no RDMA device";
+    }
+    const char* name = ibv_get_device_name(id.verbs->device);
+    if (device_.name() == name && id.port_num == device_.port()) {
+        return {};
+    }
+    return fmt::format("RDMA device {} port {}", name, id.port_num);
+}
+
+void RdmaCmConnector::check_path(const PathAttributes& path) {
+    const auto within = [](const char* name, unsigned value, unsigned max) {
+        if (value > max) {
+            throw Error(EINVAL, fmt::format("path attribute {} = {}: it is 0 to {}", name, value, max));
+        }
+    };
+    within("timeout", path.timeout, 31);
+    within("retry_count", path.retry_count, 7);
+    within("rnr_retry", path.rnr_retry, 7);
+    within("min_rnr_timer", path.min_rnr_timer, 31);
+    const bool is_an_mtu = path.mtu >= 256 && path.mtu <= 4096 && (path.mtu & (path.mtu - 1)) == 0;
+    if (path.mtu != 0 && !is_an_mtu) {
+        throw Error(
+            EINVAL,
+            fmt::format("path attribute mtu = {}: it is 256, 512, 1024, 2048, 4096, or 0 for the port's",
+                        path.mtu));
+    }
+}
+
+// --- Listening ---
+
+ListenerId RdmaCmConnector::listen(const std::string& address) {
+    CmAddress wanted = CmAddress::parse(address);
+    const ListenerId number = ++last_number_;
+    UniqueId id = create_id(number);
+    if (rdma_bind_addr(id.get(), wanted.get()) != 0) {
+        const int error = errno;
+        const char* hint =
+            error == EADDRINUSE ? "; another listener has it"
+            : error == EADDRNOTAVAIL || error == ENODEV
+                ? "; no RDMA device has this address (`rdma link` shows their network interfaces, "
+                  "`ip address` the addresses of those)"
+                : "";
+        throw Error(error, fmt::format("cannot listen on {} with {}{}", address, own_device(), hint));
+    }
+    // On a wildcard address there is no device yet: each request is looked at when it comes.
+    if (const std::string other = foreign_device(*id); !wanted.is_wildcard() && !other.empty()) {
+        throw Error(EADDRNOTAVAIL, fmt::format("cannot listen on {} with {}: the address is of {}", address,
+                                               own_device(), other));
+    }
+    if (rdma_listen(id.get(), kBacklog) != 0) {
+        throw Error(errno, fmt::format("cannot listen on {} with {}", address, own_device()));
+    }
+    listeners_.emplace(number, std::move(id));
+    return number;
+}
+
+std::string RdmaCmConnector::address_of(ListenerId listener) const {
+    const auto found = listeners_.find(listener);
+    if (found == listeners_.end()) {
+        throw Error(EINVAL, fmt::format("there is no listener {} on {}", listener, own_device()));
+    }
+    return CmAddress(*rdma_get_local_addr(found->second.get())).text();
+}
+
+void RdmaCmConnector::stop_listening(ListenerId listener) {
+    listeners_.erase(listener);
+}
+
+// --- Connecting ---
+
+ConnectionId RdmaCmConnector::connect(const std::string& address, ConnectingQp qp, const PathAttributes& path,
+                                      std::span<const std::byte> private_data) {
+    CmAddress destination = CmAddress::parse(address);
+    check_path(path);
+    const int port_mtu = 128 << device_.query_port().active_mtu;
+    if (path.mtu != 0 && path.mtu != port_mtu) {
+        throw Error(
+            EINVAL,
+            fmt::format("cannot connect to {} with a path MTU of {} bytes: over rdma_cm it is the port's, "
+                        "{} on {}. Change the network interface's MTU, or connect by exchanged "
+                        "information",
+                        address, path.mtu, port_mtu, own_device()));
+    }
+    std::vector<std::byte> frame = encode_private_data(private_data, kRequestPrivateDataMax);
+
+    Connection connection;
+    connection.number = ++last_number_;
+    connection.state = State::resolving_address;
+    connection.peer = destination.text();
+    connection.qp = std::move(qp);
+    connection.path = path;
+    connection.frame = std::move(frame);
+    connection.destination = destination;
+    const std::uint32_t rd_atomic_max = device_.limits().rd_atomic_max;
+    connection.rd_atomic =
+        static_cast<std::uint8_t>(std::min<std::uint32_t>(path.max_rd_atomic, rd_atomic_max));
+    connection.dest_rd_atomic =
+        static_cast<std::uint8_t>(std::min<std::uint32_t>(path.max_dest_rd_atomic, rd_atomic_max));
+    Connection& kept = connections_.emplace(connection.number, std::move(connection)).first->second;
+    const ConnectionId number = kept.number;
+    auto failed = attempt(kept, [&] {
+        if (const int error = resolve_address(kept, nullptr); error != 0) {
+            address_failed(kept,
+                           Error(error, fmt::format("cannot reach {} from {}", kept.peer, own_device())));
+        }
+    });
+    if (failed) {
+        push(std::move(*failed));
+    }
+    return number;
+}
+
+RdmaCmConnector::Connection& RdmaCmConnector::find_request(ConnectionId request, const char* what) {
+    const auto found = connections_.find(request);
+    if (found == connections_.end() || found->second.state != State::requested) {
+        throw Error(EINVAL,
+                    fmt::format("cannot {} connection {} on {}: it is no request that waits for an answer",
+                                what, request, own_device()));
+    }
+    return found->second;
+}
+
+void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
+                             std::span<const std::byte> private_data) {
+    Connection& connection = find_request(request, "accept");
+    check_path(path);
+    connection.frame = encode_private_data(private_data, kReplyPrivateDataMax);
+    connection.qp = std::move(qp);
+    connection.path = path;
+    if (auto failed = attempt(connection, [&] { send_accept(connection); })) {
+        push(std::move(*failed));
+    }
+}
+
+void RdmaCmConnector::reject(ConnectionId request, std::span<const std::byte> private_data) {
+    Connection& connection = find_request(request, "reject");
+    const auto frame = encode_private_data(private_data, kRejectPrivateDataMax);
+    // If this fails the peer has left already, and there is nobody to be told.
+    (void)rdma_reject(connection.id.get(), frame.data(), static_cast<std::uint8_t>(frame.size()));
+    connections_.erase(request);
+}
+
+void RdmaCmConnector::disconnect(ConnectionId number) {
+    const auto found = connections_.find(number);
+    if (found == connections_.end()) {
+        return;  // over already: its `disconnected` or `failed` is told or about to be
+    }
+    Connection& connection = found->second;
+    if (connection.state != State::established) {
+        throw Error(ENOTCONN,
+                    fmt::format("cannot disconnect from {}: the connection is not established. Forget it "
+                                "instead",
+                                connection.peer));
+    }
+    if (rdma_disconnect(connection.id.get()) != 0) {
+        throw Error(errno, fmt::format("cannot disconnect from {}", connection.peer));
+    }
+    connection.disconnect_called = true;
+}
+
+void RdmaCmConnector::forget(ConnectionId connection) noexcept {
+    // The kernel tells the peer whatever its state needs: a rejection, or a disconnect.
+    connections_.erase(connection);
+    const auto of_this = [connection](const ConnectEvent& event) { return event.connection == connection; };
+    std::erase_if(pending_, of_this);
+}
+
+void RdmaCmConnector::communication_established(std::uint32_t qp_num) {
+    for (auto& [number, connection] : connections_) {
+        // In another state the handshake has arrived meanwhile.
+        if (connection.qp.qp_num == qp_num && connection.state == State::accepting) {
+            if (rdma_notify(connection.id.get(), IBV_EVENT_COMM_EST) != 0 && errno != EINVAL) {
+                throw Error(errno, fmt::format("cannot establish the connection with {}", connection.peer));
+            }
+        }
+    }
+}
+
+void RdmaCmConnector::push(ConnectEvent event) {
+    pending_.push_back(std::move(event));
+    const std::uint64_t one = 1;
+    if (::write(pending_fd_.get(), &one, sizeof one) != sizeof one) {
+        throw os_error("signal an event of a connector");
+    }
+}
+
+}  // namespace pollcore

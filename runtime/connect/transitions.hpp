@@ -1,0 +1,33 @@
+// The attributes that move an RC QP from state to state, with the masks that the specification demands
+// (ibv_modify_qp(3)). Pure functions; the caller makes the call.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
+#include "pollcore/queue_pair.hpp"
+
+namespace pollcore {
+
+struct Transition {
+    ibv_qp_attr attr{};
+    int mask = 0;
+};
+
+/// IBV_ACCESS_* of what peers may do through a QP.
+[[nodiscard]] int access_flags(const RemoteAccess& access) noexcept;
+
+/// Bytes to the verbs' enumeration and back. 0 bytes, and anything that is no MTU, give `otherwise`.
+[[nodiscard]] ibv_mtu mtu_from_bytes(std::uint32_t bytes, ibv_mtu otherwise) noexcept;
+[[nodiscard]] std::uint16_t mtu_to_bytes(ibv_mtu mtu) noexcept;
+
+[[nodiscard]] Transition to_init(std::uint8_t port, int access) noexcept;
+/// `mtu` is used where neither the path nor the peer asks for a smaller one.
+[[nodiscard]] Transition to_rtr(const QpInfo& peer, const PathAttributes& path, std::uint8_t port,
+                                std::uint8_t gid_index, ibv_mtu mtu) noexcept;
+/// `psn` is the first that this side sends.
+[[nodiscard]] Transition to_rts(std::uint32_t psn, const PathAttributes& path) noexcept;
+[[nodiscard]] Transition to_state(ibv_qp_state state) noexcept;  ///< ERR, RESET: nothing but the state
+
+}  // namespace pollcore

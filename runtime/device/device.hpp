@@ -1,0 +1,139 @@
+// The cold side of an RDMA device, real or software.
+//
+// The data path never comes here: it calls ibv_post_send, ibv_post_recv and ibv_poll_cq on the genuine
+// objects that this class makes, whatever the device behind them.
+//
+// Thread safety: all calls are made by one control thread at a time. They may block (H17).
+// Ownership: what create_* and register_memory return belongs to the caller and goes back through
+// destroy(); the UniqueX types below do so. A device outlives everything made on it.
+// Errors: create_*, register_memory, modify and query throw pollcore::Error, which says what was asked
+// and, where a limit was passed, what the device has. destroy() returns 0 or an errno value, since
+// "still in use" is an answer (EBUSY).
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+
+/// What the device can do, as far as pollcore checks it before a call (ibv_query_device(3)).
+struct DeviceLimits {
+    std::uint32_t qps_max = 0;
+    std::uint32_t cqes_max = 0;
+    std::uint32_t qp_depth_max = 0;   ///< max_qp_wr
+    std::uint32_t sges_max = 0;       ///< per work request
+    std::uint32_t inline_max = 0;     ///< largest inline payload this device is known to take
+    std::uint32_t rd_atomic_max = 0;  ///< reads and atomics in flight, as target and as initiator
+    std::uint64_t memory_region_max = 0;
+    std::uint32_t comp_vectors = 1;
+    bool atomics = false;
+    bool thread_domains = false;  ///< objects of a ThreadDomain do without the provider's locks
+};
+
+/// One entry of a port's GID table.
+struct GidEntry {
+    std::uint32_t index = 0;
+    ibv_gid gid{};
+    bool roce_v2 = false;
+};
+
+/// The owner thread's share of a device: CQs and QPs made in it are used by one thread only, and the
+/// provider may leave out its locks. On verbs an ibv_td where the device has it; on the software device
+/// the part of the machine that moves when this thread polls.
+class ThreadDomain {
+public:
+    virtual ~ThreadDomain() = default;
+};
+
+struct CqOptions {
+    std::uint32_t cqe = 0;              ///< entries wanted; the device may give more
+    ThreadDomain* domain = nullptr;     ///< null: any thread may use it
+    ibv_comp_channel* channel = nullptr;
+    std::uint32_t comp_vector = 0;
+    void* cq_context = nullptr;
+};
+
+struct QpOptions {
+    ibv_pd* pd = nullptr;
+    ThreadDomain* domain = nullptr;  ///< the one of its CQs
+    ibv_cq* send_cq = nullptr;
+    ibv_cq* recv_cq = nullptr;
+    ibv_qp_type type = IBV_QPT_RC;
+    ibv_qp_cap cap{};
+    bool signal_all = false;
+    void* qp_context = nullptr;
+};
+
+class Device {
+public:
+    virtual ~Device() = default;
+    Device(const Device&) = delete;
+    Device& operator=(const Device&) = delete;
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    /// "soft" or "verbs", with the provider's device name: for messages and reports.
+    [[nodiscard]] virtual std::string describe() const = 0;
+    [[nodiscard]] virtual bool is_software() const noexcept = 0;
+    [[nodiscard]] virtual ibv_context* context() noexcept = 0;
+    [[nodiscard]] virtual const DeviceLimits& limits() const noexcept = 0;
+    /// Socket of the device, or -1 when the kernel does not say.
+    [[nodiscard]] virtual int numa_node() const noexcept = 0;
+    [[nodiscard]] std::uint8_t port() const noexcept { return port_; }
+
+    /// Asked of the device each time: ports go down and GID tables move.
+    [[nodiscard]] virtual ibv_port_attr query_port() = 0;
+    [[nodiscard]] virtual std::vector<GidEntry> gids() = 0;
+
+    [[nodiscard]] virtual std::unique_ptr<ThreadDomain> create_thread_domain() = 0;
+    [[nodiscard]] virtual ibv_pd* create_pd() = 0;
+    [[nodiscard]] virtual ibv_cq* create_cq(const CqOptions& options) = 0;
+    /// The QP is in RESET. `options.cap` is raised to what the device gave.
+    [[nodiscard]] virtual ibv_qp* create_qp(QpOptions& options) = 0;
+    /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3).
+    [[nodiscard]] virtual ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
+                                                  int access) = 0;
+    virtual void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) = 0;
+    virtual ibv_qp_attr query(ibv_qp* qp, int mask) = 0;
+
+    virtual int destroy(ibv_pd* pd) noexcept = 0;
+    virtual int destroy(ibv_cq* cq) noexcept = 0;
+    virtual int destroy(ibv_qp* qp) noexcept = 0;
+    virtual int destroy(ibv_mr* mr) noexcept = 0;
+
+    /// Readable when next_async_event() would return one. Non-blocking; owned by the device.
+    [[nodiscard]] virtual int async_fd() const noexcept = 0;
+    /// An event that was taken must be acknowledged before its object is destroyed (H16).
+    [[nodiscard]] virtual std::optional<ibv_async_event> next_async_event() = 0;
+    virtual void acknowledge(const ibv_async_event& event) noexcept = 0;
+
+protected:
+    Device(std::string name, std::uint8_t port) : name_(std::move(name)), port_(port) {}
+
+private:
+    std::string name_;
+    std::uint8_t port_;
+};
+
+/// Gives an object back to its device.
+template <class T>
+struct DeviceDeleter {
+    Device* device = nullptr;
+    void operator()(T* object) const noexcept { (void)device->destroy(object); }
+};
+template <class T>
+using DeviceObject = std::unique_ptr<T, DeviceDeleter<T>>;
+using UniquePd = DeviceObject<ibv_pd>;
+using UniqueCq = DeviceObject<ibv_cq>;
+using UniqueQp = DeviceObject<ibv_qp>;
+using UniqueMr = DeviceObject<ibv_mr>;
+
+}  // namespace pollcore

@@ -1,0 +1,63 @@
+// Copying between packets and registered memory that application threads or other engines may be looking at.
+//
+// An application may poll the last bytes of an RDMA write, and a word may be the target of atomics while it
+// is read or written. So the last bytes of a piece are stored last, as one word where alignment permits, with
+// release; and a piece that is one aligned word is loaded as one.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace pollcore::soft {
+
+namespace detail {
+template <class Word>
+inline void store_word(std::byte* to, const std::byte* from) noexcept {
+    Word word;
+    std::memcpy(&word, from, sizeof(Word));
+    // Release: pairs with the acquire of whoever polls this word; all bytes before it are then visible.
+    std::atomic_ref<Word>(*reinterpret_cast<Word*>(to)).store(word, std::memory_order_release);
+}
+template <class Word>
+inline void load_word(std::byte* to, const std::byte* from) noexcept {
+    auto* source = reinterpret_cast<Word*>(const_cast<std::byte*>(from));
+    // Acquire: what the writer of the word wrote before it may be read next.
+    const Word word = std::atomic_ref<Word>(*source).load(std::memory_order_acquire);
+    std::memcpy(to, &word, sizeof(Word));
+}
+}  // namespace detail
+
+/// Into registered memory.
+inline void copy_to_memory(std::byte* to, const std::byte* from, std::size_t size) noexcept {
+    if (size == 0)
+        return;
+    const auto end = reinterpret_cast<std::uintptr_t>(to) + size;
+    std::size_t word = 1;
+    while (word < 8 && size >= 2 * word && end % (2 * word) == 0)
+        word *= 2;
+    const std::size_t before = size - word;
+    if (before != 0)
+        std::memcpy(to, from, before);
+    switch (word) {
+        case 8: detail::store_word<std::uint64_t>(to + before, from + before); break;
+        case 4: detail::store_word<std::uint32_t>(to + before, from + before); break;
+        case 2: detail::store_word<std::uint16_t>(to + before, from + before); break;
+        default: detail::store_word<std::uint8_t>(to + before, from + before); break;
+    }
+}
+
+/// Out of registered memory.
+inline void copy_from_memory(std::byte* to, const std::byte* from, std::size_t size) noexcept {
+    const auto begin = reinterpret_cast<std::uintptr_t>(from);
+    if (size == 8 && begin % 8 == 0) {
+        detail::load_word<std::uint64_t>(to, from);
+    } else if (size == 4 && begin % 4 == 0) {
+        detail::load_word<std::uint32_t>(to, from);
+    } else if (size != 0) {
+        std::memcpy(to, from, size);
+    }
+}
+
+}  // namespace pollcore::soft

@@ -1,0 +1,258 @@
+// Moving an engine: turns, packets off the links, completions, timers.
+#include "device/soft/engine.hpp"
+
+#include <algorithm>
+
+namespace pollcore::soft {
+
+std::uint32_t Engine::move() noexcept {
+    std::uint32_t work = 0;
+    if (!tx_active_.empty())
+        work += send_turns();
+    for (const auto& link : incoming_)
+        work += receive_requests(*link);
+    if (!rx_active_.empty())
+        work += answer_turns();
+    for (const auto& link : incoming_)
+        work += receive_responses(*link);
+    if (!timers_.empty())
+        look_at_clock();
+    if (!overrun_cqs_.empty()) [[unlikely]]
+        kill_overrun_cqs();
+    return work;
+}
+
+std::uint32_t Engine::send_turns() noexcept {
+    std::uint32_t work = 0;
+    for (std::uint32_t turn = 0; turn < kTurnsMax; ++turn) {
+        SoftQp* qp = tx_active_.first();
+        if (qp == nullptr)
+            break;
+        tx_active_.remove(*qp);
+        bool more = false;
+        work += transmit(*qp, more);
+        if (more)
+            tx_active_.push_back(*qp);
+    }
+    return work;
+}
+
+std::uint32_t Engine::answer_turns() noexcept {
+    std::uint32_t work = 0;
+    for (std::uint32_t turn = 0; turn < kTurnsMax; ++turn) {
+        SoftQp* qp = rx_active_.first();
+        if (qp == nullptr)
+            break;
+        rx_active_.remove(*qp);
+        bool more = false;
+        work += answer(*qp, more);
+        if (more)
+            rx_active_.push_back(*qp);
+    }
+    return work;
+}
+
+std::uint32_t Engine::receive_requests(LinkPair& link) noexcept {
+    std::uint32_t work = 0;
+    for (; work < kReceiveMax; ++work) {
+        const Packet* packet = link.requests.peek();
+        if (packet == nullptr)
+            break;
+        if (SoftQp* qp = find(*packet))
+            on_request(*qp, *packet);
+        link.requests.pop(*packet);
+    }
+    if (work != 0) {
+        link.requests.release();
+        if (link.local)
+            link.requests.rewind_if_empty();
+    }
+    return work;
+}
+
+std::uint32_t Engine::receive_responses(LinkPair& link) noexcept {
+    std::uint32_t work = 0;
+    for (; work < kReceiveMax; ++work) {
+        const Packet* packet = link.responses.peek();
+        if (packet == nullptr)
+            break;
+        if (SoftQp* qp = find(*packet))
+            on_response(*qp, *packet);
+        link.responses.pop(*packet);
+    }
+    if (work != 0) {
+        link.responses.release();
+        if (link.local)
+            link.responses.rewind_if_empty();
+    }
+    return work;
+}
+
+SoftQp* Engine::find(const Packet& packet) noexcept {
+    SoftQp* qp = qps_[packet.dest_qpn & (kQpsPerEngineMax - 1)];
+    // Relaxed: see DeviceCore::port_up.
+    if (qp == nullptr || qp->dest_qpn != packet.src_qpn || !core_.port_up.load(std::memory_order_relaxed)) {
+        return nullptr;
+    }
+    return qp;
+}
+
+bool Engine::path_open(const SoftQp& qp) const noexcept {
+    // Relaxed, both: what is sent around the moment of the change may be lost or not.
+    return qp.peer != nullptr && !qp.peer->receiver_gone.load(std::memory_order_relaxed) &&
+           core_.port_up.load(std::memory_order_relaxed);
+}
+
+// ---- completions ----
+
+void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t freed, bool receive) noexcept {
+    if (cq.dead) [[unlikely]]
+        return;
+    if (cq.tail - cq.head == cq.capacity) [[unlikely]] {
+        // What an overrun does to the CQ's QPs waits for the end of the move: their state must not
+        // change under the caller.
+        cq.dead = true;
+        overrun_cqs_.push_back(&cq);
+        return;
+    }
+    Cqe& entry = cq.entries[cq.tail & cq.mask];
+    entry.wc = wc;
+    entry.qp = &qp;
+    entry.freed = freed;
+    entry.receive = receive;
+    ++cq.tail;
+}
+
+/// IBTA 11.2.8 and 10.2.6: a CQ that overran is lost, the event is raised once, and its QPs have a
+/// catastrophic error of their own.
+[[gnu::cold, gnu::noinline]] void Engine::kill_overrun_cqs() noexcept {
+    while (!overrun_cqs_.empty()) {
+        SoftCq* cq = overrun_cqs_.back();
+        overrun_cqs_.pop_back();
+        core_.events.raise(IBV_EVENT_CQ_ERR, cq);
+        for (std::uint32_t index = 0; index < kQpsPerEngineMax; ++index) {
+            SoftQp* qp = qps_[index];
+            if (qp == nullptr || (qp->send_cq != cq && qp->recv_cq != cq))
+                continue;
+            if (qp->current == IBV_QPS_RESET || qp->current == IBV_QPS_ERR)
+                continue;
+            core_.events.raise(IBV_EVENT_QP_FATAL, qp);
+            enter_error(*qp, false);
+        }
+    }
+}
+
+void Engine::enter_error(SoftQp& qp, bool keep_responses) noexcept {
+    if (qp.current == IBV_QPS_ERR)
+        return;
+    qp.current = IBV_QPS_ERR;
+    qp.tx.waiting_rnr = false;
+    qp.tx.local_error = IBV_WC_SUCCESS;
+    timers_.remove(qp);
+    if (!keep_responses) {
+        qp.rx.jobs_head = qp.rx.jobs_tail;
+        qp.rx.reads_queued = 0;
+        rx_active_.remove(qp);
+    }
+    qp.rx.message = Responder::Message::none;
+    activate(qp);
+}
+
+std::uint32_t Engine::flush(SoftQp& qp) noexcept {
+    std::uint32_t work = 0;
+    ibv_wc wc{};
+    wc.status = IBV_WC_WR_FLUSH_ERR;
+    wc.qp_num = qp.qp_num;
+    for (; work < kFlushPerTurnMax && qp.sq.done != qp.sq.posted; ++work) {
+        wc.wr_id = qp.sq.at(qp.sq.done).wr_id;
+        ++qp.sq.done;
+        push_cqe(qp.send_queue_cq(), qp, wc, qp.sq.done, false);
+    }
+    for (; work < kFlushPerTurnMax && qp.rq.done != qp.rq.posted; ++work) {
+        wc.wr_id = qp.rq.at(qp.rq.done).wr_id;
+        ++qp.rq.done;
+        push_cqe(qp.recv_queue_cq(), qp, wc, qp.rq.done, true);
+    }
+    return work;
+}
+
+// ---- timers ----
+
+std::uint64_t Engine::now_ns() noexcept {
+    if (!clock_held_)
+        last_now_ns_ = std::max(last_now_ns_, core_.clock());
+    return last_now_ns_;
+}
+
+void Engine::hold_clock(std::uint64_t now_ns) noexcept {
+    clock_held_ = true;
+    last_now_ns_ = std::max(last_now_ns_, now_ns);
+}
+
+/// An acknowledgement timer runs from the first look at the clock after the packet was sent, so it is never
+/// early, and the clock is read once in many moves only.
+void Engine::look_at_clock() noexcept {
+    if (clock_held_)
+        return;
+    if (moves_to_clock_ != 0) {
+        --moves_to_clock_;
+        return;
+    }
+    moves_to_clock_ = kMovesPerClock - 1;
+    tick(now_ns());
+}
+
+void Engine::tick(std::uint64_t now_ns) noexcept {
+    if (!timers_unset_ && now_ns < next_deadline_ns_)
+        return;
+    timers_unset_ = false;
+    next_deadline_ns_ = std::numeric_limits<std::uint64_t>::max();
+    for (SoftQp* qp = timers_.first(); qp != nullptr;) {
+        SoftQp* next = timers_.next(*qp);
+        run_timer(*qp, now_ns);
+        if (qp->timer_hook.linked)
+            next_deadline_ns_ = std::min(next_deadline_ns_, qp->tx.deadline_ns);
+        qp = next;
+    }
+}
+
+void Engine::run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept {
+    Requester& tx = qp.tx;
+    if (tx.waiting_rnr) {
+        if (now_ns < tx.deadline_ns)
+            return;
+        tx.waiting_rnr = false;
+        tx.deadline_ns = 0;
+        timers_.remove(qp);
+        activate(qp);
+    } else if (qp.sq.done == tx.assigned) {
+        timers_.remove(qp);  // all was acknowledged
+        tx.deadline_ns = 0;
+    } else if (tx.deadline_ns == 0) {
+        tx.deadline_ns = now_ns + tx.ack_timeout_ns;
+    } else if (now_ns >= tx.deadline_ns) {
+        tx.deadline_ns = now_ns + tx.ack_timeout_ns;
+        if (!still_under_way(qp))
+            retry(qp);
+    }
+}
+
+/// Whether packets of the connection may wait in a link because an engine did not move. An HCA answers
+/// whether or not its host polls, so a host that does not poll must not count as a lost packet.
+bool Engine::still_under_way(const SoftQp& qp) noexcept {
+    if (!path_open(qp))
+        return false;
+    if (!qp.peer->requests.drained())
+        return true;
+    return std::any_of(incoming_.begin(), incoming_.end(), [&qp](const auto& link) {
+        return link->from == qp.peer->to && link->responses.peek() != nullptr;
+    });
+}
+
+std::uint64_t Engine::next_deadline_ns() const noexcept {
+    if (timers_.empty())
+        return std::numeric_limits<std::uint64_t>::max();
+    return timers_unset_ ? last_now_ns_ : next_deadline_ns_;
+}
+
+}  // namespace pollcore::soft

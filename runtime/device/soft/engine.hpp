@@ -1,0 +1,167 @@
+// An engine: the part of the software device that moves when one thread polls.
+//
+// It holds the QPs and CQs of one thread domain, takes packets off the links that lead to it, and does the
+// reliable-connection protocol for its QPs. Nothing else moves work: a post only enqueues.
+//
+// Thread safety: everything but lock(), id() and gid() requires the lock. Two engines meet only in links;
+// an engine never takes another's lock.
+// Invariants: a QP that could send, flush or answer now is on the list for it. Each call of move() does a
+// bounded amount of work (the k...Max constants below).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+#include "device/soft/event_queue.hpp"
+#include "device/soft/fabric.hpp"
+#include "device/soft/link.hpp"
+#include "device/soft/memory_table.hpp"
+#include "device/soft/queues.hpp"
+#include "device/soft/spin_lock.hpp"
+
+namespace pollcore::soft {
+
+/// What all engines of a device share.
+struct DeviceCore {
+    DeviceCore(std::function<std::uint64_t()> clock_ns, std::uint32_t regions_max)
+        : clock(std::move(clock_ns)), memory(regions_max) {}
+
+    std::function<std::uint64_t()> clock;
+    MemoryTable memory;
+    EventQueue events;
+    ibv_gid gid{};
+    /// Relaxed: a port that goes down loses packets a moment earlier or later.
+    std::atomic<bool> port_up{true};
+};
+
+class Engine {
+public:
+    // Burst limits of one move().
+    static constexpr std::uint32_t kTurnsMax = 16;           ///< QPs that send, QPs that answer
+    static constexpr std::uint32_t kPacketsPerTurnMax = 16;  ///< packets that one of them sends
+    static constexpr std::uint32_t kReceiveMax = 64;         ///< packets taken off one link
+    static constexpr std::uint32_t kFlushPerTurnMax = 128;   ///< work requests that one QP flushes
+    /// While a timer is armed, one move in so many reads the clock.
+    static constexpr std::uint32_t kMovesPerClock = 16;
+
+    Engine(DeviceCore& core, std::shared_ptr<Fabric> fabric);
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+    ~Engine();
+
+    [[nodiscard]] SpinLock& lock() noexcept { return lock_; }
+    [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
+    [[nodiscard]] const ibv_gid& gid() const noexcept { return core_.gid; }
+
+    // ---- engine.cc: moving ----
+
+    /// Does what can be done now, up to the burst limits. Returns how much that was.
+    std::uint32_t move() noexcept;
+    /// Runs the timers that are due at `now_ns`.
+    void tick(std::uint64_t now_ns) noexcept;
+    /// When the next timer is due; max() if none is.
+    [[nodiscard]] std::uint64_t next_deadline_ns() const noexcept;
+    [[nodiscard]] std::uint64_t now_ns() noexcept;
+    /// Time for whatever is done until release_clock(): advance() brings its own.
+    void hold_clock(std::uint64_t now_ns) noexcept;
+    void release_clock() noexcept { clock_held_ = false; }
+
+    /// The QP has something to send or to flush.
+    void activate(SoftQp& qp) noexcept { tx_active_.push_back(qp); }
+    /// To ERR. What is queued is flushed as the engine moves.
+    void enter_error(SoftQp& qp, bool keep_responses) noexcept;
+
+    // ---- engine_table.cc: the control side's part ----
+
+    /// Gives the QP its number; false when the table is full.
+    [[nodiscard]] bool add(SoftQp& qp);
+    /// Takes the QP out of everything. CQEs of it stay.
+    void remove(SoftQp& qp) noexcept;
+    /// Drops all queued work and protocol state.
+    void reset(SoftQp& qp) noexcept;
+    void add_incoming(std::shared_ptr<LinkPair> link) { incoming_.push_back(std::move(link)); }
+    void drop_incoming(std::uint32_t from) noexcept;
+    void mark_incoming_gone() noexcept;
+    void remove(SoftCq& cq) noexcept;
+
+private:
+    // engine.cc
+    std::uint32_t send_turns() noexcept;
+    std::uint32_t answer_turns() noexcept;
+    std::uint32_t receive_requests(LinkPair& link) noexcept;
+    std::uint32_t receive_responses(LinkPair& link) noexcept;
+    std::uint32_t flush(SoftQp& qp) noexcept;
+    void look_at_clock() noexcept;
+    void kill_overrun_cqs() noexcept;
+    [[nodiscard]] SoftQp* find(const Packet& packet) noexcept;
+    void push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t freed, bool receive) noexcept;
+    [[nodiscard]] bool path_open(const SoftQp& qp) const noexcept;
+    [[nodiscard]] bool still_under_way(const SoftQp& qp) noexcept;
+    void run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept;
+
+    // requester.cc
+    std::uint32_t transmit(SoftQp& qp, bool& more) noexcept;
+    [[nodiscard]] bool may_start(SoftQp& qp, SendWqe& wqe) noexcept;
+    [[nodiscard]] ibv_wc_status check_local(SoftQp& qp, const SendWqe& wqe) noexcept;
+    enum class Sent : std::uint8_t { yes, link_full, failed };
+    [[nodiscard]] Sent send_packet(SoftQp& qp, SendWqe& wqe) noexcept;
+    void stop_at_cursor(SoftQp& qp, ibv_wc_status status) noexcept;
+    void on_response(SoftQp& qp, const Packet& packet) noexcept;
+    [[nodiscard]] bool acknowledge_before(SoftQp& qp, std::uint32_t psn) noexcept;
+    void on_payload(SoftQp& qp, const Packet& packet) noexcept;
+    void on_nak(SoftQp& qp, const Packet& packet) noexcept;
+    void on_rnr_nak(SoftQp& qp, const Packet& packet) noexcept;
+    void after_progress(SoftQp& qp) noexcept;
+    void complete_send(SoftQp& qp, ibv_wc_status status) noexcept;
+    void fail_send(SoftQp& qp, ibv_wc_status status) noexcept;
+    void go_back(SoftQp& qp) noexcept;
+    void retry(SoftQp& qp) noexcept;
+    void arm_ack_timer(SoftQp& qp) noexcept;
+
+    // responder.cc
+    void on_request(SoftQp& qp, const Packet& packet) noexcept;
+    void on_duplicate(SoftQp& qp, const Packet& packet) noexcept;
+    void on_send(SoftQp& qp, const Packet& packet) noexcept;
+    void on_write(SoftQp& qp, const Packet& packet) noexcept;
+    void on_read(SoftQp& qp, const Packet& packet) noexcept;
+    void on_atomic(SoftQp& qp, const Packet& packet) noexcept;
+    void expect_next(SoftQp& qp, std::uint32_t packets) noexcept;
+    void push_ack(SoftQp& qp, std::uint32_t psn) noexcept;
+    void push_job(SoftQp& qp, const ResponseJob& job) noexcept;
+    void refuse_rnr(SoftQp& qp) noexcept;
+    void refuse(SoftQp& qp, Nak code) noexcept;
+    void refuse_with_event(SoftQp& qp, Nak code) noexcept;
+    void complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept;
+    void fail_recv(SoftQp& qp, ibv_wc_status status) noexcept;
+    std::uint32_t answer(SoftQp& qp, bool& more) noexcept;
+    [[nodiscard]] bool answer_read(SoftQp& qp, ResponseJob& job, bool& finished) noexcept;
+
+    // hot: every move looks at these
+    SpinLock lock_;
+    bool clock_held_ = false;
+    bool timers_unset_ = false;  ///< a deadline waits for the next look at the clock
+    std::uint32_t moves_to_clock_ = 0;
+    QpList<&SoftQp::tx_hook> tx_active_;
+    QpList<&SoftQp::rx_hook> rx_active_;
+    QpList<&SoftQp::timer_hook> timers_;
+    std::vector<std::shared_ptr<LinkPair>> incoming_;
+    std::vector<SoftCq*> overrun_cqs_;
+    // warm
+    DeviceCore& core_;
+    std::unique_ptr<SoftQp*[]> qps_;
+    std::uint64_t last_now_ns_ = 0;
+    std::uint64_t next_deadline_ns_ = std::numeric_limits<std::uint64_t>::max();
+    // cold
+    std::uint32_t id_ = 0;
+    std::uint32_t last_index_ = 0;
+    std::shared_ptr<Fabric> fabric_;
+};
+
+}  // namespace pollcore::soft

@@ -1,0 +1,78 @@
+// What the control side does to an engine: making it, and taking QPs, CQs and links in and out.
+#include <algorithm>
+
+#include "device/soft/engine.hpp"
+
+namespace pollcore::soft {
+
+Engine::Engine(DeviceCore& core, std::shared_ptr<Fabric> fabric)
+    : core_(core), qps_(std::make_unique<SoftQp*[]>(kQpsPerEngineMax)), fabric_(std::move(fabric)) {
+    id_ = fabric_->add(*this);
+}
+
+Engine::~Engine() {
+    fabric_->remove(*this);
+}
+
+bool Engine::add(SoftQp& qp) {
+    // Places go round, so that the number of a QP that is gone is not met again soon.
+    for (std::uint32_t tried = 0; tried < kQpsPerEngineMax; ++tried) {
+        last_index_ = (last_index_ + 1) % kQpsPerEngineMax;
+        if (qps_[last_index_] != nullptr)
+            continue;
+        qps_[last_index_] = &qp;
+        qp.qp_num = id_ << kQpIndexBits | last_index_;
+        return true;
+    }
+    return false;
+}
+
+void Engine::remove(SoftQp& qp) noexcept {
+    reset(qp);
+    qps_[qp.qp_num & (kQpsPerEngineMax - 1)] = nullptr;
+}
+
+void Engine::reset(SoftQp& qp) noexcept {
+    tx_active_.remove(qp);
+    rx_active_.remove(qp);
+    timers_.remove(qp);
+    // CQEs stay where they are, but the slots that they would give back are no more.
+    for (SoftCq* cq : {&qp.send_queue_cq(), &qp.recv_queue_cq()}) {
+        for (std::uint32_t at = cq->head; at != cq->tail; ++at) {
+            Cqe& entry = cq->entries[at & cq->mask];
+            if (entry.qp == &qp)
+                entry.qp = nullptr;
+        }
+    }
+    qp.sq.clear();
+    qp.rq.clear();
+    qp.tx = {};
+    Responder& rx = qp.rx;
+    rx.expected_psn = 0;
+    rx.message = Responder::Message::none;
+    rx.nak_sent = rx.heard = false;
+    rx.offset = rx.rkey = rx.remaining = 0;
+    rx.va = 0;
+    rx.jobs_head = rx.jobs_tail = rx.reads_queued = rx.atomics_next = 0;
+    for (std::uint32_t i = 0; i <= rx.jobs_mask; ++i)
+        rx.atomics[i] = {};
+    qp.peer = nullptr;
+    qp.dest_qpn = 0;
+    qp.access = 0;
+    qp.current = IBV_QPS_RESET;
+}
+
+void Engine::drop_incoming(std::uint32_t from) noexcept {
+    std::erase_if(incoming_, [from](const auto& link) { return link->from == from; });
+}
+
+void Engine::mark_incoming_gone() noexcept {
+    for (const auto& link : incoming_)
+        link->receiver_gone.store(true, std::memory_order_relaxed);
+}
+
+void Engine::remove(SoftCq& cq) noexcept {
+    std::erase(overrun_cqs_, &cq);
+}
+
+}  // namespace pollcore::soft

@@ -1,0 +1,104 @@
+#include "device/soft/event_queue.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "pollcore/error.hpp"
+
+namespace pollcore::soft {
+
+EventQueue::EventQueue() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (fd_ < 0) {
+        throw Error(errno,
+                    "cannot make an eventfd for the software device's asynchronous events; "
+                    "raise the limit of open files (ulimit -n)");
+    }
+}
+
+EventQueue::~EventQueue() {
+    close(fd_);
+}
+
+const void* EventQueue::object_of(const ibv_async_event& event) noexcept {
+    switch (event.event_type) {
+        case IBV_EVENT_CQ_ERR: return event.element.cq;
+        case IBV_EVENT_QP_FATAL:
+        case IBV_EVENT_QP_REQ_ERR:
+        case IBV_EVENT_QP_ACCESS_ERR:
+        case IBV_EVENT_COMM_EST: return event.element.qp;
+        default: return nullptr;  // of the port or the device, which have no destroy to hold up
+    }
+}
+
+void EventQueue::push(const Queued& queued) noexcept {
+    const std::lock_guard guard(mutex_);
+    queue_.push_back(queued);
+    // The counter of an eventfd cannot be full here: take() empties it whenever the queue gets empty.
+    (void)eventfd_write(fd_, 1);
+}
+
+void EventQueue::raise(ibv_event_type type, ibv_cq* cq) noexcept {
+    ibv_async_event event{};
+    event.element.cq = cq;
+    event.event_type = type;
+    push({event, cq});
+}
+
+void EventQueue::raise(ibv_event_type type, ibv_qp* qp) noexcept {
+    ibv_async_event event{};
+    event.element.qp = qp;
+    event.event_type = type;
+    push({event, qp});
+}
+
+void EventQueue::raise_port(ibv_event_type type, int port) noexcept {
+    ibv_async_event event{};
+    event.element.port_num = port;
+    event.event_type = type;
+    push({event, nullptr});
+}
+
+std::optional<ibv_async_event> EventQueue::take() {
+    const std::lock_guard guard(mutex_);
+    if (queue_.empty())
+        return std::nullopt;
+    const Queued queued = queue_.front();
+    queue_.pop_front();
+    if (queued.object != nullptr)
+        ++taken_[queued.object];
+    if (queue_.empty()) {
+        eventfd_t count = 0;
+        (void)eventfd_read(fd_, &count);
+    }
+    return queued.event;
+}
+
+void EventQueue::acknowledge(const ibv_async_event& event) noexcept {
+    const void* object = object_of(event);
+    if (object == nullptr)
+        return;
+    const std::lock_guard guard(mutex_);
+    const auto found = taken_.find(object);
+    if (found != taken_.end() && --found->second == 0)
+        taken_.erase(found);
+}
+
+std::uint32_t EventQueue::unacknowledged(const void* object) {
+    const std::lock_guard guard(mutex_);
+    const auto found = taken_.find(object);
+    return found == taken_.end() ? 0 : found->second;
+}
+
+void EventQueue::forget(const void* object) {
+    const std::lock_guard guard(mutex_);
+    std::erase_if(queue_, [object](const Queued& queued) { return queued.object == object; });
+    if (queue_.empty()) {
+        eventfd_t count = 0;
+        (void)eventfd_read(fd_, &count);
+    }
+}
+
+}  // namespace pollcore::soft

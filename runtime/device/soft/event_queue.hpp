@@ -1,0 +1,54 @@
+// Asynchronous events of a device, and who has not acknowledged them yet.
+//
+// Thread safety: all functions, from any thread. Engines raise events under their lock; this queue's mutex is
+// taken last and nothing is called while it is held.
+// Events are rare, so a mutex and an allocation are no matter here.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include <infiniband/verbs.h>
+
+namespace pollcore::soft {
+
+class EventQueue {
+public:
+    EventQueue();
+    EventQueue(const EventQueue&) = delete;
+    EventQueue& operator=(const EventQueue&) = delete;
+    ~EventQueue();
+
+    [[nodiscard]] int fd() const noexcept { return fd_; }
+
+    void raise(ibv_event_type type, ibv_cq* cq) noexcept;
+    void raise(ibv_event_type type, ibv_qp* qp) noexcept;
+    void raise_port(ibv_event_type type, int port) noexcept;
+
+    [[nodiscard]] std::optional<ibv_async_event> take();
+    void acknowledge(const ibv_async_event& event) noexcept;
+
+    /// Events of the object that were taken and not acknowledged.
+    [[nodiscard]] std::uint32_t unacknowledged(const void* object);
+    /// Drops the events of the object that nobody has taken.
+    void forget(const void* object);
+
+private:
+    struct Queued {
+        ibv_async_event event;
+        const void* object;
+    };
+
+    void push(const Queued& queued) noexcept;
+    static const void* object_of(const ibv_async_event& event) noexcept;
+
+    std::mutex mutex_;
+    std::deque<Queued> queue_;
+    std::unordered_map<const void*, std::uint32_t> taken_;
+    int fd_ = -1;
+};
+
+}  // namespace pollcore::soft

@@ -1,0 +1,57 @@
+// A fabric: the engines of all software devices of this process that can reach each other.
+//
+// QP numbers are unique in a fabric: the engine's number in the upper bits, the place in its table below.
+// A fabric lives as long as a device or an engine of it.
+//
+// Thread safety: all functions, from any thread, not under an engine's lock (they take engines' locks, one
+// at a time).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <infiniband/verbs.h>
+
+namespace pollcore::soft {
+
+class Engine;
+struct LinkPair;
+
+/// 24 bits: 10 for the engine (0 is nobody's, since QP numbers 0 and 1 are special), 14 for the place.
+inline constexpr std::uint32_t kQpIndexBits = 14;
+inline constexpr std::uint32_t kQpsPerEngineMax = 1u << kQpIndexBits;
+inline constexpr std::uint32_t kEnginesMax = 1u << (24 - kQpIndexBits);
+
+class Fabric {
+public:
+    /// The fabric of this name, made if there is none.
+    [[nodiscard]] static std::shared_ptr<Fabric> join(const std::string& name);
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+    /// A GID that no other device of this fabric has.
+    [[nodiscard]] ibv_gid new_gid();
+    /// The engine's number. Throws pollcore::Error when there are kEnginesMax.
+    [[nodiscard]] std::uint32_t add(Engine& engine);
+    /// Takes the engine off: what others send to it is lost from now on.
+    void remove(Engine& engine) noexcept;
+    /// The way from an engine to the engine of a QP, made if there is none. Null when no engine with that
+    /// GID has QPs of this number: packets on such a path vanish, as on a real network.
+    [[nodiscard]] std::shared_ptr<LinkPair> route(Engine& from, const ibv_gid& gid, std::uint32_t qp_num);
+
+private:
+    explicit Fabric(std::string name) : name_(std::move(name)) {}
+
+    const std::string name_;
+    std::mutex mutex_;
+    std::uint32_t devices_ = 0;
+    std::uint32_t last_engine_ = 0;
+    std::map<std::uint32_t, Engine*> engines_;
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::weak_ptr<LinkPair>> links_;
+};
+
+}  // namespace pollcore::soft

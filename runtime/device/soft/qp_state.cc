@@ -1,0 +1,262 @@
+// The state machine of a QP: which attributes each transition needs and takes (IBTA table "QP state
+// transition properties", for RC), and what it does.
+#include <array>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "device/soft/engine.hpp"
+#include "device/soft/queues.hpp"
+#include "device/soft/soft_device.hpp"
+
+namespace pollcore {
+
+namespace {
+
+using soft::SoftQp;
+
+struct Transition {
+    ibv_qp_state from;
+    ibv_qp_state to;
+    int required;
+    int optional;
+};
+
+constexpr int kRtr = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+constexpr int kRts =
+    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+
+constexpr std::array kTransitions = {
+    Transition{IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
+    Transition{IBV_QPS_INIT, IBV_QPS_INIT, 0, kInit},
+    Transition{IBV_QPS_INIT, IBV_QPS_RTR, kRtr, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
+    Transition{IBV_QPS_RTR, IBV_QPS_RTS, kRts, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
+    Transition{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
+};
+
+struct Name {
+    int bit;
+    std::string_view name;
+};
+constexpr std::array kNames = {
+    Name{IBV_QP_ACCESS_FLAGS, "IBV_QP_ACCESS_FLAGS"},
+    Name{IBV_QP_PKEY_INDEX, "IBV_QP_PKEY_INDEX"},
+    Name{IBV_QP_PORT, "IBV_QP_PORT"},
+    Name{IBV_QP_QKEY, "IBV_QP_QKEY"},
+    Name{IBV_QP_AV, "IBV_QP_AV"},
+    Name{IBV_QP_PATH_MTU, "IBV_QP_PATH_MTU"},
+    Name{IBV_QP_TIMEOUT, "IBV_QP_TIMEOUT"},
+    Name{IBV_QP_RETRY_CNT, "IBV_QP_RETRY_CNT"},
+    Name{IBV_QP_RNR_RETRY, "IBV_QP_RNR_RETRY"},
+    Name{IBV_QP_RQ_PSN, "IBV_QP_RQ_PSN"},
+    Name{IBV_QP_MAX_QP_RD_ATOMIC, "IBV_QP_MAX_QP_RD_ATOMIC"},
+    Name{IBV_QP_ALT_PATH, "IBV_QP_ALT_PATH"},
+    Name{IBV_QP_MIN_RNR_TIMER, "IBV_QP_MIN_RNR_TIMER"},
+    Name{IBV_QP_SQ_PSN, "IBV_QP_SQ_PSN"},
+    Name{IBV_QP_MAX_DEST_RD_ATOMIC, "IBV_QP_MAX_DEST_RD_ATOMIC"},
+    Name{IBV_QP_DEST_QPN, "IBV_QP_DEST_QPN"},
+};
+
+[[nodiscard]] std::string names_of(int bits) {
+    std::string text;
+    for (const Name& known : kNames) {
+        if ((bits & known.bit) == 0)
+            continue;
+        bits &= ~known.bit;
+        text += text.empty() ? "" : ", ";
+        text += known.name;
+    }
+    if (bits != 0)
+        text += fmt::format("{}{:#x}", text.empty() ? "" : ", ", static_cast<unsigned>(bits));
+    return text;
+}
+
+[[nodiscard]] std::string_view name_of(ibv_qp_state state) {
+    constexpr std::array<std::string_view, 7> kStates = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+    const auto index = static_cast<std::size_t>(state);
+    return index < kStates.size() ? kStates[index] : "of no name";
+}
+
+struct Check {
+    const SoftDevice& device;
+    const SoftQp& qp;
+    ibv_qp_state from;
+    ibv_qp_state to;
+
+    [[nodiscard]] Error refuse(const std::string& why) const {
+        return {std::errc::invalid_argument,
+                fmt::format("cannot move QP {} on {} from {} to {}: {}", qp.qp_num, device.describe(),
+                            name_of(from), name_of(to), why)};
+    }
+
+    void masks(int mask) const {
+        const int given = mask & ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
+        if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
+            if (given != 0)
+                throw refuse(fmt::format("no other attribute goes with it, given {}", names_of(given)));
+            return;
+        }
+        for (const Transition& known : kTransitions) {
+            if (known.from != from || known.to != to)
+                continue;
+            if (const int missing = known.required & ~given; missing != 0) {
+                throw refuse(fmt::format("it needs {} too", names_of(missing)));
+            }
+            if (const int extra = given & ~(known.required | known.optional); extra != 0) {
+                throw refuse(fmt::format("it does not take {}", names_of(extra)));
+            }
+            return;
+        }
+        throw refuse(
+            "there is no such transition; the way is RESET, INIT, RTR, RTS, and from any state ERR or RESET");
+    }
+
+    void at_most(std::string_view what, std::uint64_t value, std::uint64_t most) const {
+        if (value > most)
+            throw refuse(fmt::format("{} is {}, accepted is at most {}", what, value, most));
+    }
+
+    void values(const ibv_qp_attr& attr, int mask, const DeviceLimits& limits, ibv_mtu active_mtu) const {
+        if ((mask & IBV_QP_CUR_STATE) != 0 && attr.cur_qp_state != from) {
+            throw refuse(fmt::format("cur_qp_state says it is in {}", name_of(attr.cur_qp_state)));
+        }
+        if ((mask & IBV_QP_PORT) != 0 && attr.port_num != device.port()) {
+            throw refuse(fmt::format("port_num is {}, the device has port {}", attr.port_num, device.port()));
+        }
+        if ((mask & IBV_QP_PKEY_INDEX) != 0)
+            at_most("pkey_index", attr.pkey_index, 0);
+        if ((mask & IBV_QP_ACCESS_FLAGS) != 0) {
+            constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
+                                        IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+            if ((attr.qp_access_flags & ~kKnown) != 0) {
+                throw refuse(fmt::format("qp_access_flags is {:#x}, accepted are bits of {:#x}",
+                                         attr.qp_access_flags, kKnown));
+            }
+        }
+        if ((mask & IBV_QP_PATH_MTU) != 0 && (attr.path_mtu < IBV_MTU_256 || attr.path_mtu > active_mtu)) {
+            throw refuse(
+                fmt::format("path_mtu is {}, accepted is 1 (256 bytes) to {}, what the port has active",
+                            static_cast<int>(attr.path_mtu), static_cast<int>(active_mtu)));
+        }
+        if ((mask & IBV_QP_AV) != 0) {
+            if (attr.ah_attr.is_global == 0)
+                throw refuse("ah_attr has no GRH; set is_global and grh.dgid");
+            if (attr.ah_attr.port_num != device.port()) {
+                throw refuse(fmt::format("ah_attr.port_num is {}, the device has port {}",
+                                         attr.ah_attr.port_num, device.port()));
+            }
+            at_most("ah_attr.grh.sgid_index", attr.ah_attr.grh.sgid_index, 0);
+        }
+        if ((mask & IBV_QP_DEST_QPN) != 0)
+            at_most("dest_qp_num", attr.dest_qp_num, 0xffffff);
+        if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) {
+            at_most("max_dest_rd_atomic", attr.max_dest_rd_atomic, limits.rd_atomic_max);
+        }
+        if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
+            at_most("max_rd_atomic", attr.max_rd_atomic, limits.rd_atomic_max);
+        if ((mask & IBV_QP_MIN_RNR_TIMER) != 0)
+            at_most("min_rnr_timer", attr.min_rnr_timer, 31);
+        if ((mask & IBV_QP_TIMEOUT) != 0)
+            at_most("timeout", attr.timeout, 31);
+        if ((mask & IBV_QP_RETRY_CNT) != 0)
+            at_most("retry_cnt", attr.retry_cnt, 7);
+        if ((mask & IBV_QP_RNR_RETRY) != 0)
+            at_most("rnr_retry", attr.rnr_retry, 7);
+    }
+};
+
+/// Takes over what the mask names; under the engine's lock.
+void apply(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
+    if ((mask & IBV_QP_PKEY_INDEX) != 0)
+        qp.attr.pkey_index = attr.pkey_index;
+    if ((mask & IBV_QP_PORT) != 0)
+        qp.attr.port_num = attr.port_num;
+    if ((mask & IBV_QP_ACCESS_FLAGS) != 0) {
+        qp.attr.qp_access_flags = attr.qp_access_flags;
+        qp.access = static_cast<int>(attr.qp_access_flags);
+    }
+    if ((mask & IBV_QP_AV) != 0)
+        qp.attr.ah_attr = attr.ah_attr;
+    if ((mask & IBV_QP_PATH_MTU) != 0) {
+        qp.attr.path_mtu = attr.path_mtu;
+        qp.mtu = 128u << static_cast<unsigned>(attr.path_mtu);
+    }
+    if ((mask & IBV_QP_DEST_QPN) != 0)
+        qp.attr.dest_qp_num = qp.dest_qpn = attr.dest_qp_num;
+    if ((mask & IBV_QP_RQ_PSN) != 0)
+        qp.attr.rq_psn = qp.rx.expected_psn = attr.rq_psn & soft::kPsnMask;
+    if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) {
+        qp.attr.max_dest_rd_atomic = qp.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    }
+    if ((mask & IBV_QP_MIN_RNR_TIMER) != 0)
+        qp.attr.min_rnr_timer = attr.min_rnr_timer;
+    if ((mask & IBV_QP_TIMEOUT) != 0) {
+        qp.attr.timeout = attr.timeout;
+        qp.tx.ack_timeout_ns = soft::ack_timeout_ns(attr.timeout);
+    }
+    if ((mask & IBV_QP_RETRY_CNT) != 0)
+        qp.attr.retry_cnt = qp.tx.retry_count = qp.tx.retries_left = attr.retry_cnt;
+    if ((mask & IBV_QP_RNR_RETRY) != 0) {
+        qp.attr.rnr_retry = qp.tx.rnr_retry = qp.tx.rnr_retries_left = attr.rnr_retry;
+    }
+    if ((mask & IBV_QP_SQ_PSN) != 0) {
+        qp.attr.sq_psn = attr.sq_psn & soft::kPsnMask;
+        qp.tx.next_psn = qp.tx.una_psn = qp.tx.sent_psn = qp.attr.sq_psn;
+    }
+    if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
+        qp.attr.max_rd_atomic = qp.max_rd_atomic = attr.max_rd_atomic;
+}
+
+}  // namespace
+
+void SoftDevice::modify(ibv_qp* base, ibv_qp_attr& attr, int mask) {
+    const std::lock_guard guard(control_mutex_);
+    auto& qp = static_cast<SoftQp&>(*base);
+    soft::Engine& engine = *qp.engine;
+    // Found before the engine's lock is taken, since it may take the lock of the peer's.
+    std::shared_ptr<soft::LinkPair> peer;
+    const bool to_rtr = (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RTR;
+    if (to_rtr && (mask & IBV_QP_AV) != 0)
+        peer = fabric_->route(engine, attr.ah_attr.grh.dgid, attr.dest_qp_num);
+
+    const std::lock_guard engine_guard(engine.lock());
+    const ibv_qp_state from = qp.current;
+    const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr.qp_state : from;
+    const Check check{*this, qp, from, to};
+    check.masks(mask);
+    check.values(attr, mask, options_.limits, options_.active_mtu);
+    if (to == IBV_QPS_RESET) {
+        engine.reset(qp);
+        qp.attr = {};
+        peer.swap(qp.peer_owner);  // let go of after the lock
+    } else if (to == IBV_QPS_ERR) {
+        engine.enter_error(qp, false);
+    } else {
+        apply(qp, attr, mask);
+        if (to_rtr) {
+            qp.peer = peer.get();
+            peer.swap(qp.peer_owner);
+        }
+        qp.current = to;
+    }
+    qp.state = to;
+}
+
+ibv_qp_attr SoftDevice::query(ibv_qp* base, int) {
+    auto& qp = static_cast<SoftQp&>(*base);
+    const std::lock_guard engine_guard(qp.engine->lock());
+    ibv_qp_attr attr = qp.attr;
+    attr.qp_state = attr.cur_qp_state = qp.current;
+    attr.path_mig_state = IBV_MIG_MIGRATED;
+    attr.rq_psn = qp.rx.expected_psn;
+    attr.sq_psn = qp.tx.next_psn;
+    attr.cap = qp.cap;
+    qp.state = qp.current;
+    return attr;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,242 @@
+// The software device's objects: genuine ibv_pd, ibv_mr, ibv_cq and ibv_qp with the device's own part behind.
+//
+// Thread safety: an object is touched under the lock of its engine only; what is constant after creation is
+// said so. Use counts of PDs belong to the device's control mutex.
+// Invariants, in counts that only grow (32 bits, wrapping): freed <= done <= cursor <= assigned <= posted
+// <= freed + depth. A slot is free again when a completion at or behind it was polled, as on an HCA: a run
+// of unsignaled sends that fills the queue keeps it full.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include <infiniband/verbs.h>
+
+#include "device/soft/protocol.hpp"
+
+namespace pollcore::soft {
+
+class Engine;
+struct LinkPair;
+struct SoftQp;
+
+struct SoftPd : ibv_pd {
+    std::uint32_t users = 0;  ///< QPs and MRs
+};
+
+struct SoftMr : ibv_mr {};
+
+// ---- completion queue ----
+
+struct Cqe {
+    ibv_wc wc;
+    SoftQp* qp;           ///< whose slots it gives back; null once that QP was reset or destroyed
+    std::uint32_t freed;  ///< new `freed` of the queue
+    bool receive;
+};
+static_assert(sizeof(Cqe) == 64);
+
+struct SoftCq : ibv_cq {
+    // hot
+    std::unique_ptr<Cqe[]> entries;
+    std::uint32_t mask = 0;
+    std::uint32_t capacity = 0;  ///< constant, as asked
+    std::uint32_t head = 0;      ///< next to be polled
+    std::uint32_t tail = 0;
+    bool dead = false;         ///< overrun
+    Engine* engine = nullptr;  ///< constant
+    // cold
+    std::shared_ptr<Engine> engine_owner;
+    std::uint32_t users = 0;  ///< queues of QPs; under the device's control mutex
+};
+
+// ---- queue pair ----
+
+struct SendWqe {
+    std::uint64_t wr_id;
+    std::uint64_t remote_addr;
+    std::uint64_t compare_add;
+    std::uint64_t swap;
+    std::uint32_t rkey;
+    std::uint32_t imm;
+    std::uint32_t length;     ///< of all SGEs; more than kMessageMax stands for "too long"
+    std::uint32_t first_psn;  ///< of the first pass; packets of later passes have the same numbers
+    std::uint32_t last_psn;
+    std::uint8_t opcode;  ///< ibv_wr_opcode
+    std::uint8_t flags;   ///< ibv_send_flags
+    std::uint8_t num_sge;
+    bool read_in_flight;  ///< counted in rd_in_flight
+};
+static_assert(sizeof(SendWqe) <= 64);
+
+struct RecvWqe {
+    std::uint64_t wr_id;
+    std::uint64_t length;
+    std::uint32_t num_sge;
+};
+
+/// Slots of a send or a receive queue.
+template <class Wqe>
+struct WorkQueue {
+    std::unique_ptr<Wqe[]> wqes;
+    std::unique_ptr<ibv_sge[]> sge_memory;
+    std::uint32_t mask = 0;
+    std::uint32_t depth = 0;
+    std::uint32_t sges_max = 0;
+    std::uint32_t posted = 0;
+    std::uint32_t done = 0;
+    std::uint32_t freed = 0;
+
+    void allocate(std::uint32_t depth_wanted, std::uint32_t sges) {
+        const std::uint32_t slots = std::bit_ceil(depth_wanted == 0 ? 1u : depth_wanted);
+        wqes = std::make_unique<Wqe[]>(slots);
+        sge_memory = std::make_unique<ibv_sge[]>(std::size_t{slots} * (sges == 0 ? 1 : sges));
+        mask = slots - 1;
+        depth = depth_wanted;
+        sges_max = sges;
+    }
+    [[nodiscard]] bool full() const noexcept { return posted - freed >= depth; }
+    [[nodiscard]] Wqe& at(std::uint32_t count) noexcept { return wqes[count & mask]; }
+    [[nodiscard]] ibv_sge* sges(std::uint32_t count) noexcept {
+        return sge_memory.get() + std::size_t{count & mask} * sges_max;
+    }
+    void clear() noexcept { posted = done = freed = 0; }
+};
+
+/// The sending side's place in the protocol.
+struct Requester {
+    std::uint32_t cursor = 0;                    ///< WQE that is being sent
+    std::uint32_t cursor_packet = 0;             ///< next packet of it
+    std::uint32_t assigned = 0;                  ///< WQEs before this one have their PSNs
+    std::uint32_t next_psn = 0;                  ///< for the next WQE that gets its PSNs
+    std::uint32_t una_psn = 0;                   ///< oldest that is not acknowledged
+    std::uint32_t sent_psn = 0;                  ///< behind the last that was ever sent
+    std::uint32_t rd_in_flight = 0;              ///< reads and atomics
+    ibv_wc_status local_error = IBV_WC_SUCCESS;  ///< of the WQE at the cursor; reported when its turn comes
+    std::uint8_t retries_left = 0;
+    std::uint8_t rnr_retries_left = 0;
+    bool waiting_rnr = false;
+    std::uint64_t deadline_ns = 0;  ///< 0: to be set at the next look at the clock
+    // constant from RTS on
+    std::uint64_t ack_timeout_ns = 0;  ///< 0: never
+    std::uint8_t retry_count = 0;
+    std::uint8_t rnr_retry = 0;  ///< kRnrForever: no limit
+};
+inline constexpr std::uint8_t kRnrForever = 7;
+
+/// What the receiving side still has to say, in the order of the requests.
+struct ResponseJob {
+    enum class Kind : std::uint8_t { ack, nak, rnr_nak, read, atomic };
+    Kind kind = Kind::ack;
+    std::uint8_t syndrome = 0;
+    std::uint32_t psn = 0;  ///< of the next response packet
+    std::uint32_t rkey = 0;
+    std::uint32_t length = 0;  ///< read: what is left
+    std::uint64_t va = 0;      ///< read: where it goes on
+    std::uint64_t value = 0;   ///< atomic
+};
+
+struct AtomicResult {
+    std::uint32_t psn = 0;
+    bool valid = false;
+    std::uint64_t value = 0;
+};
+
+/// The receiving side's place in the protocol.
+struct Responder {
+    enum class Message : std::uint8_t { none, send, write };
+
+    std::uint32_t expected_psn = 0;
+    Message message = Message::none;  ///< which kind is half received
+    bool nak_sent = false;            ///< silent until the expected PSN comes
+    bool heard = false;               ///< COMM_EST was raised, or is not called for
+    std::uint32_t offset = 0;         ///< bytes of the message so far
+    std::uint32_t rkey = 0;           ///< write: where it goes on
+    std::uint32_t remaining = 0;
+    std::uint64_t va = 0;
+
+    // a ring of jobs, and the last atomics for their duplicates; sized for the device's rd_atomic_max
+    std::unique_ptr<ResponseJob[]> jobs;
+    std::uint32_t jobs_mask = 0;
+    std::uint32_t jobs_head = 0;
+    std::uint32_t jobs_tail = 0;
+    std::uint32_t reads_queued = 0;
+    std::unique_ptr<AtomicResult[]> atomics;
+    std::uint32_t atomics_next = 0;
+
+    [[nodiscard]] bool idle() const noexcept { return jobs_head == jobs_tail; }
+    [[nodiscard]] bool full() const noexcept { return jobs_tail - jobs_head > jobs_mask; }
+};
+
+struct ListHook {
+    SoftQp* previous = nullptr;
+    SoftQp* next = nullptr;
+    bool linked = false;
+};
+
+struct SoftQp : ibv_qp {
+    // hot: both directions
+    Engine* engine = nullptr;  ///< constant
+    LinkPair* peer = nullptr;  ///< null: no such peer, what is sent is lost
+    ibv_qp_state current = IBV_QPS_RESET;
+    std::uint32_t mtu = 0;  ///< bytes
+    std::uint32_t dest_qpn = 0;
+    bool signal_all = false;
+    std::uint8_t max_rd_atomic = 0;
+    std::uint8_t max_dest_rd_atomic = 0;
+    int access = 0;  ///< IBV_ACCESS_REMOTE_*
+    std::uint32_t inline_max = 0;
+    Requester tx;
+    WorkQueue<SendWqe> sq;
+    std::unique_ptr<std::byte[]> inline_memory;
+    Responder rx;
+    WorkQueue<RecvWqe> rq;
+    ListHook tx_hook;     ///< has something to send, or to flush
+    ListHook rx_hook;     ///< has something to answer
+    ListHook timer_hook;  ///< waits for an acknowledgement or an RNR timer
+    // cold
+    std::shared_ptr<Engine> engine_owner;
+    std::shared_ptr<LinkPair> peer_owner;
+    ibv_qp_attr attr{};  ///< as modified so far
+    ibv_qp_cap cap{};
+
+    [[nodiscard]] SoftCq& send_queue_cq() noexcept { return static_cast<SoftCq&>(*send_cq); }
+    [[nodiscard]] SoftCq& recv_queue_cq() noexcept { return static_cast<SoftCq&>(*recv_cq); }
+    [[nodiscard]] std::byte* inline_data(std::uint32_t count) noexcept {
+        return inline_memory.get() + std::size_t{count & sq.mask} * inline_max;
+    }
+};
+
+/// A list of QPs threaded through one of their hooks; no memory of its own.
+template <ListHook SoftQp::*Hook>
+class QpList {
+public:
+    [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+    [[nodiscard]] SoftQp* first() const noexcept { return first_; }
+    [[nodiscard]] static SoftQp* next(const SoftQp& qp) noexcept { return (qp.*Hook).next; }
+
+    void push_back(SoftQp& qp) noexcept {
+        ListHook& hook = qp.*Hook;
+        if (hook.linked)
+            return;
+        hook = {last_, nullptr, true};
+        (last_ != nullptr ? (last_->*Hook).next : first_) = &qp;
+        last_ = &qp;
+    }
+    void remove(SoftQp& qp) noexcept {
+        ListHook& hook = qp.*Hook;
+        if (!hook.linked)
+            return;
+        (hook.previous != nullptr ? (hook.previous->*Hook).next : first_) = hook.next;
+        (hook.next != nullptr ? (hook.next->*Hook).previous : last_) = hook.previous;
+        hook = {};
+    }
+
+private:
+    SoftQp* first_ = nullptr;
+    SoftQp* last_ = nullptr;
+};
+
+}  // namespace pollcore::soft

@@ -1,0 +1,386 @@
+// The responder: executes request packets in PSN order and queues what must be said back (IBTA 9.7.4, 9.7.5,
+// 9.9.3). Answers of one QP leave in the order of their requests, so they go through its queue of jobs.
+#include <algorithm>
+#include <span>
+
+#include "device/soft/engine.hpp"
+#include "device/soft/scatter_gather.hpp"
+
+namespace pollcore::soft {
+
+namespace {
+
+[[nodiscard]] std::span<const ibv_sge> sges_of(SoftQp& qp, std::uint32_t count) noexcept {
+    return {qp.rq.sges(count), qp.rq.at(count).num_sge};
+}
+
+[[nodiscard]] int access_of(PacketKind kind) noexcept {
+    switch (kind) {
+        case PacketKind::write: return IBV_ACCESS_REMOTE_WRITE;
+        case PacketKind::read_request: return IBV_ACCESS_REMOTE_READ;
+        default: return IBV_ACCESS_REMOTE_ATOMIC;
+    }
+}
+
+[[nodiscard]] std::uint64_t execute_atomic(std::byte* host, const Packet& packet) noexcept {
+    const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(host));
+    // Sequentially consistent: a CPU, or another engine, may use the word as a lock.
+    if (packet.kind == PacketKind::fetch_add)
+        return word.fetch_add(packet.compare_add, std::memory_order_seq_cst);
+    std::uint64_t found = packet.compare_add;
+    word.compare_exchange_strong(found, packet.swap, std::memory_order_seq_cst);
+    return found;
+}
+
+}  // namespace
+
+void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
+    if (qp.current != IBV_QPS_RTS && qp.current != IBV_QPS_RTR)
+        return;
+    Responder& rx = qp.rx;
+    // No room to answer: as if the packet were lost. The requester asks again.
+    if (rx.full()) [[unlikely]]
+        return;
+    if (qp.current == IBV_QPS_RTR && !rx.heard) [[unlikely]] {
+        rx.heard = true;
+        core_.events.raise(IBV_EVENT_COMM_EST, &qp);
+    }
+    const std::int32_t ahead = psn_diff(packet.psn, rx.expected_psn);
+    if (ahead < 0) [[unlikely]]
+        return on_duplicate(qp, packet);
+    if (ahead > 0) [[unlikely]] {
+        // Something before it was lost. Said once, then silence until it comes (IBTA 9.7.4.1.1).
+        if (rx.nak_sent)
+            return;
+        rx.nak_sent = true;
+        ResponseJob job;
+        job.kind = ResponseJob::Kind::nak;
+        job.syndrome = static_cast<std::uint8_t>(Nak::sequence);
+        job.psn = rx.expected_psn;
+        return push_job(qp, job);
+    }
+    switch (packet.kind) {
+        case PacketKind::send: return on_send(qp, packet);
+        case PacketKind::write: return on_write(qp, packet);
+        case PacketKind::read_request: return on_read(qp, packet);
+        case PacketKind::compare_swap:
+        case PacketKind::fetch_add: return on_atomic(qp, packet);
+        default: return refuse_with_event(qp, Nak::invalid_request);
+    }
+}
+
+/// Executed before: its answer was lost or late. Sends and writes are acknowledged again, reads executed
+/// again, atomics answered from what was kept (IBTA 9.7.5.1).
+[[gnu::cold, gnu::noinline]] void Engine::on_duplicate(SoftQp& qp, const Packet& packet) noexcept {
+    Responder& rx = qp.rx;
+    ResponseJob job;
+    job.psn = packet.psn;
+    switch (packet.kind) {
+        case PacketKind::send:
+        case PacketKind::write: return push_ack(qp, psn_add(rx.expected_psn, kPsnMask));
+        case PacketKind::read_request:
+            job.kind = ResponseJob::Kind::read;
+            job.rkey = packet.rkey;
+            job.va = packet.va;
+            job.length = packet.dma_length;
+            ++rx.reads_queued;
+            return push_job(qp, job);
+        case PacketKind::compare_swap:
+        case PacketKind::fetch_add: {
+            const std::span<const AtomicResult> kept(rx.atomics.get(), rx.jobs_mask + 1);
+            const auto found = std::find_if(kept.begin(), kept.end(), [&packet](const AtomicResult& result) {
+                return result.valid && result.psn == packet.psn;
+            });
+            if (found == kept.end())
+                return;  // older than any that may be outstanding: dropped
+            job.kind = ResponseJob::Kind::atomic;
+            job.value = found->value;
+            ++rx.reads_queued;
+            return push_job(qp, job);
+        }
+        default: return;
+    }
+}
+
+void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
+    Responder& rx = qp.rx;
+    if ((packet.flags & kFirst) != 0) {
+        if (rx.message != Responder::Message::none)
+            return refuse_with_event(qp, Nak::invalid_request);
+        if (qp.rq.done == qp.rq.posted)
+            return refuse_rnr(qp);
+        rx.message = Responder::Message::send;
+        rx.offset = 0;
+    } else if (rx.message != Responder::Message::send) {
+        return refuse_with_event(qp, Nak::invalid_request);
+    }
+    const RecvWqe& wqe = qp.rq.at(qp.rq.done);
+    if (std::uint64_t{rx.offset} + packet.payload_size > wqe.length) [[unlikely]] {
+        fail_recv(qp, IBV_WC_LOC_LEN_ERR);
+        return refuse(qp, Nak::invalid_request);
+    }
+    if (!scatter(core_.memory, qp.pd, sges_of(qp, qp.rq.done), rx.offset, packet.payload(),
+                 packet.payload_size)) [[unlikely]] {
+        fail_recv(qp, IBV_WC_LOC_PROT_ERR);
+        return refuse(qp, Nak::remote_operational);
+    }
+    rx.offset += packet.payload_size;
+    expect_next(qp, 1);
+    push_ack(qp, packet.psn);
+    if ((packet.flags & kLast) == 0)
+        return;
+    rx.message = Responder::Message::none;
+    ibv_wc wc{};
+    wc.opcode = IBV_WC_RECV;
+    wc.byte_len = rx.offset;
+    wc.src_qp = qp.dest_qpn;
+    if ((packet.flags & kImmediate) != 0) {
+        wc.wc_flags = IBV_WC_WITH_IMM;
+        wc.imm_data = packet.imm;
+    }
+    complete_recv(qp, wc);
+}
+
+void Engine::on_write(SoftQp& qp, const Packet& packet) noexcept {
+    Responder& rx = qp.rx;
+    const bool first = (packet.flags & kFirst) != 0;
+    const bool last = (packet.flags & kLast) != 0;
+    if (first != (rx.message == Responder::Message::none) || rx.message == Responder::Message::send) {
+        return refuse_with_event(qp, Nak::invalid_request);
+    }
+    // An operation that the QP does not permit is an invalid request; a key that does not permit it is an
+    // access error (IBTA 9.7.4.1.3 and 9.7.4.1.5).
+    if ((qp.access & IBV_ACCESS_REMOTE_WRITE) == 0)
+        return refuse_with_event(qp, Nak::invalid_request);
+    const std::uint64_t va = first ? packet.va : rx.va;
+    const std::uint32_t rkey = first ? packet.rkey : rx.rkey;
+    const std::uint32_t remaining = first ? packet.dma_length : rx.remaining;
+    if (packet.payload_size > remaining || (last && packet.payload_size != remaining)) {
+        return refuse_with_event(qp, Nak::invalid_request);
+    }
+    std::byte* host = nullptr;
+    if (remaining != 0) {
+        host = core_.memory.find(rkey, qp.pd, va, remaining, IBV_ACCESS_REMOTE_WRITE);
+        if (host == nullptr) [[unlikely]]
+            return refuse_with_event(qp, Nak::remote_access);
+    }
+    const bool takes_receive = (packet.flags & kImmediate) != 0;
+    if (takes_receive && qp.rq.done == qp.rq.posted)
+        return refuse_rnr(qp);
+
+    copy_to_memory(host, packet.payload(), packet.payload_size);
+    if (first)
+        rx.offset = 0;
+    rx.offset += packet.payload_size;
+    rx.va = va + packet.payload_size;
+    rx.rkey = rkey;
+    rx.remaining = remaining - packet.payload_size;
+    rx.message = last ? Responder::Message::none : Responder::Message::write;
+    expect_next(qp, 1);
+    push_ack(qp, packet.psn);
+    if (!takes_receive)
+        return;
+    ibv_wc wc{};
+    wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+    wc.byte_len = rx.offset;
+    wc.src_qp = qp.dest_qpn;
+    wc.wc_flags = IBV_WC_WITH_IMM;
+    wc.imm_data = packet.imm;
+    complete_recv(qp, wc);
+}
+
+void Engine::on_read(SoftQp& qp, const Packet& packet) noexcept {
+    Responder& rx = qp.rx;
+    if (rx.message != Responder::Message::none || (qp.access & IBV_ACCESS_REMOTE_READ) == 0 ||
+        rx.reads_queued >= qp.max_dest_rd_atomic) [[unlikely]] {
+        return refuse_with_event(qp, Nak::invalid_request);
+    }
+    if (packet.dma_length != 0 && core_.memory.find(packet.rkey, qp.pd, packet.va, packet.dma_length,
+                                                    IBV_ACCESS_REMOTE_READ) == nullptr) [[unlikely]] {
+        return refuse_with_event(qp, Nak::remote_access);
+    }
+    ResponseJob job;
+    job.kind = ResponseJob::Kind::read;
+    job.psn = packet.psn;
+    job.rkey = packet.rkey;
+    job.va = packet.va;
+    job.length = packet.dma_length;
+    expect_next(qp, packets_of(packet.dma_length, qp.mtu));
+    ++rx.reads_queued;
+    push_job(qp, job);
+}
+
+void Engine::on_atomic(SoftQp& qp, const Packet& packet) noexcept {
+    Responder& rx = qp.rx;
+    if (rx.message != Responder::Message::none || (qp.access & access_of(packet.kind)) == 0 ||
+        rx.reads_queued >= qp.max_dest_rd_atomic || packet.va % sizeof(std::uint64_t) != 0) [[unlikely]] {
+        return refuse_with_event(qp, Nak::invalid_request);
+    }
+    std::byte* host =
+        core_.memory.find(packet.rkey, qp.pd, packet.va, sizeof(std::uint64_t), IBV_ACCESS_REMOTE_ATOMIC);
+    if (host == nullptr) [[unlikely]]
+        return refuse_with_event(qp, Nak::remote_access);
+    // The region may have been registered with an iova that lies differently in its word than its memory.
+    if (reinterpret_cast<std::uintptr_t>(host) % sizeof(std::uint64_t) != 0) {
+        return refuse_with_event(qp, Nak::invalid_request);
+    }
+    ResponseJob job;
+    job.kind = ResponseJob::Kind::atomic;
+    job.psn = packet.psn;
+    job.value = execute_atomic(host, packet);
+    rx.atomics[rx.atomics_next++ & rx.jobs_mask] = {packet.psn, true, job.value};
+    expect_next(qp, 1);
+    ++rx.reads_queued;
+    push_job(qp, job);
+}
+
+void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
+    qp.rx.expected_psn = psn_add(qp.rx.expected_psn, packets);
+    qp.rx.nak_sent = false;
+}
+
+// ---- refusals ----
+
+[[gnu::cold, gnu::noinline]] void Engine::refuse_rnr(SoftQp& qp) noexcept {
+    ResponseJob job;
+    job.kind = ResponseJob::Kind::rnr_nak;
+    job.syndrome = qp.attr.min_rnr_timer;
+    job.psn = qp.rx.expected_psn;
+    qp.rx.nak_sent = true;  // what follows the refused packet is dropped in silence
+    push_job(qp, job);
+}
+
+/// The last thing this responder says: the QP goes to ERR, on both sides.
+[[gnu::cold, gnu::noinline]] void Engine::refuse(SoftQp& qp, Nak code) noexcept {
+    ResponseJob job;
+    job.kind = ResponseJob::Kind::nak;
+    job.syndrome = static_cast<std::uint8_t>(code);
+    job.psn = qp.rx.expected_psn;
+    push_job(qp, job);
+    enter_error(qp, true);
+}
+
+/// Where no receive tells the responder's owner of the error, an event does (IBTA 9.9.3, 11.6.3.2).
+[[gnu::cold, gnu::noinline]] void Engine::refuse_with_event(SoftQp& qp, Nak code) noexcept {
+    core_.events.raise(code == Nak::remote_access ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR, &qp);
+    refuse(qp, code);
+}
+
+// ---- receive completions ----
+
+void Engine::complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept {
+    ibv_wc full = wc;
+    full.wr_id = qp.rq.at(qp.rq.done).wr_id;
+    full.qp_num = qp.qp_num;
+    ++qp.rq.done;
+    push_cqe(qp.recv_queue_cq(), qp, full, qp.rq.done, true);
+}
+
+[[gnu::cold, gnu::noinline]] void Engine::fail_recv(SoftQp& qp, ibv_wc_status status) noexcept {
+    ibv_wc wc{};
+    wc.status = status;
+    complete_recv(qp, wc);
+}
+
+// ---- answers ----
+
+void Engine::push_job(SoftQp& qp, const ResponseJob& job) noexcept {
+    qp.rx.jobs[qp.rx.jobs_tail++ & qp.rx.jobs_mask] = job;
+    rx_active_.push_back(qp);
+}
+
+/// Acknowledgements are cumulative: one that has not left yet takes the later number.
+void Engine::push_ack(SoftQp& qp, std::uint32_t psn) noexcept {
+    Responder& rx = qp.rx;
+    if (!rx.idle()) {
+        ResponseJob& newest = rx.jobs[(rx.jobs_tail - 1) & rx.jobs_mask];
+        if (newest.kind == ResponseJob::Kind::ack) {
+            newest.psn = psn;
+            return;
+        }
+    }
+    ResponseJob job;
+    job.psn = psn;
+    push_job(qp, job);
+}
+
+std::uint32_t Engine::answer(SoftQp& qp, bool& more) noexcept {
+    Responder& rx = qp.rx;
+    if (!path_open(qp)) {
+        rx.jobs_head = rx.jobs_tail;
+        rx.reads_queued = 0;
+        return 0;
+    }
+    Link& link = qp.peer->responses;
+    std::uint32_t sent = 0;
+    for (; !rx.idle() && sent < kPacketsPerTurnMax; ++sent) {
+        ResponseJob& job = rx.jobs[rx.jobs_head & rx.jobs_mask];
+        bool finished = true;
+        if (job.kind == ResponseJob::Kind::read) {
+            if (!answer_read(qp, job, finished))
+                break;
+        } else {
+            const bool atomic = job.kind == ResponseJob::Kind::atomic;
+            Packet* packet = link.prepare(atomic ? sizeof(job.value) : 0);
+            if (packet == nullptr)
+                break;
+            switch (job.kind) {
+                case ResponseJob::Kind::ack: packet->kind = PacketKind::ack; break;
+                case ResponseJob::Kind::rnr_nak: packet->kind = PacketKind::rnr_nak; break;
+                case ResponseJob::Kind::nak: packet->kind = PacketKind::nak; break;
+                default:
+                    packet->kind = PacketKind::atomic_response;
+                    std::memcpy(packet->payload(), &job.value, sizeof(job.value));
+                    --rx.reads_queued;
+                    break;
+            }
+            packet->dest_qpn = qp.dest_qpn;
+            packet->src_qpn = qp.qp_num;
+            packet->psn = job.psn;
+            packet->syndrome = job.syndrome;
+            link.push(*packet);
+        }
+        if (finished)
+            ++rx.jobs_head;
+    }
+    if (sent != 0)
+        link.publish();
+    more = !rx.idle();
+    return sent;
+}
+
+/// One packet of a read's answer. False when the link is full.
+bool Engine::answer_read(SoftQp& qp, ResponseJob& job, bool& finished) noexcept {
+    const std::uint32_t size = std::min(qp.mtu, job.length);
+    const std::byte* host =
+        size == 0 ? nullptr : core_.memory.find(job.rkey, qp.pd, job.va, job.length, IBV_ACCESS_REMOTE_READ);
+    if (size != 0 && host == nullptr) [[unlikely]] {
+        // The region went away under the read: what is queued behind it is void.
+        const std::uint32_t psn = job.psn;
+        qp.rx.jobs_head = qp.rx.jobs_tail;
+        qp.rx.reads_queued = 0;
+        core_.events.raise(IBV_EVENT_QP_ACCESS_ERR, &qp);
+        refuse(qp, Nak::remote_access);
+        qp.rx.jobs[qp.rx.jobs_head & qp.rx.jobs_mask].psn = psn;
+        finished = false;
+        return true;
+    }
+    Packet* packet = qp.peer->responses.prepare(size);
+    if (packet == nullptr)
+        return false;
+    packet->kind = PacketKind::read_response;
+    packet->dest_qpn = qp.dest_qpn;
+    packet->src_qpn = qp.qp_num;
+    packet->psn = job.psn;
+    copy_from_memory(packet->payload(), host, size);
+    qp.peer->responses.push(*packet);
+    job.psn = psn_add(job.psn, 1);
+    job.va += size;
+    job.length -= size;
+    finished = job.length == 0;
+    if (finished)
+        --qp.rx.reads_queued;
+    return true;
+}
+
+}  // namespace pollcore::soft

@@ -1,0 +1,117 @@
+// The software device: an RDMA device that is a data structure in this process.
+//
+// Its ibv_context has ops of its own, so ibv_post_send, ibv_post_recv and ibv_poll_cq of
+// <infiniband/verbs.h> work on its objects. It is split into engines, one per ThreadDomain and one for
+// objects made without: a post only enqueues, and an engine moves its work when one of its CQs is polled, or
+// in advance(). Devices of one process that name the same fabric reach each other.
+//
+// Thread safety: the verbs and all calls of Device from any thread. Threads that use different thread
+// domains share nothing but the links between them.
+// Time: the clock is read only while a timer is armed, and then once in many polls; advance() steps through
+// the timers exactly.
+// Where the device decides what the specification leaves open:
+//  - destroy() of an object with asynchronous events that were taken and not acknowledged returns EBUSY
+//    (ibv_destroy_* would wait, which a single control thread could do for ever); events of it that nobody
+//    has taken are dropped.
+//  - CQEs of a QP that was reset or destroyed stay in their CQ.
+//  - a slot of a send or receive queue is free again when a completion at or behind it was polled.
+//  - a packet that waits because the peer's thread does not poll is not a lost packet: acknowledgement
+//    timers start over while there is one.
+//  - no end-to-end flow-control credits: a sender learns of a missing receive by the RNR NAK.
+//  - SQD is not offered.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+#include "device/device.hpp"
+
+namespace pollcore {
+
+namespace soft {
+class Engine;
+class Fabric;
+struct DeviceCore;
+}  // namespace soft
+
+/// What a software device can do unless told otherwise.
+[[nodiscard]] DeviceLimits default_soft_limits() noexcept;
+
+struct SoftDeviceOptions {
+    std::string name = "soft0";
+    /// Devices on one fabric reach each other.
+    std::string fabric = "default";
+    /// Nanoseconds that never go back. Empty: std::chrono::steady_clock.
+    std::function<std::uint64_t()> clock_ns = {};
+    DeviceLimits limits = default_soft_limits();
+    std::uint32_t memory_regions_max = 16384;
+    ibv_mtu active_mtu = IBV_MTU_4096;
+};
+
+class SoftDevice final : public Device {
+public:
+    explicit SoftDevice(SoftDeviceOptions options);
+    ~SoftDevice() override;
+
+    /// Does everything that can be done up to `now_ns`, running each timer at its own time on the way.
+    void advance(std::uint64_t now_ns);
+    /// Takes the port down or up. While it is down packets to and from this device are lost; the change
+    /// raises IBV_EVENT_PORT_ERR or IBV_EVENT_PORT_ACTIVE.
+    void set_port_up(bool up);
+    [[nodiscard]] const std::string& fabric_name() const noexcept;
+
+    [[nodiscard]] std::string describe() const override;
+    [[nodiscard]] bool is_software() const noexcept override { return true; }
+    [[nodiscard]] ibv_context* context() noexcept override { return &context_; }
+    [[nodiscard]] const DeviceLimits& limits() const noexcept override { return options_.limits; }
+    [[nodiscard]] int numa_node() const noexcept override { return -1; }
+    [[nodiscard]] ibv_port_attr query_port() override;
+    [[nodiscard]] std::vector<GidEntry> gids() override;
+
+    [[nodiscard]] std::unique_ptr<ThreadDomain> create_thread_domain() override;
+    [[nodiscard]] ibv_pd* create_pd() override;
+    /// Channels are not offered yet: EOPNOTSUPP. The CQ has exactly the entries that were asked for.
+    [[nodiscard]] ibv_cq* create_cq(const CqOptions& options) override;
+    [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
+    [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
+                                          int access) override;
+    void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
+    /// All attributes are filled in, whatever the mask.
+    [[nodiscard]] ibv_qp_attr query(ibv_qp* qp, int mask) override;
+
+    int destroy(ibv_pd* pd) noexcept override;
+    int destroy(ibv_cq* cq) noexcept override;
+    int destroy(ibv_qp* qp) noexcept override;
+    /// When it returns, nothing of the device touches the memory any more.
+    int destroy(ibv_mr* mr) noexcept override;
+
+    [[nodiscard]] int async_fd() const noexcept override;
+    [[nodiscard]] std::optional<ibv_async_event> next_async_event() override;
+    void acknowledge(const ibv_async_event& event) noexcept override;
+
+private:
+    [[nodiscard]] std::shared_ptr<soft::Engine> engine_of(ThreadDomain* domain);
+    [[nodiscard]] std::shared_ptr<soft::Engine> make_engine();
+    [[nodiscard]] std::vector<std::shared_ptr<soft::Engine>> engines();
+
+    SoftDeviceOptions options_;
+    ibv_device device_{};
+    ibv_context context_{};
+    std::shared_ptr<soft::Fabric> fabric_;
+    std::unique_ptr<soft::DeviceCore> core_;
+    std::mutex control_mutex_;  ///< of everything below, and of use counts
+    std::vector<std::weak_ptr<soft::Engine>> engines_;
+    std::shared_ptr<soft::Engine> default_engine_;
+    std::uint32_t qps_ = 0;
+};
+
+/// Opens a software device. Throws pollcore::Error.
+[[nodiscard]] std::unique_ptr<SoftDevice> open_soft_device(SoftDeviceOptions options);
+
+}  // namespace pollcore

@@ -1,0 +1,45 @@
+// The lock of an engine: one exchange when nobody else wants it.
+//
+// An engine is meant to be used by one thread, so the lock is nearly always free; it is there because the
+// verbs are thread-safe and the control side changes objects under the data path. Waiting spins briefly,
+// then gives the core away, since the holder may share it.
+//
+// Thread safety: that of a mutex; not recursive. Works with std::lock_guard.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+
+namespace pollcore::soft {
+
+class SpinLock {
+public:
+    void lock() noexcept {
+        // Acquire: pairs with the release in unlock().
+        if (!held_.exchange(true, std::memory_order_acquire)) [[likely]]
+            return;
+        lock_slow();
+    }
+    void unlock() noexcept { held_.store(false, std::memory_order_release); }
+
+private:
+    static constexpr int kSpinsMax = 200;
+
+    [[gnu::cold, gnu::noinline]] void lock_slow() noexcept {
+        for (int spins = 0;; ++spins) {
+            // Relaxed: only a hint when to try; the exchange below is what takes the lock.
+            if (!held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire))
+                return;
+            if (spins < kSpinsMax) {
+                __builtin_ia32_pause();
+            } else {
+                sched_yield();
+            }
+        }
+    }
+
+    std::atomic<bool> held_{false};
+};
+
+}  // namespace pollcore::soft

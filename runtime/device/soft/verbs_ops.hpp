@@ -1,0 +1,13 @@
+// The verbs that applications call on the data path, as the entries of an ibv_context's ops.
+//
+// Thread safety: as the verbs are: any thread, any object. Errors are returned as the verbs do.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+namespace pollcore::soft {
+
+/// All entries that the inline verbs reach; what the device does not have answers EOPNOTSUPP.
+[[nodiscard]] ibv_context_ops verbs_ops() noexcept;
+
+}  // namespace pollcore::soft

@@ -1,0 +1,290 @@
+// Finding a device, opening it, and learning what it can do.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <span>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "device/verbs/verbs_device.hpp"
+#include "device/verbs/verbs_error.hpp"
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+namespace {
+
+class DeviceList {
+public:
+    DeviceList() : list_(ibv_get_device_list(&size_)), error_(list_ == nullptr ? errno : 0) {}
+    ~DeviceList() {
+        if (list_ != nullptr) {
+            ibv_free_device_list(list_);
+        }
+    }
+    DeviceList(const DeviceList&) = delete;
+    DeviceList& operator=(const DeviceList&) = delete;
+
+    [[nodiscard]] int error() const noexcept { return error_; }
+    [[nodiscard]] ibv_device** begin() const noexcept { return list_; }
+    [[nodiscard]] ibv_device** end() const noexcept { return list_ == nullptr ? nullptr : list_ + size_; }
+    [[nodiscard]] std::vector<std::string> names() const {
+        std::vector<std::string> names;
+        for (ibv_device* device : *this) {
+            names.emplace_back(ibv_get_device_name(device));
+        }
+        return names;
+    }
+
+private:
+    int size_ = 0;
+    ibv_device** list_;
+    int error_;
+};
+
+/// Devices of the kernel, which may be more than libibverbs has providers for.
+std::vector<std::string> kernel_devices() {
+    std::vector<std::string> names;
+    std::error_code ignored;  // no such directory: no RDMA in this kernel, hence no devices
+    for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", ignored)) {
+        names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+std::string why_no_devices() {
+    const auto kernel = kernel_devices();
+    if (kernel.empty()) {
+        return "this machine has no RDMA device. `rdma link` lists them; load the NIC's driver, or make a "
+               "Soft-RoCE "
+               "device with `rdma link add rxe0 type rxe netdev INTERFACE`";
+    }
+    std::error_code ignored;
+    if (!std::filesystem::exists("/dev/infiniband", ignored)) {
+        return fmt::format(
+            "the kernel has {}, but there is no /dev/infiniband: load the module ib_uverbs, and in a "
+            "container pass the devices in",
+            fmt::join(kernel, ", "));
+    }
+    return fmt::format(
+        "the kernel has {}, but libibverbs has no provider for it, or /dev/infiniband lacks its uverbs "
+        "node: install ibverbs-providers, and in a container pass the devices in",
+        fmt::join(kernel, ", "));
+}
+
+ibv_device* find(const DeviceList& list, const std::string& name) {
+    const auto names = list.names();
+    const std::string wanted =
+        name.empty() ? std::string("an RDMA device") : fmt::format("RDMA device {}", name);
+    if (names.empty()) {
+        // ENOSYS is libibverbs' word for a kernel without RDMA, which to a person is a machine without a
+        // device.
+        const int error = list.error() != 0 && list.error() != ENOSYS ? list.error() : ENODEV;
+        throw Error(error, fmt::format("cannot open {}: {}", wanted, why_no_devices()));
+    }
+    if (name.empty()) {
+        if (names.size() > 1) {
+            throw Error(EINVAL,
+                        fmt::format("cannot open an RDMA device without a name: there are {}. Say which",
+                                    fmt::join(names, ", ")));
+        }
+        return *list.begin();
+    }
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end()) {
+        throw Error(ENODEV, fmt::format("cannot open {}: there is none of this name. There {} {}", wanted,
+                                        names.size() == 1 ? "is" : "are", fmt::join(names, ", ")));
+    }
+    return list.begin()[found - names.begin()];
+}
+
+int read_numa_node(const ibv_device& device) {
+    std::ifstream file(std::string(device.ibdev_path) + "/device/numa_node");
+    int node = -1;  // Soft-RoCE has no such file: it is nowhere in particular
+    return file >> node ? node : -1;
+}
+
+std::uint32_t at_least_zero(int value) {
+    return static_cast<std::uint32_t>(std::max(value, 0));
+}
+
+}  // namespace
+
+std::vector<std::string> VerbsDevice::names() {
+    return DeviceList().names();
+}
+
+std::unique_ptr<VerbsDevice> VerbsDevice::open(const std::string& name, std::uint8_t port) {
+    const DeviceList list;
+    ibv_device* device = find(list, name);
+    UniqueContext context(ibv_open_device(device));
+    if (context == nullptr) {
+        const int error = errno != 0 ? errno : EIO;
+        throw verbs_error(error, fmt::format("cannot open RDMA device {} (/dev/infiniband/{})",
+                                             ibv_get_device_name(device), device->dev_name));
+    }
+    return std::unique_ptr<VerbsDevice>(new VerbsDevice(std::move(context), port));
+}
+
+VerbsDevice::VerbsDevice(UniqueContext context, std::uint8_t port)
+    : Device(ibv_get_device_name(context->device), port),
+      context_(std::move(context)),
+      numa_node_(read_numa_node(*context_->device)) {
+    const int flags = ::fcntl(context_->async_fd, F_GETFL);
+    if (flags < 0 || ::fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+        throw verbs_error(
+            errno, fmt::format("cannot make the asynchronous events of RDMA device {} non-blocking", name()));
+    }
+    query_limits();
+    check_port();
+    probe();
+}
+
+VerbsDevice::~VerbsDevice() {
+    if (cq_pd_ != nullptr) {
+        (void)ibv_dealloc_pd(cq_pd_);
+    }
+}
+
+std::string VerbsDevice::describe() const {
+    return fmt::format("verbs {} port {} (firmware {})", name(), port(),
+                       firmware_.empty() ? "unknown" : firmware_);
+}
+
+void VerbsDevice::query_limits() {
+    ibv_device_attr attr{};
+    if (const int error = verbs_result(ibv_query_device(context_.get(), &attr)); error != 0) {
+        throw verbs_error(error, fmt::format("cannot ask RDMA device {} for its limits", name()));
+    }
+    if (port() < 1 || port() > attr.phys_port_cnt) {
+        throw Error(EINVAL, fmt::format("RDMA device {} has no port {}: its ports are 1 to {}", name(),
+                                        port(), attr.phys_port_cnt));
+    }
+    firmware_ = attr.fw_ver;
+    limits_.qps_max = at_least_zero(attr.max_qp);
+    limits_.cqes_max = at_least_zero(attr.max_cqe);
+    limits_.qp_depth_max = at_least_zero(attr.max_qp_wr);
+    // A read may have fewer than other work; a limit that holds for all of it is the smaller.
+    limits_.sges_max =
+        at_least_zero(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge);
+    limits_.rd_atomic_max = at_least_zero(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom));
+    limits_.memory_region_max = attr.max_mr_size;
+    limits_.comp_vectors = at_least_zero(context_->num_comp_vectors);
+    limits_.atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
+}
+
+void VerbsDevice::check_port() {
+    const ibv_port_attr attr = query_port();
+    if (attr.state != IBV_PORT_ACTIVE) {
+        throw Error(
+            ENETDOWN,
+            fmt::format("port {} of RDMA device {} is {}, not active: check its cable and its network "
+                        "interface (`rdma link`, `ip link`)",
+                        port(), name(), ibv_port_state_str(attr.state)));
+    }
+}
+
+ibv_port_attr VerbsDevice::query_port() {
+    ibv_port_attr attr{};
+    if (const int error = verbs_result(ibv_query_port(context_.get(), port(), &attr)); error != 0) {
+        throw verbs_error(error, fmt::format("cannot query port {} of RDMA device {}", port(), name()));
+    }
+    return attr;
+}
+
+std::vector<GidEntry> VerbsDevice::gids() {
+    const ibv_port_attr port_attr = query_port();
+    ibv_device_attr device_attr{};
+    if (const int error = verbs_result(ibv_query_device(context_.get(), &device_attr)); error != 0) {
+        throw verbs_error(error, fmt::format("cannot ask RDMA device {} for its ports", name()));
+    }
+    // The call gives all ports' entries at once; other ports may have tables as large as ours.
+    std::vector<ibv_gid_entry> table(at_least_zero(port_attr.gid_tbl_len) * device_attr.phys_port_cnt);
+    const ssize_t count = ibv_query_gid_table(context_.get(), table.data(), table.size(), 0);
+    if (count < 0) {
+        throw verbs_error(static_cast<int>(-count),
+                          fmt::format("cannot read the GID table of RDMA device {}", name()));
+    }
+    std::vector<GidEntry> entries;
+    for (const auto& entry : std::span(table).first(static_cast<std::size_t>(count))) {
+        if (entry.port_num == port()) {
+            entries.push_back({.index = entry.gid_index,
+                               .gid = entry.gid,
+                               .roce_v2 = entry.gid_type == IBV_GID_TYPE_ROCE_V2});
+        }
+    }
+    return entries;
+}
+
+void VerbsDevice::probe() {
+    const UniquePd pd(create_pd(), {this});
+    const UniqueCq cq(create_cq({.cqe = 1}), {this});
+    limits_.inline_max = probe_inline_max(pd.get(), cq.get());
+    limits_.thread_domains = probe_thread_domains(pd.get());
+}
+
+std::uint32_t VerbsDevice::probe_inline_max(ibv_pd* pd, ibv_cq* cq) {
+    // Makes a QP that takes `asked` inline bytes and returns what it got, or -1.
+    int error = 0;
+    const auto try_inline = [&](std::uint32_t asked) -> std::int64_t {
+        ibv_qp_init_attr attr{};
+        attr.send_cq = cq;
+        attr.recv_cq = cq;
+        attr.qp_type = IBV_QPT_RC;
+        attr.cap = {1, 1, 1, 1, asked};
+        ibv_qp* qp = ibv_create_qp(pd, &attr);
+        if (qp == nullptr) {
+            error = errno;
+            return -1;
+        }
+        (void)ibv_destroy_qp(qp);
+        return std::min(std::max(attr.cap.max_inline_data, asked), kInlineMax);
+    };
+    // What is refused above tells nothing by its errno (EINVAL, ENOMEM and others are in use), so any is a
+    // no. Only a QP with no inline at all must be had.
+    const std::int64_t least = try_inline(0);
+    if (least < 0) {
+        throw verbs_error(error, fmt::format("cannot make a first RC queue pair on RDMA device {}", name()));
+    }
+    auto fits = static_cast<std::uint32_t>(least);
+    std::uint32_t refused = kInlineMax + 1;
+    std::uint32_t asked = kInlineMax;  // most devices take it, and then this is all
+    while (fits + 1 < refused) {
+        const std::int64_t got = try_inline(asked);
+        if (got < 0) {
+            refused = asked;
+        } else {
+            fits = static_cast<std::uint32_t>(got);
+        }
+        asked = fits + (refused - fits) / 2;
+    }
+    return fits;
+}
+
+bool VerbsDevice::probe_thread_domains(ibv_pd* pd) {
+    ibv_td_init_attr td_attr{};
+    ibv_td* td = ibv_alloc_td(context_.get(), &td_attr);
+    if (td == nullptr) {
+        if (errno == EOPNOTSUPP || errno == ENOSYS) {
+            return false;
+        }
+        throw verbs_error(errno, fmt::format("cannot make a thread domain on RDMA device {}", name()));
+    }
+    ibv_parent_domain_init_attr attr{};
+    attr.pd = pd;
+    attr.td = td;
+    ibv_pd* parent = ibv_alloc_parent_domain(context_.get(), &attr);
+    const bool both = parent != nullptr;
+    if (both) {
+        (void)ibv_dealloc_pd(parent);
+    }
+    (void)ibv_dealloc_td(td);
+    return both;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,256 @@
+// Making, changing and destroying the objects of a verbs device.
+#include "device/verbs/verbs_device.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "device/verbs/thread_domain.hpp"
+#include "device/verbs/verbs_error.hpp"
+
+namespace pollcore {
+namespace {
+
+std::string_view state_name(ibv_qp_state state) {
+    constexpr std::array<std::string_view, 7> kNames{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+    const auto index = static_cast<std::size_t>(state);
+    return index < kNames.size() ? kNames[index] : "an unknown state";
+}
+
+[[noreturn]] void beyond_limit(const std::string& device, std::string_view what, std::uint64_t asked,
+                               std::uint64_t available) {
+    throw Error(EINVAL, fmt::format("RDMA device {} cannot give {} {}: it has at most {}", device, asked,
+                                    what, available));
+}
+
+}  // namespace
+
+std::unique_ptr<ThreadDomain> VerbsDevice::create_thread_domain() {
+    ibv_td* td = nullptr;
+    if (limits_.thread_domains) {
+        ibv_td_init_attr attr{};
+        td = ibv_alloc_td(context_.get(), &attr);
+        if (td == nullptr) {
+            throw verbs_error(errno, fmt::format("cannot make a thread domain on RDMA device {}", name()));
+        }
+    }
+    try {
+        return std::make_unique<VerbsThreadDomain>(*this, td);
+    } catch (...) {
+        if (td != nullptr) {
+            (void)ibv_dealloc_td(td);
+        }
+        throw;
+    }
+}
+
+ibv_pd* VerbsDevice::create_pd() {
+    ibv_pd* pd = ibv_alloc_pd(context_.get());
+    if (pd == nullptr) {
+        throw verbs_error(errno, fmt::format("cannot make a protection domain on RDMA device {}", name()));
+    }
+    return pd;
+}
+
+VerbsThreadDomain& VerbsDevice::own(ThreadDomain& domain) const {
+    auto* verbs_domain = dynamic_cast<VerbsThreadDomain*>(&domain);
+    if (verbs_domain == nullptr || verbs_domain->device() != this) {
+        throw Error(EINVAL,
+                    fmt::format("a thread domain of another device was given to RDMA device {}", name()));
+    }
+    return *verbs_domain;
+}
+
+ibv_cq* VerbsDevice::create_single_threaded_cq(const CqOptions& options) {
+    VerbsThreadDomain& domain = own(*options.domain);
+    ibv_cq_init_attr_ex attr{};
+    attr.cqe = options.cqe;
+    attr.cq_context = options.cq_context;
+    attr.channel = options.channel;
+    attr.comp_vector = options.comp_vector;
+    attr.wc_flags = IBV_WC_STANDARD_FLAGS;
+    attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+    attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+    if (limits_.thread_domains) {
+        if (cq_pd_ == nullptr) {
+            cq_pd_ = create_pd();
+        }
+        attr.comp_mask |= IBV_CQ_INIT_ATTR_MASK_PD;
+        attr.parent_domain = domain.within(cq_pd_);
+        ibv_cq_ex* cq = ibv_create_cq_ex(context_.get(), &attr);
+        // A provider may have parent domains and not take them for CQs; it says so by one of these.
+        if (cq != nullptr || (errno != EOPNOTSUPP && errno != EINVAL)) {
+            return cq == nullptr ? nullptr : ibv_cq_ex_to_cq(cq);
+        }
+        attr.comp_mask &= ~static_cast<std::uint32_t>(IBV_CQ_INIT_ATTR_MASK_PD);
+        attr.parent_domain = nullptr;
+    }
+    ibv_cq_ex* cq = ibv_create_cq_ex(context_.get(), &attr);
+    return cq == nullptr ? nullptr : ibv_cq_ex_to_cq(cq);
+}
+
+// A single-threaded CQ spares the provider's lock only where it is polled by ibv_start_poll; ibv_poll_cq,
+// which works on it all the same, may go on taking one (H6).
+ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
+    if (options.cqe < 1) {
+        throw Error(EINVAL,
+                    fmt::format("a completion queue on RDMA device {} needs at least 1 entry", name()));
+    }
+    if (options.cqe > limits_.cqes_max) {
+        beyond_limit(name(), "entries in a completion queue", options.cqe, limits_.cqes_max);
+    }
+    if (options.comp_vector >= limits_.comp_vectors) {
+        throw Error(EINVAL, fmt::format("RDMA device {} has no completion vector {}: its vectors are 0 to {}",
+                                        name(), options.comp_vector, limits_.comp_vectors - 1));
+    }
+    ibv_cq* cq = nullptr;
+    if (options.domain != nullptr) {
+        cq = create_single_threaded_cq(options);
+    }
+    if (cq == nullptr && (options.domain == nullptr || errno == EOPNOTSUPP || errno == ENOSYS)) {
+        cq = ibv_create_cq(context_.get(), static_cast<int>(options.cqe), options.cq_context, options.channel,
+                           static_cast<int>(options.comp_vector));
+    }
+    if (cq == nullptr) {
+        throw verbs_error(errno,
+                          fmt::format("cannot make a completion queue of {} entries on RDMA device {} (which "
+                                      "allows {})",
+                                      options.cqe, name(), limits_.cqes_max));
+    }
+    return cq;
+}
+
+void VerbsDevice::check_cap(const ibv_qp_cap& cap) const {
+    if (cap.max_send_wr > limits_.qp_depth_max) {
+        beyond_limit(name(), "work requests in a send queue", cap.max_send_wr, limits_.qp_depth_max);
+    }
+    if (cap.max_recv_wr > limits_.qp_depth_max) {
+        beyond_limit(name(), "work requests in a receive queue", cap.max_recv_wr, limits_.qp_depth_max);
+    }
+    if (cap.max_send_sge > limits_.sges_max || cap.max_recv_sge > limits_.sges_max) {
+        beyond_limit(name(), "SGEs in a work request", std::max(cap.max_send_sge, cap.max_recv_sge),
+                     limits_.sges_max);
+    }
+    if (cap.max_inline_data > limits_.inline_max) {
+        beyond_limit(name(), "inline bytes in a work request", cap.max_inline_data, limits_.inline_max);
+    }
+}
+
+ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
+    check_cap(options.cap);
+    ibv_qp_init_attr attr{};
+    attr.qp_context = options.qp_context;
+    attr.send_cq = options.send_cq;
+    attr.recv_cq = options.recv_cq;
+    attr.cap = options.cap;
+    attr.qp_type = options.type;
+    attr.sq_sig_all = options.signal_all ? 1 : 0;
+    ibv_pd* pd = options.domain == nullptr ? options.pd : own(*options.domain).within(options.pd);
+    ibv_qp* qp = ibv_create_qp(pd, &attr);
+    if (qp == nullptr) {
+        const ibv_qp_cap& cap = options.cap;
+        throw verbs_error(
+            errno, fmt::format("cannot make a queue pair on RDMA device {} with {} sends of {} SGEs or {} "
+                               "inline bytes, and {} receives of {} SGEs (it allows {} work requests, {} "
+                               "SGEs, {} inline bytes, {} queue pairs, but not always together)",
+                               name(), cap.max_send_wr, cap.max_send_sge, cap.max_inline_data,
+                               cap.max_recv_wr, cap.max_recv_sge, limits_.qp_depth_max, limits_.sges_max,
+                               limits_.inline_max, limits_.qps_max));
+    }
+    options.cap = attr.cap;
+    return qp;
+}
+
+ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
+                                     int access) {
+    if (length > limits_.memory_region_max) {
+        beyond_limit(name(), "bytes in a memory region", length, limits_.memory_region_max);
+    }
+    constexpr int kNeedsLocalWrite = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+    if ((access & kNeedsLocalWrite) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
+        throw Error(
+            EINVAL,
+            fmt::format("cannot register memory on RDMA device {}: remote write and atomic access need "
+                        "local write access too",
+                        name()));
+    }
+    const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    if (reinterpret_cast<std::uintptr_t>(addr) % page != iova % page) {
+        throw Error(
+            EINVAL,
+            fmt::format("cannot register memory at {} on RDMA device {} by the address {:#x}: both need "
+                        "the same place within a page of {} bytes",
+                        fmt::ptr(addr), name(), iova, page));
+    }
+    ibv_mr* mr = ibv_reg_mr_iova(pd, addr, length, iova, static_cast<unsigned int>(access));
+    if (mr == nullptr) {
+        throw verbs_error(errno,
+                          fmt::format("cannot register {} bytes at {} on RDMA device {} (access flags {:#x})",
+                                      length, fmt::ptr(addr), name(), access));
+    }
+    return mr;
+}
+
+void VerbsDevice::modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) {
+    const ibv_qp_state from = qp->state;
+    if (const int error = verbs_result(ibv_modify_qp(qp, &attr, mask)); error != 0) {
+        const std::string change = (mask & IBV_QP_STATE) != 0 ? fmt::format("from {} to {}", state_name(from),
+                                                                            state_name(attr.qp_state))
+                                                              : fmt::format("in {}", state_name(from));
+        throw verbs_error(error,
+                          fmt::format("cannot modify queue pair {} of RDMA device {} {} (attributes {:#x})",
+                                      qp->qp_num, name(), change, mask));
+    }
+}
+
+ibv_qp_attr VerbsDevice::query(ibv_qp* qp, int mask) {
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    if (const int error = verbs_result(ibv_query_qp(qp, &attr, mask, &init)); error != 0) {
+        throw verbs_error(error,
+                          fmt::format("cannot query queue pair {} of RDMA device {}", qp->qp_num, name()));
+    }
+    return attr;
+}
+
+int VerbsDevice::destroy(ibv_pd* pd) noexcept {
+    for (VerbsThreadDomain* domain : domains_) {
+        if (const int error = domain->drop(pd); error != 0) {
+            return error;
+        }
+    }
+    return verbs_result(ibv_dealloc_pd(pd));
+}
+
+int VerbsDevice::destroy(ibv_cq* cq) noexcept {
+    return verbs_result(ibv_destroy_cq(cq));
+}
+int VerbsDevice::destroy(ibv_qp* qp) noexcept {
+    return verbs_result(ibv_destroy_qp(qp));
+}
+int VerbsDevice::destroy(ibv_mr* mr) noexcept {
+    return verbs_result(ibv_dereg_mr(mr));
+}
+
+std::optional<ibv_async_event> VerbsDevice::next_async_event() {
+    ibv_async_event event{};
+    if (ibv_get_async_event(context_.get(), &event) == 0) {
+        return event;
+    }
+    if (errno == EAGAIN || errno == EINTR) {
+        return std::nullopt;
+    }
+    throw verbs_error(errno, fmt::format("cannot take an asynchronous event of RDMA device {}", name()));
+}
+
+void VerbsDevice::acknowledge(const ibv_async_event& event) noexcept {
+    ibv_async_event copy = event;  // the call's parameter is not const, though it only reads
+    ibv_ack_async_event(&copy);
+}
+
+}  // namespace pollcore

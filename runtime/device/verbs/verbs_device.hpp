@@ -1,0 +1,88 @@
+// A device of libibverbs: the NIC's, or the kernel's Soft-RoCE.
+//
+// Thread safety: as Device says, one control thread at a time.
+// Invariants: the context is open as long as the object lives. Each parent domain belongs to one thread
+// domain and one PD, and goes with whichever of the two goes first.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+#include "device/device.hpp"
+
+namespace pollcore {
+
+class VerbsThreadDomain;
+
+class VerbsDevice final : public Device {
+public:
+    /// Opens the device of this name as ibv_devices(1) prints it; empty means the only one there is. Throws
+    /// pollcore::Error, which lists the devices that exist or says why there are none.
+    [[nodiscard]] static std::unique_ptr<VerbsDevice> open(const std::string& name, std::uint8_t port);
+    /// The names that open() takes.
+    [[nodiscard]] static std::vector<std::string> names();
+    ~VerbsDevice() override;
+
+    [[nodiscard]] std::string describe() const override;
+    [[nodiscard]] bool is_software() const noexcept override { return false; }
+    [[nodiscard]] ibv_context* context() noexcept override { return context_.get(); }
+    [[nodiscard]] const DeviceLimits& limits() const noexcept override { return limits_; }
+    [[nodiscard]] int numa_node() const noexcept override { return numa_node_; }
+
+    [[nodiscard]] ibv_port_attr query_port() override;
+    [[nodiscard]] std::vector<GidEntry> gids() override;
+
+    [[nodiscard]] std::unique_ptr<ThreadDomain> create_thread_domain() override;
+    [[nodiscard]] ibv_pd* create_pd() override;
+    [[nodiscard]] ibv_cq* create_cq(const CqOptions& options) override;
+    [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
+    [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
+                                          int access) override;
+    void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
+    ibv_qp_attr query(ibv_qp* qp, int mask) override;
+
+    int destroy(ibv_pd* pd) noexcept override;
+    int destroy(ibv_cq* cq) noexcept override;
+    int destroy(ibv_qp* qp) noexcept override;
+    int destroy(ibv_mr* mr) noexcept override;
+
+    [[nodiscard]] int async_fd() const noexcept override { return context_->async_fd; }
+    [[nodiscard]] std::optional<ibv_async_event> next_async_event() override;
+    void acknowledge(const ibv_async_event& event) noexcept override;
+
+private:
+    friend class VerbsThreadDomain;
+    struct ContextCloser {
+        void operator()(ibv_context* context) const noexcept { (void)ibv_close_device(context); }
+    };
+    using UniqueContext = std::unique_ptr<ibv_context, ContextCloser>;
+
+    VerbsDevice(UniqueContext context, std::uint8_t port);
+
+    void query_limits();
+    void check_port();
+    /// Finds limits_.inline_max and limits_.thread_domains by making objects, since verbs have no query for
+    /// them.
+    void probe();
+    [[nodiscard]] std::uint32_t probe_inline_max(ibv_pd* pd, ibv_cq* cq);
+    [[nodiscard]] bool probe_thread_domains(ibv_pd* pd);
+
+    void check_cap(const ibv_qp_cap& cap) const;
+    [[nodiscard]] VerbsThreadDomain& own(ThreadDomain& domain) const;
+    /// Null, with errno, when the device has no such CQs.
+    [[nodiscard]] ibv_cq* create_single_threaded_cq(const CqOptions& options);
+
+    UniqueContext context_;
+    DeviceLimits limits_;
+    int numa_node_ = -1;
+    std::string firmware_;
+    /// Those alive; they register themselves.
+    std::vector<VerbsThreadDomain*> domains_;
+    /// What the parent domains of CQs hang on, since a CQ has no PD of its own. Made when first needed.
+    ibv_pd* cq_pd_ = nullptr;
+};
+
+}  // namespace pollcore
