@@ -1,0 +1,210 @@
+#include "config/check.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "config/schema.hpp"
+#include "pollcore/limits.hpp"
+
+namespace pollcore::config {
+namespace {
+
+std::string item(std::string_view section, std::size_t index) {
+    return fmt::format("{}[{}]", section, index);
+}
+
+// Each value against its own rule.
+class RuleChecker {
+public:
+    RuleChecker(const Cpus& cpus, const Origin& origin) : cpus_(cpus), origin_(origin) {}
+
+    template <class Object>
+    void table(const std::string& path, const Object& object) const {
+        const Object defaults;
+        each_field(object, cpus_, [&](const Key& key, auto member, const auto& rule) {
+            using Rule = std::remove_cvref_t<decltype(rule)>;
+            const auto value = value_of<Rule>(object.*member);
+            const std::string key_path = fmt::format("{}.{}", path, key.name);
+            if (!key.applies) {
+                if (object.*member != defaults.*member) {
+                    origin_.refuse(key_path, rule.print(value),
+                                   fmt::format("this key is for {} only", key.only_for),
+                                   key_list(object, false));
+                }
+            } else if (const Refusal why = rule.check(value)) {
+                origin_.refuse(key_path, rule.print(value), *why, rule.accepted());
+            }
+        });
+    }
+
+    template <class Object>
+    void list(std::string_view name, const std::vector<Object>& objects) const {
+        for (std::size_t i = 0; i < objects.size(); ++i) {
+            table(item(name, i), objects[i]);
+        }
+    }
+
+private:
+    const Cpus& cpus_;
+    const Origin& origin_;
+};
+
+template <class Object>
+void check_count(const std::vector<Object>& objects, std::string_view section, std::size_t max,
+                 const Origin& origin) {
+    const std::string accepted = fmt::format("1 to {} tables [[{}]]", max, section);
+    if (objects.empty()) {
+        origin.refuse_absent(std::string(section), "there is none", accepted);
+    }
+    if (objects.size() > max) {
+        origin.refuse_absent(item(section, max), fmt::format("there are {}", objects.size()), accepted);
+    }
+}
+
+template <class Object>
+void check_names(const std::vector<Object>& objects, std::string_view section, const Origin& origin) {
+    std::map<std::string_view, std::size_t> seen;
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+        const auto [first, is_new] = seen.emplace(objects[i].name, i);
+        if (!is_new) {
+            origin.refuse(item(section, i) + ".name", toml_quoted_short(objects[i].name),
+                          fmt::format("{} has this name already", item(section, first->second)),
+                          fmt::format("a name that no other [[{}]] has", section));
+        }
+    }
+}
+
+void check_cores(const Config& config, const Cpus& cpus, const Origin& origin) {
+    std::map<std::uint32_t, std::size_t> seen;
+    for (std::size_t i = 0; i < config.workers.size(); ++i) {
+        const auto [first, is_new] = seen.emplace(config.workers[i].core, i);
+        if (!is_new) {
+            std::set<std::uint32_t> free = cpus.allowed;
+            for (const WorkerConfig& worker : config.workers) {
+                free.erase(worker.core);
+            }
+            origin.refuse(item("worker", i) + ".core", fmt::format("{}", config.workers[i].core),
+                          fmt::format("{} has this core already, and a worker shares its core with no other",
+                                      item("worker", first->second)),
+                          free.empty()
+                              ? std::string("no more workers: each core that this process may use has one")
+                              : print_cpu_list(free));
+        }
+    }
+}
+
+template <class Object>
+const Object& find_by_name(const std::vector<Object>& objects, const std::string& name,
+                           std::string_view section, const std::string& path, const Origin& origin) {
+    const auto found =
+        std::find_if(objects.begin(), objects.end(), [&](const Object& o) { return o.name == name; });
+    if (found != objects.end()) {
+        return *found;
+    }
+    std::string names;
+    for (const Object& object : objects) {
+        names += names.empty() ? "" : ", ";
+        names += toml_quoted(object.name);
+    }
+    origin.refuse(path, toml_quoted_short(name), fmt::format("no [[{}]] has this name", section), names);
+}
+
+// Memory that a service cannot do without.
+std::uint64_t memory_needed(const ServiceConfig& service) {
+    if (service.kind == ServiceConfig::Kind::memory) {
+        return service.size;
+    }
+    // At most 2^31 * 2^16 * 2^16 by their rules: no overflow.
+    static_assert(kMessageSize.max == 1ull << 31 && kQueueDepthMax == 1u << 16 && kQpsMax == 1u << 16);
+    return service.message_size_max * service.depth * service.connections_max;
+}
+
+void check_address(const ServiceConfig& service, const DeviceConfig& device, const std::string& path,
+                   const Origin& origin) {
+    const std::string shown = toml_quoted_short(service.address);
+    if (device.kind == DeviceConfig::Kind::soft) {
+        const NameRule word;
+        if (const Refusal why = word.check(service.address)) {
+            origin.refuse(path, shown,
+                          fmt::format("{}, and {} is a soft device", *why, toml_quoted(device.name)),
+                          word.accepted());
+        }
+    } else if (const Refusal why = check_socket_address(service.address)) {
+        origin.refuse(path, shown,
+                      fmt::format("{}, and {} is a verbs device", *why, toml_quoted(device.name)),
+                      kSocketAddressAccepted);
+    }
+}
+
+void check_service(const Config& config, std::size_t index, const Origin& origin) {
+    const ServiceConfig& service = config.services[index];
+    const std::string path = item("service", index);
+    const DeviceConfig& device =
+        find_by_name(config.devices, service.device, "device", path + ".device", origin);
+    const WorkerConfig& worker =
+        find_by_name(config.workers, service.worker, "worker", path + ".worker", origin);
+    check_address(service, device, path + ".address", origin);
+
+    // A port of 0 is chosen by the kernel, for each anew.
+    const bool any_port = device.kind == DeviceConfig::Kind::verbs && service.address.ends_with(":0");
+    for (std::size_t i = 0; i < index && !any_port; ++i) {
+        if (config.services[i].device == service.device && config.services[i].address == service.address) {
+            origin.refuse(
+                path + ".address", toml_quoted_short(service.address),
+                fmt::format("{} listens there already", item("service", i)),
+                fmt::format("an address that no other service on device {} has", toml_quoted(device.name)));
+        }
+    }
+    if (service.connections_max > config.qps_max) {
+        origin.refuse(path + ".connections_max", fmt::format("{}", service.connections_max),
+                      "each connection takes a queue pair, and runtime.qps_max allows fewer",
+                      fmt::format("an integer from 1 to {}", config.qps_max));
+    }
+    if (service.kind == ServiceConfig::Kind::echo && service.depth > worker.cq_depth) {
+        origin.refuse(
+            path + ".depth", fmt::format("{}", service.depth),
+            fmt::format("the completion queues of worker {} (cq_depth) hold fewer", toml_quoted(worker.name)),
+            fmt::format("an integer from 1 to {}", worker.cq_depth));
+    }
+    if (const std::uint64_t needed = memory_needed(service); needed > config.memory.size) {
+        const bool echo = service.kind == ServiceConfig::Kind::echo;
+        origin.refuse(
+            path + (echo ? ".message_size_max" : ".size"),
+            toml_quoted(print_bytes(echo ? service.message_size_max : service.size)),
+            echo ? fmt::format("times depth {} times connections_max {} it is {}, and memory.size is {}",
+                               service.depth, service.connections_max, print_bytes(needed),
+                               print_bytes(config.memory.size))
+                 : fmt::format("memory.size is {}", print_bytes(config.memory.size)),
+            fmt::format("what fits into memory.size, which can be up to \"{}\"",
+                        print_bytes(kMemorySize.max)));
+    }
+}
+
+}  // namespace
+
+void check(const Config& config, const Cpus& cpus, const Origin& origin) {
+    each_section(config, RuleChecker(cpus, origin));
+    check_count(config.devices, "device", kDevicesMax, origin);
+    check_count(config.workers, "worker", kWorkersMax, origin);
+    check_names(config.devices, "device", origin);
+    check_names(config.workers, "worker", origin);
+    check_names(config.services, "service", origin);
+    check_cores(config, cpus, origin);
+    for (std::size_t i = 0; i < config.services.size(); ++i) {
+        check_service(config, i, origin);
+    }
+}
+
+}  // namespace pollcore::config
+
+namespace pollcore {
+
+void validate(const Config& config) {
+    config::check(config, config::Cpus::of_this_process(), config::Origin());
+}
+
+}  // namespace pollcore

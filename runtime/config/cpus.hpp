@@ -1,0 +1,27 @@
+// The CPUs that a worker can be given.
+//
+// Thread safety: values; nothing is shared.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+
+namespace pollcore::config {
+
+struct Cpus {
+    std::set<std::uint32_t> online;   ///< the machine's
+    std::set<std::uint32_t> allowed;  ///< those of `online` that this process may run on
+
+    /// Asks the kernel. Allowed is the affinity of the process's first thread, which taskset and cpusets
+    /// set: a caller that is pinned itself does not narrow it. Throws pollcore::Error.
+    [[nodiscard]] static Cpus of_this_process();
+};
+
+/// "0-3,8", as the kernel and taskset(1) write it.
+[[nodiscard]] std::string print_cpu_list(const std::set<std::uint32_t>& cpus);
+/// The reverse, of what the kernel wrote. Throws pollcore::Error, with `source` in its message.
+[[nodiscard]] std::set<std::uint32_t> parse_cpu_list(std::string_view text, std::string_view source);
+
+}  // namespace pollcore::config

@@ -1,0 +1,169 @@
+// What values a key of the configuration may have: a rule reads a value from TOML, checks it (from a file or
+// built in code), prints it as TOML and says in words what it accepts.
+//
+// All rules have the same four members, so that schema.hpp can name a rule for each key and reading,
+// checking and printing follow from it:
+//   accepted()     what a message says after "accepted: "
+//   read(node)     the value, or why there is none; takes only what is exact
+//   check(value)   why the value is refused, or nothing
+//   print(value)   as TOML; of a refused value too, for the message
+//
+// Thread safety: immutable values.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "config/cpus.hpp"
+#include "config/toml_tree.hpp"
+#include "config/units.hpp"
+
+namespace pollcore::config {
+
+using Refusal = std::optional<std::string>;
+
+/// "it is a string where an integer belongs"
+[[nodiscard]] Reason wrong_type(const TomlNode& node, std::string_view wanted);
+/// The text of a string node.
+[[nodiscard]] Parsed<std::string> read_text(const TomlNode& node);
+
+/// A plain integer.
+struct CountRule {
+    using Value = std::uint64_t;
+    std::uint64_t min = 0;
+    std::uint64_t max = 0;
+    bool power_of_two = false;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(Value value) const;
+    [[nodiscard]] std::string print(Value value) const;
+};
+
+/// The number of a CPU that this process may use.
+struct CoreRule {
+    using Value = std::uint64_t;
+    const Cpus& cpus;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(Value value) const;
+    [[nodiscard]] std::string print(Value value) const;
+};
+
+/// A number of bytes, with its unit.
+struct BytesRule {
+    using Value = std::uint64_t;
+    std::uint64_t min = 0;
+    std::uint64_t max = 0;
+    std::uint64_t multiple_of = 1;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(Value value) const;
+    [[nodiscard]] std::string print(Value value) const;
+};
+
+/// A duration, with its unit; a whole number of milliseconds.
+struct MillisecondsRule {
+    using Value = std::chrono::milliseconds;
+    std::chrono::milliseconds min{0};
+    std::chrono::milliseconds max{0};
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(Value value) const;
+    [[nodiscard]] std::string print(Value value) const;
+};
+
+/// What the string rules share: reading and printing.
+struct TextRule {
+    using Value = std::string;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const { return read_text(node); }
+    [[nodiscard]] std::string print(const Value& value) const { return toml_quoted_short(value); }
+};
+
+/// A word that names something. Empty where that has a meaning.
+struct NameRule : TextRule {
+    constexpr explicit NameRule(std::string_view meaning_of_empty = {}) : empty_means(meaning_of_empty) {}
+    std::string_view empty_means;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Refusal check(const Value& value) const;
+};
+
+/// The numeric IP address behind a GID, or empty.
+struct GidRule : TextRule {
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Refusal check(const Value& value) const;
+};
+
+/// An address to listen at. Which syntax it has depends on its device: see check_address.
+struct AddressRule : TextRule {
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Refusal check(const Value& value) const;
+};
+
+struct DirectoryRule : TextRule {
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Refusal check(const Value& value) const;
+    [[nodiscard]] std::string print(const Value& value) const { return toml_quoted(value); }
+};
+
+/// One of a few words.
+template <class Enum>
+struct ChoiceRule {
+    using Value = Enum;
+    struct Choice {
+        std::string_view word;
+        Enum value;
+    };
+    std::span<const Choice> choices;
+
+    [[nodiscard]] std::string accepted() const {
+        std::string out;
+        for (const Choice& choice : choices) {
+            out += out.empty() ? "" : ", ";
+            out += toml_quoted(choice.word);
+        }
+        return out;
+    }
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const {
+        if (node.type != TomlNode::Type::text) {
+            return wrong_type(node, "a string");
+        }
+        for (const Choice& choice : choices) {
+            if (choice.word == node.text) {
+                return choice.value;
+            }
+        }
+        return Reason{"there is no such choice"};
+    }
+    [[nodiscard]] Refusal check(Value value) const {
+        return word_of(value).empty() ? Refusal("this is none of the enumeration's values") : std::nullopt;
+    }
+    [[nodiscard]] std::string print(Value value) const {
+        const std::string_view word = word_of(value);
+        return word.empty() ? std::to_string(static_cast<int>(value)) : toml_quoted(word);
+    }
+    [[nodiscard]] std::string_view word_of(Value value) const {
+        for (const Choice& choice : choices) {
+            if (choice.value == value) {
+                return choice.word;
+            }
+        }
+        return {};
+    }
+};
+
+/// "ADDRESS:PORT" or "[ADDRESS%ZONE]:PORT", all numeric but the zone.
+[[nodiscard]] Refusal check_socket_address(std::string_view text);
+inline constexpr std::string_view kSocketAddressAccepted =
+    "a numeric ADDRESS:PORT or [ADDRESS%ZONE]:PORT, such as \"192.0.2.1:7471\" or \"[fe80::1%eth0]:7471\"";
+
+}  // namespace pollcore::config

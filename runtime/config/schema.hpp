@@ -1,0 +1,153 @@
+// The keys of the configuration: for each struct of pollcore/config.hpp which keys it has, which member each
+// stands for and which rule its values follow. Reading, checking, printing, and the lists of known keys in
+// messages all walk through these functions, so that a new key is one line here (and its documentation in
+// config/pollcored.toml, which a test demands).
+//
+// A visit is called as visit(key, member, rule) for each key, in the order in which keys are printed. It may
+// fill the very object it is called for: `kind` comes before the keys that only one kind has.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "config/rules.hpp"
+#include "pollcore/config.hpp"
+
+namespace pollcore::config {
+
+struct Key {
+    std::string_view name;
+    bool required = false;
+    bool applies = true;             ///< to this object, by its kind
+    std::string_view only_for = {};  ///< where it would apply, in words
+};
+
+constexpr Key required(std::string_view name) {
+    return {name, true, true, {}};
+}
+constexpr Key optional(std::string_view name) {
+    return {name, false, true, {}};
+}
+constexpr Key optional_if(bool applies, std::string_view name, std::string_view only_for) {
+    return {name, false, applies, only_for};
+}
+
+template <class Enum>
+using Choice = typename ChoiceRule<Enum>::Choice;
+
+inline constexpr Choice<DeviceConfig::Kind> kDeviceKinds[] = {{"soft", DeviceConfig::Kind::soft},
+                                                              {"verbs", DeviceConfig::Kind::verbs}};
+inline constexpr Choice<IdlePolicy> kIdlePolicies[] = {
+    {"spin", IdlePolicy::spin}, {"pause", IdlePolicy::pause}, {"yield", IdlePolicy::yield}};
+inline constexpr Choice<MemoryConfig::Hugepages> kHugepages[] = {
+    {"require", MemoryConfig::Hugepages::require},
+    {"prefer", MemoryConfig::Hugepages::prefer},
+    {"never", MemoryConfig::Hugepages::never}};
+inline constexpr Choice<ServiceConfig::Kind> kServiceKinds[] = {{"echo", ServiceConfig::Kind::echo},
+                                                                {"memory", ServiceConfig::Kind::memory}};
+inline constexpr Choice<LogLevel> kLogLevels[] = {{"error", LogLevel::error},
+                                                  {"warning", LogLevel::warning},
+                                                  {"info", LogLevel::info},
+                                                  {"debug", LogLevel::debug}};
+
+// EAL counts its memory in megabytes and takes it in hugepages: anything that is no multiple of the smallest
+// one would be rounded.
+inline constexpr BytesRule kMemorySize{.min = 16ull << 20, .max = 1ull << 40, .multiple_of = 2ull << 20};
+// A verbs message is at most 2^31 bytes.
+inline constexpr BytesRule kMessageSize{.min = 1, .max = 1ull << 31};
+inline constexpr BytesRule kRegionSize{.min = kCacheLine, .max = 1ull << 40};
+inline constexpr CountRule kBurst{.min = 1, .max = kBurstMax};
+
+template <class Visit>
+void each_field(const Config&, const Cpus&, Visit&& visit) {
+    visit(optional("qps_max"), &Config::qps_max, CountRule{1, kQpsMax, true});
+    visit(optional("lock_directory"), &Config::lock_directory, DirectoryRule{});
+    visit(optional("drain_timeout"), &Config::drain_timeout,
+          MillisecondsRule{std::chrono::milliseconds(1), std::chrono::minutes(10)});
+    visit(optional("log_level"), &Config::log_level, ChoiceRule<LogLevel>{kLogLevels});
+}
+
+template <class Visit>
+void each_field(const MemoryConfig&, const Cpus&, Visit&& visit) {
+    visit(optional("hugepages"), &MemoryConfig::hugepages, ChoiceRule<MemoryConfig::Hugepages>{kHugepages});
+    visit(optional("size"), &MemoryConfig::size, kMemorySize);
+}
+
+template <class Visit>
+void each_field(const DeviceConfig& device, const Cpus&, Visit&& visit) {
+    visit(required("name"), &DeviceConfig::name, NameRule());
+    visit(required("kind"), &DeviceConfig::kind, ChoiceRule<DeviceConfig::Kind>{kDeviceKinds});
+    const bool verbs = device.kind == DeviceConfig::Kind::verbs;
+    constexpr std::string_view kOnly = "devices of kind \"verbs\"";
+    visit(optional_if(verbs, "verbs_name", kOnly), &DeviceConfig::verbs_name,
+          NameRule("the only device there is"));
+    visit(optional_if(verbs, "port", kOnly), &DeviceConfig::port, CountRule{1, 255});
+    visit(optional_if(verbs, "gid", kOnly), &DeviceConfig::gid, GidRule{});
+}
+
+template <class Visit>
+void each_field(const WorkerConfig&, const Cpus& cpus, Visit&& visit) {
+    visit(required("name"), &WorkerConfig::name, NameRule());
+    visit(required("core"), &WorkerConfig::core, CoreRule{cpus});
+    visit(optional("idle"), &WorkerConfig::idle, ChoiceRule<IdlePolicy>{kIdlePolicies});
+    visit(optional("submit_burst"), &WorkerConfig::submit_burst, kBurst);
+    visit(optional("complete_burst"), &WorkerConfig::complete_burst, kBurst);
+    visit(optional("qp_burst"), &WorkerConfig::qp_burst, kBurst);
+    visit(optional("cq_depth"), &WorkerConfig::cq_depth, CountRule{kCqDepthMin, kCqDepthMax, true});
+}
+
+template <class Visit>
+void each_field(const ServiceConfig& service, const Cpus&, Visit&& visit) {
+    visit(required("name"), &ServiceConfig::name, NameRule());
+    visit(required("kind"), &ServiceConfig::kind, ChoiceRule<ServiceConfig::Kind>{kServiceKinds});
+    const bool echo = service.kind == ServiceConfig::Kind::echo;
+    constexpr std::string_view kOnlyEcho = "services of kind \"echo\"";
+    constexpr std::string_view kOnlyMemory = "services of kind \"memory\"";
+    visit(required("device"), &ServiceConfig::device, NameRule());
+    visit(required("worker"), &ServiceConfig::worker, NameRule());
+    visit(required("address"), &ServiceConfig::address, AddressRule{});
+    visit(optional_if(echo, "message_size_max", kOnlyEcho), &ServiceConfig::message_size_max, kMessageSize);
+    visit(optional_if(echo, "depth", kOnlyEcho), &ServiceConfig::depth, CountRule{1, kQueueDepthMax});
+    visit(optional_if(!echo, "size", kOnlyMemory), &ServiceConfig::size, kRegionSize);
+    visit(optional("connections_max"), &ServiceConfig::connections_max, CountRule{1, kQpsMax});
+}
+
+/// Calls visit.table(name, object) and visit.list(name, objects) for the parts of a configuration.
+template <class AnyConfig, class Visit>
+void each_section(AnyConfig& config, Visit&& visit) {
+    visit.table("runtime", config);
+    visit.table("memory", config.memory);
+    visit.list("device", config.devices);
+    visit.list("worker", config.workers);
+    visit.list("service", config.services);
+}
+
+/// Between what a struct holds and what a rule is about.
+template <class Rule, class Field>
+typename Rule::Value value_of(const Field& field) {
+    if constexpr (std::is_same_v<Field, std::filesystem::path>) {
+        return field.string();
+    } else {
+        return static_cast<typename Rule::Value>(field);
+    }
+}
+
+/// "name, kind, ...": the keys of an object, all or those that apply to it.
+template <class Object>
+std::string key_list(const Object& object, bool all) {
+    const Cpus none;
+    std::string out;
+    each_field(object, none, [&](const Key& key, auto, const auto&) {
+        if (all || key.applies) {
+            out += out.empty() ? "" : ", ";
+            out += key.name;
+        }
+    });
+    return out;
+}
+
+}  // namespace pollcore::config
