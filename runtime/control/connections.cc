@@ -1,0 +1,292 @@
+// Connections by address: threads that wait for an outcome, and the events that bring it.
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+namespace {
+
+void require_private_data(std::size_t size, std::size_t most) {
+    if (size > most) {
+        throw Error(EMSGSIZE, fmt::format("{} bytes of private data; accepted is up to {}", size, most));
+    }
+}
+
+}  // namespace
+
+ConnectingQp RuntimeState::connecting(QpSlot& qp) {
+    return {.qp_num = qp.qp->qp_num, .srq = false, .modify = [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
+                QpSlot& slot = qp_slot(handle);
+                const bool to_rts = (mask & IBV_QP_STATE) && attr.qp_state == IBV_QPS_RTS;
+                slot.moved |= (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;
+                modify_here(slot, attr, mask, to_rts ? QpState::ready : slot.state);
+            }};
+}
+
+std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string& address,
+                                             const ConnectOptions& options) {
+    require_private_data(options.private_data.size(), kRequestPrivateDataMax);
+    std::uint32_t device = 0;
+    const ConnectionId connection = executor_->run([&] {
+        QpSlot& qp = qp_slot(handle);
+        if (qp.connection != 0 || qp.moved) {
+            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
+        }
+        device = qp.device;
+        const ConnectionId id =
+            devices_[device]->connector->connect(address, connecting(qp), options.path, options.private_data);
+        qp.connection = id;
+        const std::lock_guard lock(waiting_mutex_);
+        attempts_[{device, id}] = {};
+        return id;
+    });
+    return await_connection(device, connection, handle, options, fmt::format("connecting to {}", address));
+}
+
+void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle handle, const ConnectOptions& options) {
+    require_private_data(options.private_data.size(), kReplyPrivateDataMax);
+    executor_->run([&] {
+        QpSlot& qp = qp_slot(handle);
+        if (qp.device != device) {
+            throw Error(EINVAL, "the queue pair is of another device than the listener");
+        }
+        if (qp.connection != 0 || qp.moved) {
+            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
+        }
+        qp.connection = request;
+        {
+            const std::lock_guard lock(waiting_mutex_);
+            attempts_[{device, request}] = {};
+        }
+        try {
+            devices_[device]->connector->accept(request, connecting(qp), options.path, options.private_data);
+        } catch (...) {
+            {
+                const std::lock_guard lock(waiting_mutex_);
+                attempts_.erase({device, request});
+            }
+            fail_connection_here(qp);
+            throw;
+        }
+    });
+    (void)await_connection(device, request, handle, options, "accepting a connection");
+}
+
+std::vector<std::byte> RuntimeState::await_connection(std::uint32_t device, ConnectionId connection, QpHandle handle,
+                                                      const ConnectOptions& options, const std::string& what) {
+    ConnectEvent outcome;
+    bool done = false;
+    {
+        std::unique_lock lock(waiting_mutex_);
+        const ConnectionKey key{device, connection};
+        done = waiting_.wait_for(lock, options.timeout, [&] {
+            const auto found = attempts_.find(key);
+            return found == attempts_.end() || found->second.done;
+        });
+        const auto found = attempts_.find(key);
+        if (found != attempts_.end()) {
+            outcome = std::move(found->second.event);
+            attempts_.erase(found);
+        } else {
+            throw Error(ESHUTDOWN, fmt::format("{}: the runtime was stopped", what));
+        }
+    }
+    if (done && outcome.kind == ConnectEvent::Kind::established) {
+        return std::move(outcome.private_data);
+    }
+    executor_->run([&] { fail_connection_here(qp_slot(handle)); });
+    if (!done) {
+        throw Error(ETIMEDOUT, fmt::format("{}: not established within {} ms", what, options.timeout.count()));
+    }
+    throw Error(outcome.error, fmt::format("{}: {}", what, outcome.text));
+}
+
+// Forgets a connection that never came to be. A QP that had not moved may be used for another attempt.
+void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
+    if (qp.connection != 0) {
+        devices_[qp.device]->connector->forget(std::exchange(qp.connection, 0));
+    }
+    if (!qp.moved) {
+        return;
+    }
+    try {
+        Transition error = to_state(IBV_QPS_ERR);
+        modify_here(qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
+    } catch (const std::exception& error) {
+        log_warning("queue pair {} after a failed connection: {}", qp.qp->qp_num, error.what());
+    }
+}
+
+void RuntimeState::disconnect(QpHandle handle) {
+    executor_->run([&] {
+        QpSlot& qp = qp_slot(handle);
+        if (qp.connection != 0) {
+            devices_[qp.device]->connector->disconnect(qp.connection);
+        }
+        qp.disconnected = true;
+        Transition error = to_state(IBV_QPS_ERR);
+        modify_here(qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
+    });
+}
+
+void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
+    if (qp.connection == 0) {
+        return;
+    }
+    Connector& connector = *devices_[qp.device]->connector;
+    try {
+        connector.disconnect(qp.connection);  // so that the peer learns of it now and not by time-outs
+    } catch (const std::exception& error) {
+        log_debug("disconnecting queue pair {}: {}", qp.qp->qp_num, error.what());
+    }
+    connector.forget(std::exchange(qp.connection, 0));
+}
+
+// ---- Listening ----
+
+Listener RuntimeState::listen(const std::string& address, const std::string& device_name) {
+    return executor_->run([&] {
+        DeviceSlot& device = device_slot(device_name);
+        Listener listener;
+        listener.id_ = device.connector->listen(address);
+        listener.device_ = device.index;
+        listener.address_ = device.connector->address_of(listener.id_);
+        listener.runtime_ = shared_from_this();
+        const std::lock_guard lock(waiting_mutex_);
+        requests_[{device.index, listener.id_}];
+        return listener;
+    });
+}
+
+void RuntimeState::stop_listening(std::uint32_t device, ListenerId listener) noexcept {
+    try {
+        executor_->run([&] {
+            if (!running_.load()) {
+                return;
+            }
+            Connector& connector = *devices_[device]->connector;
+            connector.stop_listening(listener);
+            std::deque<ConnectEvent> unanswered;
+            {
+                const std::lock_guard lock(waiting_mutex_);
+                unanswered = std::move(requests_[{device, listener}]);
+                requests_.erase({device, listener});
+            }
+            for (const ConnectEvent& request : unanswered) {
+                connector.reject(request.connection, {});
+                connector.forget(request.connection);
+            }
+        });
+        waiting_.notify_all();
+    } catch (const std::exception& error) {
+        log_error("ending a listener: {}", error.what());
+    }
+}
+
+std::optional<ConnectionRequest> RuntimeState::next_request(std::uint32_t device, ListenerId listener,
+                                                            std::chrono::milliseconds timeout) {
+    std::unique_lock lock(waiting_mutex_);
+    const ListenerKey key{device, listener};
+    const auto something = [&] {
+        const auto found = requests_.find(key);
+        return found == requests_.end() || !found->second.empty();
+    };
+    if (!waiting_.wait_for(lock, timeout, something)) {
+        return std::nullopt;
+    }
+    const auto found = requests_.find(key);
+    if (found == requests_.end()) {
+        throw Error(ESHUTDOWN, "the listener was closed, or the runtime stopped");
+    }
+    ConnectEvent event = std::move(found->second.front());
+    found->second.pop_front();
+    ConnectionRequest request;
+    request.runtime_ = shared_from_this();
+    request.connection_ = event.connection;
+    request.device_ = device;
+    request.peer_ = std::move(event.text);
+    request.private_data_ = std::move(event.private_data);
+    return request;
+}
+
+void RuntimeState::reject(std::uint32_t device, ConnectionId request,
+                          const std::vector<std::byte>& private_data) noexcept {
+    try {
+        executor_->run([&] {
+            if (!running_.load()) {
+                return;
+            }
+            Connector& connector = *devices_[device]->connector;
+            connector.reject(request, private_data);
+            connector.forget(request);
+        });
+    } catch (const std::exception& error) {
+        log_debug("rejecting a connection: {}", error.what());
+    }
+}
+
+// ---- Events ----
+
+void RuntimeState::take_connect_events(DeviceSlot& device) {
+    while (device.connector != nullptr) {
+        try {
+            std::optional<ConnectEvent> event = device.connector->next_event();
+            if (!event) {
+                return;
+            }
+            on_connect_event(device, std::move(*event));
+        } catch (const std::exception& error) {
+            log_error("connections of device \"{}\": {}", device.config.name, error.what());
+            return;
+        }
+    }
+}
+
+QpSlot* RuntimeState::qp_of_connection(std::uint32_t device, ConnectionId connection) noexcept {
+    for (const auto& qp : qps_) {
+        if (qp != nullptr && qp->device == device && qp->connection == connection) {
+            return qp.get();
+        }
+    }
+    return nullptr;
+}
+
+void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
+    switch (event.kind) {
+        case ConnectEvent::Kind::request: {
+            const std::lock_guard lock(waiting_mutex_);
+            const auto found = requests_.find({device.index, event.listener});
+            if (found != requests_.end()) {
+                found->second.push_back(std::move(event));
+            }
+            break;
+        }
+        case ConnectEvent::Kind::established:
+            counters.connections.add();
+            [[fallthrough]];
+        case ConnectEvent::Kind::failed: {
+            const std::lock_guard lock(waiting_mutex_);
+            const auto found = attempts_.find({device.index, event.connection});
+            if (found != attempts_.end()) {
+                found->second.done = true;
+                found->second.event = std::move(event);
+            }
+            break;
+        }
+        case ConnectEvent::Kind::disconnected: {
+            counters.disconnections.add();
+            QpSlot* qp = qp_of_connection(device.index, event.connection);
+            if (qp == nullptr || qp->disconnected) {
+                break;
+            }
+            qp->disconnected = true;
+            Transition error = to_state(IBV_QPS_ERR);
+            modify_here(*qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
+            break;
+        }
+    }
+    waiting_.notify_all();
+}
+
+}  // namespace pollcore

@@ -1,0 +1,239 @@
+#include "control/core_lock.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+namespace {
+
+// Every user of the machine has to be able to take a core that another one has given up. What the file says
+// is for people only; who may lock it is decided by who may create files in the directory.
+constexpr mode_t kMode = 0666;
+
+// Each attempt fails only when somebody creates or removes the file at that very moment.
+constexpr int kAttemptsMax = 16;
+
+// "core 1 for worker "w": ": all messages begin with what was tried.
+struct Attempt {
+    const std::filesystem::path& file;
+    std::uint32_t core;
+    std::string_view worker;
+
+    [[noreturn]] void fail(int error, const std::string& why) const {
+        throw Error(error, fmt::format("locking core {} for worker \"{}\": {}", core, worker, why));
+    }
+};
+
+[[noreturn]] void fail_to_open(const Attempt& attempt, int error) {
+    const std::filesystem::path directory = attempt.file.parent_path();
+    switch (error) {
+        case ENOENT:
+        case ENOTDIR:
+            attempt.fail(
+                error,
+                fmt::format("the lock directory {} is no directory that exists; create it, or name another "
+                            "one in runtime.lock_directory",
+                            directory.native()));
+        case EACCES:
+        case EPERM:
+        case EROFS:
+            attempt.fail(error,
+                         fmt::format("user {} may not write {}; allow it, or name another directory in "
+                                     "runtime.lock_directory",
+                                     ::geteuid(), attempt.file.native()));
+        case ELOOP:
+            attempt.fail(error, fmt::format("{} is a symbolic link, which a lock file never is; remove it",
+                                            attempt.file.native()));
+        default: attempt.fail(error, fmt::format("opening {}", attempt.file.native()));
+    }
+}
+
+// Opens the file, or creates it. Not by O_CREAT alone: in a sticky directory that all may write, such as
+// /run/lock, the kernel (fs.protected_regular) refuses O_CREAT on a file of another user, even to root.
+UniqueFd open_lock_file(const Attempt& attempt) {
+    constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+    for (int i = 0; i < kAttemptsMax; ++i) {
+        UniqueFd fd(::open(attempt.file.c_str(), kFlags));
+        if (fd.valid()) {
+            return fd;
+        }
+        if (errno != ENOENT) {
+            fail_to_open(attempt, errno);
+        }
+        fd.reset(::open(attempt.file.c_str(), kFlags | O_CREAT | O_EXCL, kMode));
+        if (fd.valid()) {
+            // Past the umask. The file is ours and new, so this cannot fail for a reason of the file's own.
+            if (::fchmod(fd.get(), kMode) != 0) {
+                attempt.fail(errno, fmt::format("setting the mode of {}", attempt.file.native()));
+            }
+            return fd;
+        }
+        if (errno != EEXIST) {
+            fail_to_open(attempt, errno);
+        }
+    }
+    attempt.fail(EAGAIN, fmt::format("{} comes and goes; see who removes it", attempt.file.native()));
+}
+
+struct Owner {
+    pid_t pid = 0;
+    std::string program;
+    std::string worker;
+};
+
+// What the file says, which anybody may have written: only what is well-formed is taken.
+std::optional<Owner> read_owner(int fd) {
+    std::array<char, 256> buffer;
+    const ssize_t got = ::pread(fd, buffer.data(), buffer.size(), 0);
+    if (got <= 0) {
+        return std::nullopt;
+    }
+    std::string_view text(buffer.data(), static_cast<std::size_t>(got));
+    text = text.substr(0, text.find('\n'));
+    Owner owner;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), owner.pid);
+    const std::size_t program = static_cast<std::size_t>(end - text.data()) + 1;
+    const std::size_t worker = text.rfind(' ');
+    const bool printable =
+        std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+    if (error != std::errc{} || owner.pid <= 0 || !printable || worker == text.npos || worker < program) {
+        return std::nullopt;
+    }
+    owner.program = text.substr(program, worker - program);
+    owner.worker = text.substr(worker + 1);
+    return owner;
+}
+
+[[noreturn]] void fail_busy(const Attempt& attempt, int fd) {
+    const std::string& file = attempt.file.native();
+    const std::optional<Owner> owner = read_owner(fd);
+    if (!owner) {
+        attempt.fail(
+            EBUSY, fmt::format("{} is locked by a process that has not said its name ('fuser {}' finds it); "
+                               "stop it or choose another core",
+                               file, file));
+    }
+    const std::string whose = fmt::format("{} is locked by process {} ({}, worker \"{}\")", file, owner->pid,
+                                          owner->program, owner->worker);
+    if (::kill(owner->pid, 0) != 0 && errno == ESRCH) {
+        // A lock lives as long as any copy of its descriptor: a fork of the owner's that did not exec has
+        // one.
+        attempt.fail(
+            EBUSY, fmt::format("{}, which cannot be seen from here: either it is in another container, or it "
+                               "is gone and a child of it lives on with the lock ('fuser {}' finds it); stop "
+                               "that or choose another core",
+                               whose, file));
+    }
+    attempt.fail(EBUSY, fmt::format("{}; stop it or choose another core", whose));
+}
+
+// Is the locked file still the one that its name leads to? Else it was removed between open and lock, and
+// the next process would lock another one.
+bool still_named(const std::filesystem::path& file, const struct stat& locked) {
+    struct stat named {};
+    return ::lstat(file.c_str(), &named) == 0 && named.st_dev == locked.st_dev &&
+           named.st_ino == locked.st_ino;
+}
+
+// The kernel's name of this program, as ps(1) shows it: at most 15 bytes, but any, and set by the program.
+std::string program_name() {
+    std::string name = program_invocation_short_name;
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return c <= 0x20 || c >= 0x7f; }, '_');
+    return name.substr(0, 64);
+}
+
+void write_owner(const Attempt& attempt, int fd) {
+    const std::string line = fmt::format("{} {} {}\n", ::getpid(), program_name(), attempt.worker);
+    // Truncated only now: what stood there was the owner's as long as the lock was.
+    if (::ftruncate(fd, 0) != 0) {
+        attempt.fail(errno, fmt::format("emptying {}", attempt.file.native()));
+    }
+    const ssize_t written = ::pwrite(fd, line.data(), line.size(), 0);
+    if (written != static_cast<ssize_t>(line.size())) {
+        attempt.fail(written < 0 ? errno : ENOSPC,
+                     fmt::format("writing the owner's name into {}", attempt.file.native()));
+    }
+}
+
+}  // namespace
+
+CoreLock::CoreLock(const std::filesystem::path& directory, std::uint32_t core, std::string_view worker)
+    : file_(directory / fmt::format("pollcore-core-{}.lock", core)) {
+    const Attempt attempt{file_, core, worker};
+    for (int i = 0; i < kAttemptsMax; ++i) {
+        UniqueFd fd = open_lock_file(attempt);
+        struct stat info {};
+        if (::fstat(fd.get(), &info) != 0) {
+            attempt.fail(errno, fmt::format("fstat of {}", file_.native()));
+        }
+        // A second link could be a file of somebody's that shall be emptied here.
+        if (!S_ISREG(info.st_mode) || info.st_nlink > 1) {
+            attempt.fail(EINVAL, fmt::format("{} is not the plain file that a lock file is; remove it",
+                                             file_.native()));
+        }
+        if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+            if (errno == EWOULDBLOCK) {
+                fail_busy(attempt, fd.get());
+            }
+            if (errno != EINTR) {
+                attempt.fail(errno, fmt::format("flock of {}", file_.native()));
+            }
+        } else if (still_named(file_, info)) {
+            write_owner(attempt, fd.get());
+            fd_ = std::move(fd);
+            owner_ = ::getpid();
+            return;
+        }
+    }
+    attempt.fail(EAGAIN, fmt::format("{} comes and goes; see who removes it", file_.native()));
+}
+
+CoreLock& CoreLock::operator=(CoreLock&& other) noexcept {
+    if (this != &other) {
+        release();
+        file_ = std::move(other.file_);
+        fd_ = std::move(other.fd_);
+        owner_ = other.owner_;
+    }
+    return *this;
+}
+
+CoreLock::~CoreLock() {
+    release();
+}
+
+void CoreLock::release() noexcept {
+    // In a forked child this is a copy of the parent's, who goes on with the core.
+    if (!fd_.valid() || owner_ != ::getpid()) {
+        fd_.reset();
+        return;
+    }
+    // While the lock still holds, else it could be the next owner's name.
+    if (::ftruncate(fd_.get(), 0) != 0) {
+        log_warning("the name of this process stays in {}: error {} when emptying it", file_.native(), errno);
+    }
+    // By name, not by closing alone: it is given up also if a forked child still has the descriptor.
+    if (::flock(fd_.get(), LOCK_UN) != 0) {
+        log_warning("unlocking {}: error {}", file_.native(), errno);
+    }
+    fd_.reset();
+}
+
+}  // namespace pollcore

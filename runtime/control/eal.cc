@@ -1,0 +1,255 @@
+#include "control/eal.hpp"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_launch.h>
+#include <rte_lcore.h>
+#include <rte_malloc.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <latch>
+#include <mutex>
+#include <utility>
+
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+namespace {
+
+std::vector<int> allowed_cpus() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    // The process's main thread, since the calling one may have been pinned by its program.
+    sched_getaffinity(getpid(), sizeof(set), &set);
+    std::vector<int> cpus;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (CPU_ISSET(cpu, &set)) {
+            cpus.push_back(cpu);
+        }
+    }
+    return cpus;
+}
+
+void set_affinity(pthread_t thread, const std::vector<int>& cpus) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const int cpu : cpus) {
+        CPU_SET(cpu, &set);
+    }
+    const int error = pthread_setaffinity_np(thread, sizeof(set), &set);
+    if (error != 0) {
+        throw Error(error, fmt::format("cannot pin a thread to CPU {}", fmt::join(cpus, ",")));
+    }
+}
+
+// Bytes in free hugepages of all sizes, over all nodes.
+std::uint64_t free_hugepage_bytes() {
+    namespace fs = std::filesystem;
+    std::uint64_t bytes = 0;
+    std::error_code ignored;  // no such directory: a kernel without hugepages has none free
+    for (const auto& entry : fs::directory_iterator("/sys/kernel/mm/hugepages", ignored)) {
+        const std::string name = entry.path().filename();  // hugepages-2048kB
+        std::uint64_t free = 0;
+        std::ifstream(entry.path() / "free_hugepages") >> free;
+        bytes += free * (std::stoull(name.substr(name.find('-') + 1)) << 10);
+    }
+    return bytes;
+}
+
+// Small and without hugepages EAL takes its heap at once; with them it grows as needed.
+std::vector<std::string> eal_arguments(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores,
+                                       bool hugepages) {
+    std::vector<std::string> lcores;
+    unsigned main_lcore = 0;
+    for (const std::uint32_t core : worker_cores) {
+        if (core < RTE_MAX_LCORE) {
+            lcores.push_back(fmt::format("{}@{}", core, core));
+        }
+    }
+    while (std::find(worker_cores.begin(), worker_cores.end(), main_lcore) != worker_cores.end()) {
+        ++main_lcore;
+    }
+    lcores.push_back(fmt::format("{}@({})", main_lcore, fmt::join(helper_cpus(worker_cores), ",")));
+
+    std::vector<std::string> arguments{"pollcore",     "--no-pci", "--no-telemetry", "--log-level=lib.eal:error",
+                                       "--lcores",     fmt::format("{}", fmt::join(lcores, ",")),
+                                       "--main-lcore", std::to_string(main_lcore)};
+    if (hugepages) {
+        arguments.emplace_back("--in-memory");
+    } else {
+        // Together with --in-memory this fails; without --no-shconf it leaves files behind (H19).
+        arguments.insert(arguments.end(), {"--no-huge", "--no-shconf", "-m",
+                                           std::to_string(std::max<std::uint64_t>(memory.size >> 20, 1))});
+    }
+    return arguments;
+}
+
+EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores) {
+    EalState state{.ours = true};
+    const std::uint64_t free = free_hugepage_bytes();
+    const std::string how = fmt::format("reserve them with: echo {} > /proc/sys/vm/nr_hugepages",
+                                        (memory.size + (2u << 20) - 1) / (2u << 20));
+    if (memory.hugepages == MemoryConfig::Hugepages::require && free < memory.size) {
+        throw Error(ENOMEM, fmt::format("memory.hugepages = \"require\": {} MiB are wanted in hugepages and {} MiB are "
+                                        "free; {}",
+                                        memory.size >> 20, free >> 20, how));
+    }
+    state.hugepages = memory.hugepages != MemoryConfig::Hugepages::never && free >= memory.size;
+    state.memory = state.hugepages ? "hugepages"
+                   : memory.hugepages == MemoryConfig::Hugepages::never
+                       ? "ordinary pages, as configured"
+                       : fmt::format("ordinary pages, since {} MiB of hugepages are free and {} MiB are wanted; {}",
+                                     free >> 20, memory.size >> 20, how);
+
+    std::vector<std::string> arguments = eal_arguments(memory, worker_cores, state.hugepages);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) {
+        argv.push_back(argument.data());
+    }
+    // From a thread of its own: rte_eal_init pins whoever calls it, and the threads it starts inherit that
+    // thread's CPUs (H18).
+    int result = 0;
+    int error = 0;
+    std::thread([&] {
+        set_affinity(pthread_self(), allowed_cpus());
+        result = rte_eal_init(static_cast<int>(argv.size()), argv.data());
+        error = rte_errno;
+    }).join();
+    if (result < 0) {
+        throw Error(error, fmt::format("DPDK's EAL did not start with: {}", fmt::join(arguments, " ")));
+    }
+    return state;
+}
+
+}  // namespace
+
+const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores) {
+    static std::mutex mutex;
+    static EalState state;
+    static bool known = false;
+    const std::lock_guard lock(mutex);
+    if (!known) {
+        if (rte_lcore_count() > 0) {
+            state = {.ours = false,
+                     .hugepages = rte_eal_has_hugepages() != 0,
+                     .memory = rte_eal_has_hugepages() ? "the host program's hugepages" : "the host program's EAL heap"};
+        } else {
+            state = set_up(memory, worker_cores);
+        }
+        known = true;
+    }
+    if (memory.hugepages == MemoryConfig::Hugepages::require && !state.hugepages) {
+        throw Error(ENOMEM, "memory.hugepages = \"require\", but this process's EAL was started without hugepages, and "
+                            "that cannot change during its life");
+    }
+    return state;
+}
+
+std::vector<int> helper_cpus(const std::vector<std::uint32_t>& worker_cores) {
+    const std::vector<int> all = allowed_cpus();
+    std::vector<int> free;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(free), [&](int cpu) {
+        return std::find(worker_cores.begin(), worker_cores.end(), static_cast<std::uint32_t>(cpu)) ==
+               worker_cores.end();
+    });
+    return free.empty() ? all : free;
+}
+
+void become_helper(const std::string& name, const std::vector<int>& cpus) noexcept {
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    try {
+        set_affinity(pthread_self(), cpus);
+    } catch (const Error&) {
+        // The CPUs were the process's own a moment ago; taken away since, the thread stays where it is.
+    }
+}
+
+// ---- CoreThread ----
+
+void CoreThread::start(std::uint32_t core, std::function<void()> body) {
+    std::latch running(1);
+    std::exception_ptr failure;
+    body_ = [this, &running, inner = std::move(body)] {
+        thread_id_ = gettid();
+        pthread_setname_np(pthread_self(), "pollcore-worker");
+        running.count_down();  // the caller's latch is gone after this
+        inner();
+    };
+    const auto lcore_cpus = core < RTE_MAX_LCORE ? rte_lcore_cpuset(core) : rte_cpuset_t{};
+    const bool has_lcore = core < RTE_MAX_LCORE && rte_lcore_is_enabled(core) && core != rte_get_main_lcore() &&
+                           rte_eal_get_lcore_state(core) == WAIT && CPU_COUNT(&lcore_cpus) == 1 &&
+                           CPU_ISSET(core, &lcore_cpus);
+    if (has_lcore) {
+        const auto entry = [](void* self) {
+            static_cast<CoreThread*>(self)->body_();
+            return 0;
+        };
+        const int error = rte_eal_remote_launch(entry, this, core);
+        if (error != 0) {
+            throw Error(-error, fmt::format("lcore {} does not take a worker", core));
+        }
+        lcore_ = static_cast<int>(core);
+    } else {
+        thread_ = std::thread([this, core, &running, &failure] {
+            try {
+                set_affinity(pthread_self(), {static_cast<int>(core)});
+                if (rte_thread_register() != 0) {
+                    throw Error(rte_errno, fmt::format("EAL does not register the worker's thread on core {}", core));
+                }
+            } catch (const Error&) {
+                failure = std::current_exception();
+                running.count_down();
+                return;
+            }
+            body_();
+            rte_thread_unregister();
+        });
+    }
+    running.wait();
+    if (failure) {
+        thread_.join();
+        std::rethrow_exception(failure);
+    }
+}
+
+void CoreThread::join() noexcept {
+    if (lcore_ >= 0) {
+        rte_eal_wait_lcore(static_cast<unsigned>(std::exchange(lcore_, -1)));
+    }
+    if (thread_.joinable()) {
+        thread_.join();
+    }
+}
+
+// ---- HostMemory ----
+
+HostMemory::HostMemory(std::size_t bytes, int numa_node, const std::string& what_for) : size_(bytes) {
+    data_ = rte_zmalloc_socket("pollcore", bytes, kCacheLine, numa_node < 0 ? SOCKET_ID_ANY : numa_node);
+    if (data_ == nullptr && numa_node >= 0) {
+        data_ = rte_zmalloc_socket("pollcore", bytes, kCacheLine, SOCKET_ID_ANY);
+    }
+    if (data_ == nullptr) {
+        throw Error(ENOMEM, fmt::format("{}: EAL has no {} bytes left; raise memory.size, and where hugepages are used "
+                                        "/proc/sys/vm/nr_hugepages",
+                                        what_for, bytes));
+    }
+}
+
+HostMemory::~HostMemory() { rte_free(data_); }
+
+HostMemory::HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
+
+HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,76 @@
+// DPDK's EAL, which gives pinned threads, hugepages and little else here.
+//
+// EAL can be initialised once in the life of a process (H18), so what is set up by the first runtime serves
+// all later ones, and a host program's own EAL is used as it is. Nothing here is a DPDK type, so that the
+// rest of the control side compiles without its headers.
+//
+// Thread safety: all functions, from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pollcore/config.hpp"
+
+namespace pollcore {
+
+struct EalState {
+    bool ours = false;       ///< set up by pollcore, not by the host program
+    bool hugepages = false;  ///< memory comes from them
+    std::string memory;      ///< in words
+};
+
+/// Sets EAL up unless it is already: no PCI scan, no files left behind, the caller's affinity unchanged.
+/// Throws Error when hugepages are required and there are none, or EAL refuses.
+[[nodiscard]] const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores);
+
+/// CPUs that this process may use and no worker does; all it may use when that leaves none.
+[[nodiscard]] std::vector<int> helper_cpus(const std::vector<std::uint32_t>& worker_cores);
+/// Moves the calling thread there, and names it (15 characters count).
+void become_helper(const std::string& name, const std::vector<int>& cpus) noexcept;
+
+/// A thread that owns a core: an EAL lcore where EAL has one of this number, else a thread of our own that is
+/// pinned and registered with EAL (H20).
+class CoreThread {
+public:
+    CoreThread() = default;
+    ~CoreThread() { join(); }
+    CoreThread(const CoreThread&) = delete;
+    CoreThread& operator=(const CoreThread&) = delete;
+
+    /// Runs `body` there. Throws Error when the core cannot be had.
+    void start(std::uint32_t core, std::function<void()> body);
+    void join() noexcept;
+    /// Kernel thread id, once start() returned.
+    [[nodiscard]] int thread_id() const noexcept { return thread_id_; }
+
+private:
+    std::function<void()> body_;
+    std::thread thread_;
+    int lcore_ = -1;
+    int thread_id_ = 0;
+};
+
+/// Zeroed, cache-line aligned memory from EAL's heap: hugepages where it has them.
+class HostMemory {
+public:
+    HostMemory() = default;
+    /// `numa_node` -1: anywhere. Throws Error(ENOMEM) which says what to raise.
+    HostMemory(std::size_t bytes, int numa_node, const std::string& what_for);
+    ~HostMemory();
+    HostMemory(HostMemory&& other) noexcept;
+    HostMemory& operator=(HostMemory&& other) noexcept;
+
+    [[nodiscard]] void* data() const noexcept { return data_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+private:
+    void* data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+}  // namespace pollcore

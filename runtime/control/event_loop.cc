@@ -1,0 +1,117 @@
+#include "control/event_loop.hpp"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/log.hpp"
+#include "control/eal.hpp"
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+
+EventLoop::EventLoop(Executor& executor, const std::vector<int>& cpus, std::chrono::milliseconds period,
+                     std::function<void()> tick)
+    : executor_(executor),
+      period_(period),
+      tick_(std::move(tick)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!epoll_.valid() || !wake_.valid()) {
+        throw Error(errno, "cannot make the control loop's descriptors; is the limit on open files too low?");
+    }
+    epoll_event event{.events = EPOLLIN, .data = {.fd = wake_.get()}};
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
+        throw Error(errno, "cannot watch the control loop's own descriptor");
+    }
+    thread_ = std::thread([this, cpus] {
+        become_helper("pollcore-loop", cpus);
+        loop();
+    });
+}
+
+EventLoop::~EventLoop() { stop(); }
+
+void EventLoop::stop() noexcept {
+    if (!thread_.joinable()) {
+        return;
+    }
+    const std::uint64_t one = 1;
+    // An eventfd takes a write unless its count is at the limit, which one write cannot reach.
+    (void)!::write(wake_.get(), &one, sizeof(one));
+    thread_.join();
+}
+
+void EventLoop::arm(int fd, int operation) {
+    // One shot: the descriptor stays readable until the control thread gets to it, which may take long.
+    epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.fd = fd}};
+    if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) {
+        throw Error(errno, fmt::format("cannot watch descriptor {}", fd));
+    }
+}
+
+void EventLoop::watch(int fd, std::function<void()> job) {
+    {
+        const std::lock_guard lock(mutex_);
+        jobs_[fd] = std::move(job);
+    }
+    arm(fd, EPOLL_CTL_ADD);
+}
+
+void EventLoop::forget(int fd) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (jobs_.erase(fd) != 0) {
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    }
+}
+
+void EventLoop::loop() noexcept {
+    std::array<epoll_event, 16> events{};
+    auto next_tick = std::chrono::steady_clock::now() + period_;
+    for (;;) {
+        const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next_tick - std::chrono::steady_clock::now());
+        const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 static_cast<int>(std::max<long>(wait.count(), 0)));
+        try {
+            for (int i = 0; i < n; ++i) {
+                const int fd = events[static_cast<std::size_t>(i)].data.fd;
+                if (fd == wake_.get()) {
+                    return;
+                }
+                executor_.post([this, fd] {
+                    std::function<void()> job;
+                    {
+                        const std::lock_guard lock(mutex_);
+                        const auto found = jobs_.find(fd);
+                        if (found == jobs_.end()) {
+                            return;
+                        }
+                        job = found->second;
+                    }
+                    job();
+                    const std::lock_guard lock(mutex_);
+                    if (jobs_.contains(fd)) {
+                        arm(fd, EPOLL_CTL_MOD);
+                    }
+                });
+            }
+            if (std::chrono::steady_clock::now() >= next_tick) {
+                next_tick = std::chrono::steady_clock::now() + period_;
+                if (!tick_waits_.exchange(true)) {
+                    executor_.post([this] {
+                        tick_waits_.store(false);
+                        tick_();
+                    });
+                }
+            }
+        } catch (const Error& error) {
+            log_error("control loop: {}", error.what());
+        }
+    }
+}
+
+}  // namespace pollcore

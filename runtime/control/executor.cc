@@ -1,0 +1,53 @@
+#include "control/executor.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include "control/eal.hpp"
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+
+Executor::Executor(const std::string& name, const std::vector<int>& cpus)
+    : thread_([this, name, cpus] {
+          become_helper(name, cpus);
+          loop();
+      }) {}
+
+Executor::~Executor() {
+    {
+        const std::lock_guard lock(mutex_);
+        ending_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+}
+
+void Executor::post(std::function<void()> job) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (jobs_.size() >= kJobsMax) {
+            throw Error(EAGAIN, fmt::format("the control thread has {} jobs waiting", kJobsMax));
+        }
+        jobs_.push_back(std::move(job));
+    }
+    changed_.notify_one();
+}
+
+void Executor::loop() noexcept {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+        if (jobs_.empty()) {
+            return;
+        }
+        const std::function<void()> job = std::move(jobs_.front());
+        jobs_.pop_front();
+        lock.unlock();
+        job();
+        lock.lock();
+    }
+}
+
+}  // namespace pollcore

@@ -1,0 +1,276 @@
+// Queue pairs: making them, connecting by exchanged information, and the sequence that ends them (H1).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "connect/gid.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+namespace {
+
+// Unsignaled work is signaled at least this often, so that places come back before a queue is full.
+constexpr std::uint32_t kSignalIntervalMax = 64;
+
+// A drain that starts after the deadline still gets the time that a healthy device needs.
+constexpr std::chrono::milliseconds kDrainAtLeast{20};
+
+std::uint32_t random_psn() {
+    static std::random_device device;
+    return device() & 0xffffff;
+}
+
+}  // namespace
+
+QueuePair RuntimeState::create_queue_pair(const QueuePairOptions& options) {
+    QueuePair qp;
+    qp.handle_ = executor_->run([&] { return create_qp_here(options); });
+    qp.runtime_ = shared_from_this();
+    return qp;
+}
+
+std::uint16_t RuntimeState::free_qp_index() const {
+    // Round robin: an index rests as long as it can before it is used again.
+    for (std::size_t i = 0; i < qps_.size(); ++i) {
+        const std::size_t index = (next_qp_index_ + i) % qps_.size();
+        if (qps_[index] == nullptr) {
+            return static_cast<std::uint16_t>(index);
+        }
+    }
+    throw Error(ENOSPC, fmt::format("all {} queue pairs of runtime.qps_max are in use", qps_.size()));
+}
+
+QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
+    DeviceSlot& device = device_slot(options.device);
+    if (options.shares.empty()) {
+        throw Error(EINVAL, "a queue pair needs at least one session that posts to it");
+    }
+    if (options.sges_max > kSgesMax || options.inline_max > kInlineMax || options.recv_depth > kQueueDepthMax) {
+        throw Error(EINVAL, fmt::format("sges_max = {}, inline_max = {}, recv_depth = {}: accepted is up to {}, {} and {}",
+                                        options.sges_max, options.inline_max, options.recv_depth, kSgesMax, kInlineMax,
+                                        kQueueDepthMax));
+    }
+    auto slot = std::make_unique<QpSlot>();
+    slot->end = std::make_unique<WorkerQp>();
+    WorkerQp& end = *slot->end;
+    std::uint32_t send_depth = 0;
+    for (std::size_t i = 0; i < options.shares.size(); ++i) {
+        const QpShare& share = options.shares[i];
+        if (share.session == nullptr || !share.session->valid()) {
+            throw Error(EINVAL, "a queue pair's share names no open session");
+        }
+        const SessionSlot& session = session_slot(share.session->id());
+        if (i == 0) {
+            slot->worker = session.worker;
+        } else if (session.worker != slot->worker) {
+            throw Error(EINVAL, fmt::format("the sessions of a queue pair belong to one worker; these are of \"{}\" and \"{}\"",
+                                            workers_[slot->worker]->config.name, workers_[session.worker]->config.name));
+        }
+        const auto same = [&](const ShareOptions& other) { return other.session == session.index; };
+        if (std::any_of(end.shares.begin(), end.shares.end(), same)) {
+            throw Error(EINVAL, "a session stands twice in the shares of a queue pair");
+        }
+        send_depth += share.send_depth;
+        end.shares.push_back({session.index, share.send_depth, i == 0 ? options.recv_depth : 0});
+    }
+    if (send_depth > kQueueDepthMax) {
+        throw Error(EINVAL, fmt::format("the shares add up to a send queue of {}; accepted is up to {}", send_depth,
+                                        kQueueDepthMax));
+    }
+    WorkerSlot& worker = *workers_[slot->worker];
+    const std::uint16_t index = free_qp_index();
+    const auto next_generation = static_cast<std::uint16_t>(qp_generations_[index] + 1);
+    slot->handle = {index, next_generation == 0 ? std::uint16_t{1} : next_generation};
+    slot->device = device.index;
+    slot->pd = pd_of(device, options.pd);
+    slot->psn = random_psn();
+    slot->remote_access = options.remote_access;
+    slot->send_entries = send_depth + kMarkersPerQp;
+    slot->recv_entries = options.recv_depth;
+
+    const std::uint32_t both = slot->send_entries + slot->recv_entries;
+    slot->send_cq = choose_cq(worker, device, options.separate_cqs ? slot->send_entries : both, std::nullopt);
+    slot->recv_cq =
+        options.separate_cqs ? choose_cq(worker, device, slot->recv_entries, slot->send_cq) : slot->send_cq;
+
+    QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
+                   .domain = device.domains.at(slot->worker).get(),
+                   .send_cq = worker.cqs[slot->send_cq]->cq.get(),
+                   .recv_cq = worker.cqs[slot->recv_cq]->cq.get(),
+                   .cap = {.max_send_wr = slot->send_entries,
+                           .max_recv_wr = std::max(slot->recv_entries, 1u),
+                           .max_send_sge = std::max(options.sges_max, 1u),
+                           .max_recv_sge = std::max(options.sges_max, 1u),
+                           .max_inline_data = options.inline_max}};
+    // Creating touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
+    slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
+    Transition init = to_init(device.device->port(), access_flags(options.remote_access));
+    device.device->modify(slot->qp.get(), init.attr, init.mask);
+
+    end.qp = slot->qp.get();
+    end.handle = slot->handle;
+    end.signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax);
+    end.sends = InFlightTable(slot->send_entries, std::max(options.sges_max, 1u));
+    end.recvs = InFlightTable(std::max(slot->recv_entries, 1u), std::max(options.sges_max, 1u));
+    end.send_cq = slot->send_cq;
+    end.recv_cq = slot->recv_cq;
+    end.sges_max = static_cast<std::uint8_t>(std::max(options.sges_max, 1u));
+    end.inline_max = static_cast<std::uint16_t>(options.inline_max);
+    worker.proxy->add_qp(end);
+
+    worker.cqs[slot->send_cq]->reserved += slot->send_entries;
+    worker.cqs[slot->recv_cq]->reserved += slot->recv_entries;
+    qp_generations_[index] = slot->handle.generation;
+    next_qp_index_ = static_cast<std::uint16_t>(index + 1);
+    const QpHandle handle = slot->handle;
+    qps_[index] = std::move(slot);
+    return handle;
+}
+
+// A CQ with room for everything that may be outstanding; when all are full the worker opens another.
+std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
+                                      std::optional<std::uint32_t> other_than) {
+    if (entries > worker.config.cq_depth) {
+        throw Error(EINVAL, fmt::format("the queue pair may have {} work requests outstanding on one CQ, and worker "
+                                        "\"{}\" opens CQs of cq_depth = {}; raise cq_depth or ask for less",
+                                        entries, worker.config.name, worker.config.cq_depth));
+    }
+    for (std::uint32_t i = 0; i < worker.cqs.size(); ++i) {
+        const CqSlot* cq = worker.cqs[i].get();
+        if (cq != nullptr && cq->device == device.index && i != other_than &&
+            cq->capacity - cq->reserved >= entries) {
+            return i;
+        }
+    }
+    auto slot = std::make_unique<CqSlot>();
+    slot->device = device.index;
+    slot->capacity = worker.config.cq_depth;
+    slot->cq = UniqueCq(device.device->create_cq({.cqe = worker.config.cq_depth,
+                                                  .domain = device.domains.at(worker_index(worker)).get()}),
+                        {device.device.get()});
+    slot->worker_cq.cq = slot->cq.get();
+    const auto empty = std::find(worker.cqs.begin(), worker.cqs.end(), nullptr);
+    const auto index = static_cast<std::uint32_t>(empty - worker.cqs.begin());
+    if (empty == worker.cqs.end()) {
+        worker.cqs.emplace_back();
+    }
+    worker.proxy->add_cq(index, slot->worker_cq);
+    worker.cqs[index] = std::move(slot);
+    return index;
+}
+
+std::uint32_t RuntimeState::worker_index(const WorkerSlot& worker) const {
+    return static_cast<std::uint32_t>(
+        std::find_if(workers_.begin(), workers_.end(), [&](const auto& w) { return w.get() == &worker; }) -
+        workers_.begin());
+}
+
+// ---- State changes ----
+
+void RuntimeState::modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause) {
+    workers_[qp.worker]->proxy->while_parked(qp.handle, qp.state, after, cause, [&] {
+        devices_[qp.device]->device->modify(qp.qp.get(), attr, mask);
+    });
+    qp.state = after;
+}
+
+QpInfo RuntimeState::info(QpHandle handle) {
+    return executor_->run([&] {
+        const QpSlot& qp = qp_slot(handle);
+        DeviceSlot& device = *devices_[qp.device];
+        const ibv_port_attr port = device.device->query_port();
+        const GidEntry gid = choose_gid(*device.device, device.config.gid);
+        QpInfo info;
+        std::copy(std::begin(gid.gid.raw), std::end(gid.gid.raw), info.gid.begin());
+        info.qp_num = qp.qp->qp_num;
+        info.psn = qp.psn;
+        info.lid = port.lid;
+        info.mtu = mtu_to_bytes(port.active_mtu);
+        return info;
+    });
+}
+
+void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
+    executor_->run([&] {
+        QpSlot& qp = qp_slot(handle);
+        if (qp.state != QpState::init || qp.moved) {
+            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
+        }
+        DeviceSlot& device = *devices_[qp.device];
+        const ibv_port_attr port = device.device->query_port();
+        const GidEntry gid = choose_gid(*device.device, device.config.gid);
+        PathAttributes within = path;
+        const auto most = static_cast<std::uint8_t>(std::min(device.device->limits().rd_atomic_max, 255u));
+        within.max_rd_atomic = std::min(path.max_rd_atomic, most);
+        within.max_dest_rd_atomic = std::min(path.max_dest_rd_atomic, most);
+        qp.moved = true;
+        Transition rtr = to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu);
+        modify_here(qp, rtr.attr, rtr.mask, QpState::init);
+        Transition rts = to_rts(qp.psn, within);
+        modify_here(qp, rts.attr, rts.mask, QpState::ready);
+    });
+}
+
+std::uint32_t RuntimeState::qp_num(QpHandle handle) {
+    return executor_->run([&] { return qp_slot(handle).qp->qp_num; });
+}
+
+bool RuntimeState::disconnected(QpHandle handle) {
+    return executor_->run([&] { return qp_slot(handle).disconnected; });
+}
+
+// ---- The end ----
+
+bool RuntimeState::close_queue_pair(QpHandle handle) {
+    return executor_->run([&] {
+        if (!running_.load() || handle.index >= qps_.size() || qps_[handle.index] == nullptr ||
+            qps_[handle.index]->handle != handle) {
+            return true;  // closed with its session or the runtime
+        }
+        return close_qp_here(handle, std::chrono::steady_clock::now() + config.drain_timeout);
+    });
+}
+
+bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
+    QpSlot& qp = *qps_[handle.index];
+    forget_connection_here(qp);
+    try {
+        Transition error = to_state(IBV_QPS_ERR);
+        modify_here(qp, error.attr, error.mask, QpState::error, Status::qp_closed);
+    } catch (const Error& error) {
+        log_warning("queue pair {}: {}; it is destroyed as it is", qp.qp->qp_num, error.what());
+    }
+    const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                   deadline - std::chrono::steady_clock::now()),
+                               kDrainAtLeast);
+    const bool drained =
+        workers_[qp.worker]->proxy->retire(handle, cycles_now() + cycles_from(left), left);
+    if (!drained) {
+        log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completes it",
+                    qp.qp->qp_num, devices_[qp.device]->config.name, left.count());
+    }
+    destroy_qp_here(qp);
+    return drained;
+}
+
+void RuntimeState::destroy_qp_here(QpSlot& qp) {
+    WorkerSlot& worker = *workers_[qp.worker];
+    worker.proxy->park(qp.handle);
+    const int error = devices_[qp.device]->device->destroy(qp.qp.get());
+    if (error != 0) {
+        // Not destroyed, so its buffers may still be written: nothing may be completed in its name (H2).
+        worker.proxy->unpark(qp.handle, QpState::error);
+        throw Error(error, fmt::format("device \"{}\" does not destroy queue pair {}",
+                                       devices_[qp.device]->config.name, qp.qp->qp_num));
+    }
+    (void)qp.qp.release();
+    worker.proxy->forget(qp.handle);
+    worker.cqs[qp.send_cq]->reserved -= qp.send_entries;
+    worker.cqs[qp.recv_cq]->reserved -= qp.recv_entries;
+    qps_[qp.handle.index].reset();
+}
+
+}  // namespace pollcore

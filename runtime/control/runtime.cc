@@ -1,0 +1,153 @@
+// The objects of include/pollcore/runtime.hpp: each call goes to RuntimeState.
+#include "pollcore/runtime.hpp"
+
+#include "base/log.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+namespace {
+
+RuntimeState& alive(const std::shared_ptr<RuntimeState>& runtime, const char* what) {
+    if (runtime == nullptr) {
+        throw Error(EINVAL, std::string(what) + " names nothing: default-constructed, moved from or closed");
+    }
+    return *runtime;
+}
+
+}  // namespace
+
+// ---- QueuePair ----
+
+QueuePair::~QueuePair() {
+    try {
+        close();
+    } catch (const std::exception& error) {
+        log_error("closing a queue pair: {}", error.what());
+    }
+}
+
+QueuePair::QueuePair(QueuePair&& other) noexcept { *this = std::move(other); }
+
+QueuePair& QueuePair::operator=(QueuePair&& other) noexcept {
+    std::swap(runtime_, other.runtime_);
+    std::swap(handle_, other.handle_);
+    return *this;
+}
+
+std::vector<std::byte> QueuePair::connect(const std::string& address, const ConnectOptions& options) {
+    return alive(runtime_, "this queue pair").connect(handle_, address, options);
+}
+QpInfo QueuePair::info() const { return alive(runtime_, "this queue pair").info(handle_); }
+void QueuePair::connect(const QpInfo& peer, const PathAttributes& path) {
+    alive(runtime_, "this queue pair").connect(handle_, peer, path);
+}
+void QueuePair::disconnect() { alive(runtime_, "this queue pair").disconnect(handle_); }
+bool QueuePair::disconnected() const { return alive(runtime_, "this queue pair").disconnected(handle_); }
+std::uint32_t QueuePair::qp_num() const { return alive(runtime_, "this queue pair").qp_num(handle_); }
+
+bool QueuePair::close() {
+    if (runtime_ == nullptr) {
+        return true;
+    }
+    const std::shared_ptr<RuntimeState> runtime = std::exchange(runtime_, nullptr);
+    return runtime->close_queue_pair(handle_);
+}
+
+// ---- ConnectionRequest ----
+
+ConnectionRequest::~ConnectionRequest() {
+    if (runtime_ != nullptr) {
+        reject();
+    }
+}
+
+ConnectionRequest::ConnectionRequest(ConnectionRequest&& other) noexcept { *this = std::move(other); }
+
+ConnectionRequest& ConnectionRequest::operator=(ConnectionRequest&& other) noexcept {
+    std::swap(runtime_, other.runtime_);
+    std::swap(connection_, other.connection_);
+    std::swap(device_, other.device_);
+    std::swap(peer_, other.peer_);
+    std::swap(private_data_, other.private_data_);
+    return *this;
+}
+
+void ConnectionRequest::accept(QueuePair& qp, const ConnectOptions& options) {
+    alive(runtime_, "this connection request").accept(device_, connection_, qp.handle(), options);
+    runtime_.reset();
+}
+
+void ConnectionRequest::reject(const std::vector<std::byte>& private_data) {
+    alive(runtime_, "this connection request").reject(device_, connection_, private_data);
+    runtime_.reset();
+}
+
+// ---- Listener ----
+
+Listener::~Listener() {
+    if (runtime_ != nullptr) {
+        runtime_->stop_listening(device_, id_);
+    }
+}
+
+Listener::Listener(Listener&& other) noexcept { *this = std::move(other); }
+
+Listener& Listener::operator=(Listener&& other) noexcept {
+    std::swap(runtime_, other.runtime_);
+    std::swap(id_, other.id_);
+    std::swap(device_, other.device_);
+    std::swap(address_, other.address_);
+    return *this;
+}
+
+std::optional<ConnectionRequest> Listener::next_request(std::chrono::milliseconds timeout) {
+    return alive(runtime_, "this listener").next_request(device_, id_, timeout);
+}
+
+// ---- Runtime ----
+
+Runtime::Runtime(const Config& config) : state_(std::make_shared<RuntimeState>(config)) {}
+
+Runtime::~Runtime() {
+    try {
+        if (state_ != nullptr) {
+            stop();
+        }
+    } catch (const std::exception& error) {
+        log_error("stopping the runtime: {}", error.what());
+    }
+}
+
+bool Runtime::stop() { return alive(state_, "this runtime").stop(); }
+Session Runtime::open_session(const SessionOptions& options) {
+    return alive(state_, "this runtime").open_session(options);
+}
+QueuePair Runtime::create_queue_pair(const QueuePairOptions& options) {
+    return alive(state_, "this runtime").create_queue_pair(options);
+}
+ProtectionDomain Runtime::create_protection_domain(const std::string& device) {
+    return alive(state_, "this runtime").create_protection_domain(device);
+}
+MemoryRegion Runtime::allocate(std::size_t bytes, Access access, const std::string& device, const ProtectionDomain* pd) {
+    return alive(state_, "this runtime").allocate(bytes, access, device, pd);
+}
+MemoryRegion Runtime::register_memory(void* data, std::size_t bytes, Access access, const std::string& device,
+                                      const ProtectionDomain* pd) {
+    return alive(state_, "this runtime").register_memory(data, bytes, access, device, pd);
+}
+Listener Runtime::listen(const std::string& address, const std::string& device) {
+    return alive(state_, "this runtime").listen(address, device);
+}
+const Config& Runtime::config() const noexcept { return state_->config; }
+RuntimeReport Runtime::report() const { return alive(state_, "this runtime").report; }
+std::size_t Runtime::worker_count() const noexcept { return state_->config.workers.size(); }
+const WorkerCounters& Runtime::worker_counters(std::size_t worker) const {
+    return alive(state_, "this runtime").worker(worker).worker->counters();
+}
+const ControlCounters& Runtime::control_counters() const noexcept { return state_->counters; }
+int Runtime::worker_thread_id(std::size_t worker) const {
+    return alive(state_, "this runtime").worker(worker).thread.thread_id();
+}
+Device& Runtime::device(const std::string& name) { return alive(state_, "this runtime").device(name); }
+
+}  // namespace pollcore

@@ -1,0 +1,243 @@
+// Start and stop of a runtime.
+#include "control/runtime_state.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "device/open_device.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace pollcore {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{50};
+
+void cpu_pause() noexcept {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// One loop per policy, so that the one that spins does nothing else.
+void run_worker(Worker& worker, const std::atomic<bool>& stop, IdlePolicy idle) noexcept {
+    switch (idle) {
+        case IdlePolicy::spin:
+            while (!stop.load(std::memory_order_relaxed)) {
+                worker.step(cycles_now());
+            }
+            return;
+        case IdlePolicy::pause:
+            while (!stop.load(std::memory_order_relaxed)) {
+                if (worker.step(cycles_now()) == 0) {
+                    cpu_pause();
+                }
+            }
+            return;
+        case IdlePolicy::yield:
+            while (!stop.load(std::memory_order_relaxed)) {
+                if (worker.step(cycles_now()) == 0) {
+                    sched_yield();
+                }
+            }
+            return;
+    }
+}
+
+std::vector<std::uint32_t> worker_cores(const Config& config) {
+    std::vector<std::uint32_t> cores;
+    for (const WorkerConfig& worker : config.workers) {
+        cores.push_back(worker.core);
+    }
+    return cores;
+}
+
+}  // namespace
+
+RuntimeState::RuntimeState(const Config& wanted) : config(wanted) {
+    validate(config);
+    set_log_level(config.log_level);
+    (void)cycles_per_ns();  // measured now, not in the middle of a drain
+    const std::vector<std::uint32_t> cores = worker_cores(config);
+    const EalState& eal = ensure_eal(config.memory, cores);
+    report.hugepages = eal.hugepages;
+    report.memory = eal.memory;
+    report.eal = eal.ours ? "set up by pollcore" : "set up by the host program";
+    if (!eal.hugepages && config.memory.hugepages == MemoryConfig::Hugepages::prefer) {
+        log_warning("memory is in {}", eal.memory);
+    }
+
+    qps_.resize(config.qps_max);
+    qp_generations_.resize(config.qps_max, 0);
+    const std::vector<int> cpus = helper_cpus(cores);
+    executor_ = std::make_unique<Executor>("pollcore-ctl", cpus);
+    loop_ = std::make_unique<EventLoop>(*executor_, cpus, kTick, [this] { take_worker_reports(); });
+    try {
+        executor_->run([&] {
+            for (const DeviceConfig& device : config.devices) {
+                open_device(device);
+            }
+            for (std::size_t i = 0; i < config.workers.size(); ++i) {
+                start_worker(config.workers[i], static_cast<std::uint32_t>(i));
+            }
+        });
+        running_.store(true);
+    } catch (...) {
+        executor_->run([&] { return stop_here(); });
+        loop_->stop();
+        executor_.reset();
+        throw;
+    }
+}
+
+RuntimeState::~RuntimeState() {
+    if (executor_ != nullptr) {
+        stop();
+        loop_->stop();
+        executor_.reset();
+    }
+    loop_.reset();
+}
+
+void RuntimeState::open_device(const DeviceConfig& device_config) {
+    auto slot = std::make_unique<DeviceSlot>();
+    slot->config = device_config;
+    slot->index = static_cast<std::uint32_t>(devices_.size());
+    slot->device = pollcore::open_device(device_config);
+    slot->connector = make_connector(*slot->device);
+    slot->default_pd = next_pd_++;
+    pds_.emplace(slot->default_pd,
+                 PdSlot{slot->index, UniquePd(slot->device->create_pd(), {slot->device.get()})});
+    DeviceSlot& device = *slot;
+    devices_.push_back(std::move(slot));
+    loop_->watch(device.device->async_fd(), [this, &device] { take_async_events(device); });
+    loop_->watch(device.connector->fd(), [this, &device] { take_connect_events(device); });
+
+    const DeviceLimits& limits = device.device->limits();
+    report.devices.push_back({.name = device_config.name,
+                              .description = device.device->describe(),
+                              .inline_max = limits.inline_max,
+                              .qp_depth_max = limits.qp_depth_max,
+                              .cqes_max = limits.cqes_max,
+                              .sges_max = limits.sges_max});
+}
+
+void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t index) {
+    auto slot = std::make_unique<WorkerSlot>();
+    slot->config = worker_config;
+    slot->worker = std::make_unique<Worker>(WorkerOptions{.submit_burst = worker_config.submit_burst,
+                                                          .complete_burst = worker_config.complete_burst,
+                                                          .qp_burst = worker_config.qp_burst,
+                                                          .qps_max = config.qps_max});
+    slot->proxy = std::make_unique<WorkerProxy>(*slot->worker, worker_config.name, counters, [] {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    });
+    for (const auto& device : devices_) {
+        device->domains.emplace(index, device->device->create_thread_domain());
+    }
+    WorkerSlot& worker = *slot;
+    workers_.push_back(std::move(slot));
+    worker.thread.start(worker_config.core,
+                        [&worker] { run_worker(*worker.worker, worker.stop, worker.config.idle); });
+}
+
+bool RuntimeState::stop() {
+    return executor_->run([&] { return stop_here(); });
+}
+
+bool RuntimeState::stop_here() {
+    running_.store(false);
+    const auto deadline = std::chrono::steady_clock::now() + config.drain_timeout;
+    bool whole = true;
+    for (std::size_t i = 0; i < qps_.size(); ++i) {
+        if (qps_[i] != nullptr) {
+            whole = close_qp_here(qps_[i]->handle, deadline) && whole;
+        }
+    }
+    for (auto& [id, session] : sessions_) {
+        whole = close_session_here(id, deadline) && whole;
+    }
+    for (const auto& worker : workers_) {
+        worker->stop.store(true, std::memory_order_relaxed);
+    }
+    for (const auto& worker : workers_) {
+        worker->thread.join();
+        worker->cqs.clear();
+    }
+    for (const auto& device : devices_) {
+        if (device->connector != nullptr) {
+            loop_->forget(device->connector->fd());
+            loop_->forget(device->device->async_fd());
+            device->connector.reset();
+        }
+    }
+    for (auto& [id, region] : regions_) {
+        region.mr.reset();  // the memory stays until its MemoryRegion goes
+    }
+    pds_.clear();
+    for (const auto& device : devices_) {
+        device->domains.clear();
+        device->device.reset();
+    }
+    {
+        const std::lock_guard lock(waiting_mutex_);
+        attempts_.clear();
+        requests_.clear();
+    }
+    waiting_.notify_all();
+    return whole;
+}
+
+void RuntimeState::require_running() const {
+    if (!running_.load()) {
+        throw Error(ESHUTDOWN, "the runtime is stopped");
+    }
+}
+
+DeviceSlot& RuntimeState::device_slot(const std::string& name) {
+    require_running();
+    if (name.empty() && devices_.size() == 1) {
+        return *devices_.front();
+    }
+    const auto found = std::find_if(devices_.begin(), devices_.end(),
+                                    [&](const auto& device) { return device->config.name == name; });
+    if (found != devices_.end()) {
+        return **found;
+    }
+    std::vector<std::string> names;
+    for (const auto& device : devices_) {
+        names.push_back(device->config.name);
+    }
+    throw Error(ENODEV, name.empty() ? fmt::format("which device? The configuration has: {}", fmt::join(names, ", "))
+                                     : fmt::format("no device \"{}\" in the configuration, which has: {}", name,
+                                                   fmt::join(names, ", ")));
+}
+
+QpSlot& RuntimeState::qp_slot(QpHandle handle) {
+    require_running();
+    if (handle.index < qps_.size() && qps_[handle.index] != nullptr && qps_[handle.index]->handle == handle) {
+        return *qps_[handle.index];
+    }
+    throw Error(EINVAL, fmt::format("queue pair {}.{} was closed", handle.index, handle.generation));
+}
+
+WorkerSlot& RuntimeState::worker(std::size_t index) {
+    if (index >= workers_.size()) {
+        throw Error(EINVAL, fmt::format("worker {}: there are {}", index, workers_.size()));
+    }
+    return *workers_[index];
+}
+
+Device& RuntimeState::device(const std::string& name) {
+    return *executor_->run([&] { return device_slot(name).device.get(); });
+}
+
+}  // namespace pollcore

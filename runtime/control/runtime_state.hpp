@@ -1,0 +1,219 @@
+// The inside of a Runtime: everything that the control thread owns.
+//
+//   runtime_state.cc  start and stop               queue_pairs.cc  making, connecting by information, closing
+//   sessions.cc       opening and closing          connections.cc  listeners, rdma_cm or names, their events
+//   memory.cc         domains, regions             events.cc       what devices and workers say unasked
+//
+// Thread safety: public functions come from any thread and do their work on the control thread (executor_);
+// functions named *_here run on it. What application threads wait for is guarded by waiting_mutex_.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "connect/connector.hpp"
+#include "connect/transitions.hpp"
+#include "control/eal.hpp"
+#include "control/event_loop.hpp"
+#include "control/executor.hpp"
+#include "device/device.hpp"
+#include "pollcore/runtime.hpp"
+#include "worker/worker.hpp"
+#include "worker/worker_proxy.hpp"
+
+namespace pollcore {
+
+struct DeviceSlot {
+    DeviceConfig config;
+    std::uint32_t index = 0;
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Connector> connector;
+    std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;  // by worker
+    std::uint32_t default_pd = 0;
+};
+
+struct PdSlot {
+    std::uint32_t device = 0;
+    UniquePd pd;
+};
+
+struct RegionSlot {
+    HostMemory memory;  // empty when the program's own
+    UniqueMr mr;        // ends before the memory does
+    std::uint32_t pd = 0;
+};
+
+// A CQ of one worker on one device, with the entries that its QPs have reserved (I3).
+struct CqSlot {
+    std::uint32_t device = 0;
+    std::uint32_t capacity = 0;
+    std::uint32_t reserved = 0;
+    UniqueCq cq;
+    WorkerCq worker_cq;
+};
+
+struct SessionSlot {
+    std::uint32_t id = 0;
+    std::uint32_t worker = 0;
+    std::uint32_t index = 0;  // at the worker
+    SessionLayout layout;
+    HostMemory block;
+    std::unique_ptr<WorkerSession> end;  // null once detached
+};
+
+struct WorkerSlot {
+    WorkerConfig config;
+    std::unique_ptr<Worker> worker;
+    std::unique_ptr<WorkerProxy> proxy;
+    std::vector<std::unique_ptr<CqSlot>> cqs;       // by index at the worker
+    std::vector<std::uint32_t> sessions;            // id by index at the worker; 0 is free
+    std::atomic<bool> stop{false};
+    CoreThread thread;
+};
+
+struct QpSlot {
+    QpHandle handle;
+    std::uint32_t device = 0;
+    std::uint32_t worker = 0;
+    std::uint32_t pd = 0;
+    std::uint32_t psn = 0;
+    RemoteAccess remote_access;
+    QpState state = QpState::init;
+    bool moved = false;  // beyond INIT, so that a failed connection leaves it unusable
+    std::uint32_t send_cq = 0;
+    std::uint32_t recv_cq = 0;
+    std::uint32_t send_entries = 0;  // reserved in the CQs
+    std::uint32_t recv_entries = 0;
+    UniqueQp qp;
+    std::unique_ptr<WorkerQp> end;
+    ConnectionId connection = 0;
+    bool disconnected = false;
+};
+
+class RuntimeState final : public SessionHost, public std::enable_shared_from_this<RuntimeState> {
+public:
+    explicit RuntimeState(const Config& config);
+    ~RuntimeState() override;
+
+    bool stop();
+
+    Session open_session(const SessionOptions& options);
+    void close_session(std::uint32_t session_id) noexcept override;
+    void release_session(std::uint32_t session_id) noexcept override;
+
+    QueuePair create_queue_pair(const QueuePairOptions& options);
+    bool close_queue_pair(QpHandle handle);
+    QpInfo info(QpHandle handle);
+    void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
+    std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options);
+    void disconnect(QpHandle handle);
+    bool disconnected(QpHandle handle);
+    std::uint32_t qp_num(QpHandle handle);
+
+    Listener listen(const std::string& address, const std::string& device);
+    void stop_listening(std::uint32_t device, ListenerId listener) noexcept;
+    std::optional<ConnectionRequest> next_request(std::uint32_t device, ListenerId listener,
+                                                  std::chrono::milliseconds timeout);
+    void accept(std::uint32_t device, ConnectionId request, QpHandle handle, const ConnectOptions& options);
+    void reject(std::uint32_t device, ConnectionId request, const std::vector<std::byte>& private_data) noexcept;
+
+    ProtectionDomain create_protection_domain(const std::string& device);
+    void release_protection_domain(std::uint32_t id) noexcept;
+    MemoryRegion allocate(std::size_t bytes, Access access, const std::string& device, const ProtectionDomain* pd);
+    MemoryRegion register_memory(void* data, std::size_t bytes, Access access, const std::string& device,
+                                 const ProtectionDomain* pd);
+    void deregister(std::uint64_t id);
+
+    const Config config;
+    ControlCounters counters;
+    RuntimeReport report;
+    [[nodiscard]] WorkerSlot& worker(std::size_t index);
+    [[nodiscard]] Device& device(const std::string& name);
+
+private:
+    // How a connection attempt of some thread ended; that thread waits for `done`.
+    struct Attempt {
+        bool done = false;
+        ConnectEvent event;
+    };
+    using ListenerKey = std::pair<std::uint32_t, ListenerId>;
+    using ConnectionKey = std::pair<std::uint32_t, ConnectionId>;
+
+    // runtime_state.cc
+    void open_device(const DeviceConfig& config);
+    void start_worker(const WorkerConfig& config, std::uint32_t index);
+    void require_running() const;
+    bool stop_here();
+
+    [[nodiscard]] DeviceSlot& device_slot(const std::string& name);
+    [[nodiscard]] QpSlot& qp_slot(QpHandle handle);
+
+    // sessions.cc
+    [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
+    bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline);
+    [[nodiscard]] SessionSlot& session_slot(std::uint32_t id);
+
+    // queue_pairs.cc
+    QpHandle create_qp_here(const QueuePairOptions& options);
+    [[nodiscard]] std::uint32_t choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
+                                          std::optional<std::uint32_t> other_than);
+    [[nodiscard]] std::uint16_t free_qp_index() const;
+    void modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause = Status::success);
+    bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
+    void destroy_qp_here(QpSlot& qp);
+
+    // connections.cc
+    [[nodiscard]] ConnectingQp connecting(QpSlot& qp);
+    void take_connect_events(DeviceSlot& device);
+    void on_connect_event(DeviceSlot& device, ConnectEvent event);
+    std::vector<std::byte> await_connection(std::uint32_t device, ConnectionId connection, QpHandle handle,
+                                            const ConnectOptions& options, const std::string& what);
+    [[nodiscard]] QpSlot* qp_of_connection(std::uint32_t device, ConnectionId connection) noexcept;
+    void fail_connection_here(QpSlot& qp) noexcept;
+    void forget_connection_here(QpSlot& qp) noexcept;
+
+    // events.cc
+    void take_async_events(DeviceSlot& device);
+    void take_worker_reports();
+    void fail_qp(const ibv_qp* qp, const char* event);
+    void replace_cq(WorkerSlot& worker, std::uint32_t index);
+    [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
+
+    // memory.cc
+    [[nodiscard]] std::uint32_t pd_of(DeviceSlot& device, const ProtectionDomain* pd) const;
+    MemoryRegion add_region(HostMemory memory, void* data, std::size_t bytes, Access access,
+                            const std::string& device, const ProtectionDomain* pd);
+
+    // Destroyed in reverse: threads first, then what they used.
+    std::atomic<bool> running_{false};
+    std::vector<std::unique_ptr<DeviceSlot>> devices_;
+    std::map<std::uint32_t, PdSlot> pds_;
+    std::map<std::uint64_t, RegionSlot> regions_;
+    std::vector<std::unique_ptr<WorkerSlot>> workers_;
+    std::map<std::uint32_t, SessionSlot> sessions_;
+    std::vector<std::unique_ptr<QpSlot>> qps_;  // by index
+    std::vector<std::uint16_t> qp_generations_;
+    std::uint16_t next_qp_index_ = 0;
+    std::uint32_t next_session_ = 1;
+    std::uint32_t next_pd_ = 1;
+    std::uint64_t next_region_ = 1;
+
+    std::mutex waiting_mutex_;
+    std::condition_variable waiting_;
+    std::map<ConnectionKey, Attempt> attempts_;
+    std::map<ListenerKey, std::deque<ConnectEvent>> requests_;
+
+    // Ended by the destructor in the order that their comments ask for.
+    std::unique_ptr<Executor> executor_;
+    std::unique_ptr<EventLoop> loop_;
+};
+
+}  // namespace pollcore

@@ -1,0 +1,125 @@
+// Opening and closing sessions.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/log.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+namespace {
+
+void require_ring_size(const char* what, std::uint32_t slots) {
+    if (!std::has_single_bit(slots) || slots > kRingSlotsMax) {
+        throw Error(EINVAL, fmt::format("{} = {}: accepted is a power of two from 1 to {}", what, slots, kRingSlotsMax));
+    }
+}
+
+}  // namespace
+
+std::uint32_t RuntimeState::choose_worker(const std::string& name) const {
+    if (name.empty()) {
+        const auto sessions = [](const auto& worker) {
+            return std::count_if(worker->sessions.begin(), worker->sessions.end(), [](auto id) { return id != 0; });
+        };
+        const auto least = std::min_element(workers_.begin(), workers_.end(), [&](const auto& a, const auto& b) {
+            return sessions(a) < sessions(b);
+        });
+        return static_cast<std::uint32_t>(least - workers_.begin());
+    }
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+        if (workers_[i]->config.name == name) {
+            return static_cast<std::uint32_t>(i);
+        }
+    }
+    throw Error(EINVAL, fmt::format("no worker \"{}\" in the configuration", name));
+}
+
+Session RuntimeState::open_session(const SessionOptions& options) {
+    require_ring_size("submission_slots", options.submission_slots);
+    require_ring_size("completion_slots", options.completion_slots);
+    return executor_->run([&] {
+        require_running();
+        const std::uint32_t worker_index = choose_worker(options.worker);
+        WorkerSlot& worker = *workers_[worker_index];
+        const auto free = std::find(worker.sessions.begin(), worker.sessions.end(), 0u);
+        const auto index = static_cast<std::uint32_t>(free - worker.sessions.begin());
+        if (index >= kSessionsPerWorkerMax) {
+            throw Error(ENOSPC, fmt::format("worker \"{}\" has {} sessions, the most one serves", worker.config.name,
+                                            kSessionsPerWorkerMax));
+        }
+        SessionSlot slot;
+        slot.id = next_session_++;
+        slot.worker = worker_index;
+        slot.index = index;
+        slot.layout = {config.qps_max, options.submission_slots, options.completion_slots};
+        slot.block = HostMemory(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
+        format_session(slot.block.data(), slot.layout);
+        slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout);
+        worker.proxy->add_session(index, *slot.end);
+        if (free == worker.sessions.end()) {
+            worker.sessions.push_back(slot.id);
+        } else {
+            *free = slot.id;
+        }
+        Session session(shared_from_this(), slot.id, worker_index, slot.block.data(), slot.layout);
+        sessions_.emplace(slot.id, std::move(slot));
+        return session;
+    });
+}
+
+SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end() || found->second.end == nullptr) {
+        throw Error(EINVAL, "the session is closed");
+    }
+    return found->second;
+}
+
+bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline) {
+    const auto found = sessions_.find(session_id);
+    if (found == sessions_.end() || found->second.end == nullptr) {
+        return true;
+    }
+    SessionSlot& session = found->second;
+    bool whole = true;
+    for (std::size_t i = 0; i < qps_.size(); ++i) {
+        if (qps_[i] != nullptr && qps_[i]->worker == session.worker && qps_[i]->end != nullptr &&
+            std::any_of(qps_[i]->end->shares.begin(), qps_[i]->end->shares.end(),
+                        [&](const ShareOptions& share) { return share.session == session.index; })) {
+            whole = close_qp_here(qps_[i]->handle, deadline) && whole;
+        }
+    }
+    WorkerSlot& worker = *workers_[session.worker];
+    worker.proxy->remove_session(session.index);
+    worker.sessions[session.index] = 0;
+    session.end.reset();
+    return whole;
+}
+
+void RuntimeState::close_session(std::uint32_t session_id) noexcept {
+    try {
+        executor_->run([&] {
+            return close_session_here(session_id, std::chrono::steady_clock::now() + config.drain_timeout);
+        });
+    } catch (const std::exception& error) {
+        log_error("closing session {}: {}", session_id, error.what());
+    }
+}
+
+void RuntimeState::release_session(std::uint32_t session_id) noexcept {
+    try {
+        executor_->run([&] {
+            const auto found = sessions_.find(session_id);
+            // A worker that did not let go of the session may still write its rings; then the memory stays.
+            if (found != sessions_.end() && found->second.end == nullptr) {
+                sessions_.erase(found);
+            }
+        });
+    } catch (const std::exception& error) {
+        log_error("releasing session {}: {}", session_id, error.what());
+    }
+}
+
+}  // namespace pollcore
