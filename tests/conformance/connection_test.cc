@@ -1,0 +1,149 @@
+// Connections by address: rdma_cm on a verbs device, names on a software device.
+#include <future>
+
+#include "fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+std::vector<std::byte> bytes(const std::string& text) {
+    const auto* data = reinterpret_cast<const std::byte*>(text.data());
+    return {data, data + text.size()};
+}
+
+class Connections : public Conformance {
+protected:
+    /// Runs `answer` with the next request while this thread connects QP a.
+    template <class F>
+    std::vector<std::byte> connect_while(Listener& listener, const ConnectOptions& options, F&& answer) {
+        std::future<void> answered = std::async(std::launch::async, [&] {
+            std::optional<ConnectionRequest> request = listener.next_request(kPatience);
+            ASSERT_TRUE(request.has_value());
+            answer(*request);
+        });
+        try {
+            std::vector<std::byte> reply = a.connect(listener.address(), options);
+            answered.get();
+            return reply;
+        } catch (...) {
+            answered.get();
+            throw;
+        }
+    }
+};
+
+TEST_F(Connections, CarryPrivateDataBothWaysAndThenMessages) {
+    a = runtime.create_queue_pair(shape());
+    b = runtime.create_queue_pair(shape());
+    Listener listener = runtime.listen(listen_address());
+    submit(recv(1, 64));  // before the peer can send (H13)
+    const auto reply = connect_while(listener, {.private_data = bytes("from the caller")}, [&](ConnectionRequest& request) {
+        EXPECT_EQ(request.private_data(), bytes("from the caller"));
+        EXPECT_FALSE(request.peer().empty());
+        request.accept(b, {.private_data = bytes("from the listener")});
+    });
+    EXPECT_EQ(reply, bytes("from the listener"));
+    submit(send(2, 32));
+    for (const Completion& completion : await(2)) {
+        EXPECT_EQ(completion.status, Status::success);
+    }
+    EXPECT_EQ(std::memcmp(local.data(), remote.data(), 32), 0);
+}
+
+TEST_F(Connections, AnEmptyPrivateDataArrivesEmpty) {
+    a = runtime.create_queue_pair(shape());
+    b = runtime.create_queue_pair(shape());
+    Listener listener = runtime.listen(listen_address());
+    const auto reply = connect_while(listener, {}, [&](ConnectionRequest& request) {
+        EXPECT_TRUE(request.private_data().empty());
+        request.accept(b);
+    });
+    EXPECT_TRUE(reply.empty());
+}
+
+TEST_F(Connections, ARejectedOneSaysSoAndMayTryAgain) {
+    a = runtime.create_queue_pair(shape());
+    b = runtime.create_queue_pair(shape());
+    Listener listener = runtime.listen(listen_address());
+    try {
+        connect_while(listener, {}, [&](ConnectionRequest& request) { request.reject(bytes("no")); });
+        FAIL() << "was accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), std::errc::connection_refused) << error.what();
+    }
+    connect_while(listener, {}, [&](ConnectionRequest& request) { request.accept(b); });
+    EXPECT_EQ(session.state(a.handle()), QpState::ready);
+}
+
+TEST_F(Connections, WithoutAListenerAreRefused) {
+    a = runtime.create_queue_pair(shape());
+    std::string address;
+    {
+        Listener listener = runtime.listen(listen_address());
+        address = listener.address();
+    }
+    EXPECT_THROW(a.connect(address), Error);
+    EXPECT_EQ(session.state(a.handle()), QpState::init);
+}
+
+TEST_F(Connections, AnAddressIsTakenOnlyOnce) {
+    Listener listener = runtime.listen(listen_address());
+    EXPECT_THROW((void)runtime.listen(listener.address()), Error);
+}
+
+TEST_F(Connections, NobodyWhoAnswersEndsInATimeout) {
+    a = runtime.create_queue_pair(shape());
+    Listener listener = runtime.listen(listen_address());
+    try {
+        a.connect(listener.address(), {.timeout = std::chrono::milliseconds(200)});
+        FAIL() << "was established";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), std::errc::timed_out) << error.what();
+    }
+}
+
+TEST_F(Connections, TooMuchPrivateDataIsRefused) {
+    a = runtime.create_queue_pair(shape());
+    EXPECT_THROW(a.connect("10.0.0.1:1", {.private_data = std::vector<std::byte>(kRequestPrivateDataMax + 1)}), Error);
+}
+
+TEST_F(Connections, ADisconnectFlushesBothSides) {
+    a = runtime.create_queue_pair(shape());
+    b = runtime.create_queue_pair(shape());
+    Listener listener = runtime.listen(listen_address());
+    connect_while(listener, {}, [&](ConnectionRequest& request) { request.accept(b); });
+    submit(recv(1, 64));
+    a.disconnect();
+    EXPECT_EQ(await_one().status, Status::wr_flush_err);
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!b.disconnected() && std::chrono::steady_clock::now() < deadline) {
+        sched_yield();
+    }
+    EXPECT_TRUE(a.disconnected());
+    EXPECT_TRUE(b.disconnected());
+    EXPECT_EQ(session.try_submit(rdma(Opcode::rdma_write, 1, 8)), Refusal::qp_in_error);
+    EXPECT_TRUE(a.close());
+    EXPECT_TRUE(b.close());
+}
+
+TEST_F(Connections, ClosingOneSideTellsTheOther) {
+    a = runtime.create_queue_pair(shape());
+    b = runtime.create_queue_pair(shape());
+    Listener listener = runtime.listen(listen_address());
+    connect_while(listener, {}, [&](ConnectionRequest& request) { request.accept(b); });
+    EXPECT_TRUE(a.close());
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!b.disconnected() && std::chrono::steady_clock::now() < deadline) {
+        sched_yield();
+    }
+    EXPECT_TRUE(b.disconnected());
+}
+
+TEST_F(Connections, AConnectedQueuePairIsNotConnectedAgain) {
+    connect_pair();
+    EXPECT_THROW(a.connect(b.info()), Error);
+    EXPECT_THROW(a.connect("10.0.0.1:1"), Error);
+}
+
+}  // namespace
+}  // namespace pollcore::testing

@@ -1,0 +1,214 @@
+// What every conformance test starts from: a runtime on the device under test, sessions, connected QPs.
+//
+// The device comes from the environment, so that the same binary runs on each:
+//   POLLCORE_TEST_DEVICE=soft            the software device (default)
+//   POLLCORE_TEST_DEVICE=verbs:rxe0      a verbs device; POLLCORE_TEST_ADDRESS is an address of its port
+// Where a device's answer differs from the specification's, Deviation names it; tests/conformance/README.md
+// has the table.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "pollcore/runtime.hpp"
+
+namespace pollcore {
+
+inline void PrintTo(Status status, std::ostream* out) { *out << status_name(status); }
+inline void PrintTo(Refusal refusal, std::ostream* out) { *out << refusal_name(refusal); }
+
+namespace testing {
+
+struct TestDevice {
+    bool verbs = false;
+    std::string verbs_name;
+    std::string address;  // verbs: of the device's port
+
+    static const TestDevice& get() {
+        static const TestDevice device = [] {
+            TestDevice d;
+            const char* name = std::getenv("POLLCORE_TEST_DEVICE");
+            const std::string text = name != nullptr ? name : "soft";
+            if (text.starts_with("verbs:")) {
+                d.verbs = true;
+                d.verbs_name = text.substr(6);
+                const char* address = std::getenv("POLLCORE_TEST_ADDRESS");
+                if (address == nullptr) {
+                    ADD_FAILURE() << "POLLCORE_TEST_ADDRESS is not set";
+                    std::exit(2);
+                }
+                d.address = address;
+            } else if (text != "soft") {
+                ADD_FAILURE() << "POLLCORE_TEST_DEVICE=" << text;
+                std::exit(2);
+            }
+            return d;
+        }();
+        return device;
+    }
+};
+
+/// The last CPU that this process may use.
+inline std::uint32_t worker_core() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof(set), &set);
+    std::uint32_t last = 0;
+    for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (CPU_ISSET(cpu, &set)) {
+            last = cpu;
+        }
+    }
+    return last;
+}
+
+inline Config test_config(std::uint32_t workers = 1) {
+    Config config;
+    DeviceConfig device;
+    device.name = "net0";
+    if (TestDevice::get().verbs) {
+        device.kind = DeviceConfig::Kind::verbs;
+        device.verbs_name = TestDevice::get().verbs_name;
+    }
+    config.devices.push_back(device);
+    for (std::uint32_t i = 0; i < workers; ++i) {
+        WorkerConfig worker;
+        worker.name = "w" + std::to_string(i);
+        worker.core = worker_core() - i;
+        worker.idle = IdlePolicy::yield;  // the machine may have fewer cores than threads
+        worker.cq_depth = 1024;
+        config.workers.push_back(worker);
+    }
+    config.qps_max = 256;
+    config.log_level = LogLevel::error;
+    return config;
+}
+
+class Conformance : public ::testing::Test {
+protected:
+    static constexpr std::size_t kBytes = 64 * 1024;
+    // In the guest everything is emulated and shared, so a generous limit; it only bounds a hang.
+    static constexpr std::chrono::seconds kPatience{20};
+
+    explicit Conformance(const Config& config = test_config())
+        : runtime(config),
+          session(runtime.open_session()),
+          local(runtime.allocate(kBytes)),
+          remote(runtime.allocate(kBytes)) {
+        fill(local, 1);
+        fill(remote, 2);
+    }
+
+    static void fill(MemoryRegion& memory, unsigned seed) {
+        for (std::size_t i = 0; i < memory.size(); ++i) {
+            memory.data()[i] = static_cast<std::byte>(i * 31 + (i >> 8) + seed);
+        }
+    }
+
+    [[nodiscard]] QueuePairOptions shape() {
+        QueuePairOptions options;
+        options.shares = {{.session = &session, .send_depth = 64}};
+        options.recv_depth = 64;
+        options.sges_max = 4;
+        options.inline_max = 64;
+        return options;
+    }
+    /// Two QPs on the one device, connected by exchanged information.
+    void connect_pair() { connect_pair(shape(), PathAttributes{}); }
+    void connect_pair(const QueuePairOptions& options, const PathAttributes& path) {
+        a = runtime.create_queue_pair(options);
+        b = runtime.create_queue_pair(options);
+        const QpInfo info_a = a.info();
+        const QpInfo info_b = b.info();
+        a.connect(info_b, path);
+        b.connect(info_a, path);
+    }
+    [[nodiscard]] std::string listen_address() const {
+        return TestDevice::get().verbs ? TestDevice::get().address + ":0" : "conformance";
+    }
+
+    [[nodiscard]] Sge local_sge(std::uint32_t length, std::size_t at = 0) const {
+        return {local.addr() + at, length, local.lkey()};
+    }
+    [[nodiscard]] Sge remote_sge(std::uint32_t length, std::size_t at = 0) const {
+        return {remote.addr() + at, length, remote.lkey()};
+    }
+    /// One-sided, from `local` to `remote`, on QP a.
+    [[nodiscard]] WorkRequest rdma(Opcode opcode, std::uint64_t tag, std::uint32_t length,
+                                   std::uint8_t flags = kSignaled) const {
+        return {.tag = tag,
+                .sge = local_sge(length),
+                .remote_addr = remote.addr(),
+                .rkey = remote.rkey(),
+                .qp = a.handle(),
+                .opcode = opcode,
+                .flags = flags,
+                .num_sge = 1};
+    }
+    [[nodiscard]] WorkRequest send(std::uint64_t tag, std::uint32_t length, std::uint8_t flags = kSignaled) const {
+        return {.tag = tag, .sge = local_sge(length), .qp = a.handle(), .opcode = Opcode::send, .flags = flags, .num_sge = 1};
+    }
+    [[nodiscard]] WorkRequest recv(std::uint64_t tag, std::uint32_t length, std::size_t at = 0) const {
+        return {.tag = tag, .sge = remote_sge(length, at), .qp = b.handle(), .opcode = Opcode::recv, .num_sge = 1};
+    }
+
+    void submit(Session& to, const WorkRequest& request) { ASSERT_EQ(to.try_submit(request), Refusal::none); }
+    void submit(const WorkRequest& request) { submit(session, request); }
+
+    /// Polls until `n` completions are there; fewer when the patience ends, with a failure that says so.
+    std::vector<Completion> await(std::size_t n) { return await(session, n); }
+    std::vector<Completion> await(Session& from, std::size_t n) {
+        std::vector<Completion> all;
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        Completion some[32];
+        while (all.size() < n) {
+            const std::size_t got = from.poll({some, std::min<std::size_t>(32, n - all.size())});
+            all.insert(all.end(), some, some + got);
+            if (got == 0) {
+                if (std::chrono::steady_clock::now() > deadline) {
+                    const SessionFigures figures = from.figures();
+                    ADD_FAILURE() << all.size() << " of " << n << " completions came within "
+                                  << kPatience.count() << " s; accepted " << figures.accepted << ", completed "
+                                  << figures.completed << ", retired " << figures.retired;
+                    break;
+                }
+                sched_yield();
+            }
+        }
+        return all;
+    }
+    Completion await_one() {
+        const std::vector<Completion> all = await(1);
+        return all.empty() ? Completion{} : all.front();
+    }
+    /// The completions of one queue, in the order they came.
+    static std::vector<Completion> of(const std::vector<Completion>& all, QpHandle qp, bool recv) {
+        std::vector<Completion> some;
+        for (const Completion& completion : all) {
+            if (completion.qp == qp && completion.from_recv_queue() == recv) {
+                some.push_back(completion);
+            }
+        }
+        return some;
+    }
+    /// What the specification says, or, on Soft-RoCE, what that does instead.
+    static Status expected(Status specification, Status rxe) {
+        return TestDevice::get().verbs ? rxe : specification;
+    }
+
+    Runtime runtime;
+    Session session;
+    MemoryRegion local;
+    MemoryRegion remote;
+    QueuePair a;
+    QueuePair b;
+};
+
+}  // namespace testing
+}  // namespace pollcore

@@ -1,0 +1,119 @@
+// Two threads on one ring: order and every payload word, with single items and batches mixed. Both yield
+// when they cannot go on, since the machine that runs this may have one core for both.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <new>
+#include <random>
+#include <thread>
+
+#include "pollcore/completion.hpp"
+#include "pollcore/spsc_ring.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+namespace {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kItems = 300'000;
+#else
+constexpr std::uint64_t kItems = 5'000'000;
+#endif
+
+// Words that depend on the sequence number and on their place.
+std::uint64_t word(std::uint64_t sequence, std::uint64_t place) {
+    return (sequence * 0x9e3779b97f4a7c15 + place) * 0xbf58476d1ce4e5b9;
+}
+
+WorkRequest make(std::uint64_t sequence, WorkRequest*) {
+    WorkRequest request;
+    request.tag = sequence;
+    request.sge = {word(sequence, 1), static_cast<std::uint32_t>(word(sequence, 2)),
+                   static_cast<std::uint32_t>(word(sequence, 3))};
+    request.remote_addr = word(sequence, 4);
+    request.compare_add = word(sequence, 5);
+    request.swap = word(sequence, 6);
+    request.rkey = static_cast<std::uint32_t>(word(sequence, 7));
+    request.submitted_at = static_cast<std::uint32_t>(word(sequence, 8));
+    request.qp = {static_cast<std::uint16_t>(word(sequence, 9)), static_cast<std::uint16_t>(word(sequence, 10))};
+    request.flags = static_cast<std::uint8_t>(word(sequence, 11));
+    request.num_sge = static_cast<std::uint8_t>(word(sequence, 12));
+    return request;
+}
+
+Completion make(std::uint64_t sequence, Completion*) {
+    Completion completion;
+    completion.tag = sequence;
+    completion.qp = {static_cast<std::uint16_t>(word(sequence, 1)), static_cast<std::uint16_t>(word(sequence, 2))};
+    completion.byte_len = static_cast<std::uint32_t>(word(sequence, 3));
+    completion.imm_data = static_cast<std::uint32_t>(word(sequence, 4));
+    completion.flags = static_cast<std::uint8_t>(word(sequence, 5));
+    return completion;
+}
+
+template <class T>
+void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
+    const std::size_t bytes = ring_bytes<T>(capacity);
+    void* memory = ::operator new(bytes, std::align_val_t{kCacheLine});
+    format_ring<T>(memory, capacity, start);
+
+    std::thread producer_thread([&] {
+        RingProducer<T> producer(memory, capacity);
+        std::mt19937 random(seed);
+        for (std::uint64_t next = 0; next < kItems;) {
+            const std::size_t wanted = std::min<std::uint64_t>(1 + random() % 48, kItems - next);
+            if (wanted == 1) {
+                if (producer.try_push(make(next, static_cast<T*>(nullptr)))) {
+                    ++next;
+                    continue;
+                }
+            } else if (const std::size_t n = producer.reserve(wanted); n > 0) {
+                for (std::size_t i = 0; i < n; ++i) {
+                    producer.write(i, make(next + i, static_cast<T*>(nullptr)));
+                }
+                producer.commit(n);
+                next += n;
+                continue;
+            }
+            std::this_thread::yield();
+        }
+        EXPECT_FALSE(producer.broken());
+    });
+
+    RingConsumer<T> consumer(memory, capacity);
+    std::mt19937 random(seed + 1);
+    std::uint64_t next = 0;
+    std::uint64_t wrong = 0;
+    while (next < kItems) {
+        const std::size_t n = consumer.peek(1 + random() % 48);
+        for (std::size_t i = 0; i < n; ++i) {
+            const T expected = make(next + i, static_cast<T*>(nullptr));
+            const T got = random() % 2 == 0 ? consumer.copy(i) : consumer.slot(i);
+            // The last byte is the ring's.
+            wrong += std::memcmp(&got, &expected, sizeof(T) - 1) != 0;
+        }
+        next += n;
+        consumer.release(n);
+        if (n == 0) {
+            consumer.publish();
+            std::this_thread::yield();
+        }
+    }
+    producer_thread.join();
+    EXPECT_EQ(wrong, 0u);
+    EXPECT_EQ(next, kItems);
+    EXPECT_FALSE(consumer.ready());
+    ::operator delete(memory, std::align_val_t{kCacheLine});
+}
+
+TEST(RingStress, WorkRequestsArriveWholeAndInOrderInALargeRing) { run<WorkRequest>(1024, 0, 1); }
+TEST(RingStress, CompletionsArriveWholeAndInOrderInALargeRing) { run<Completion>(1024, 0, 2); }
+TEST(RingStress, ASmallRingThatWrapsAllTheTime) { run<WorkRequest>(8, 3, 3); }
+TEST(RingStress, AcrossTheEndOfTheIntegers) {
+    run<Completion>(64, std::numeric_limits<std::uint64_t>::max() - kItems / 2, 4);
+}
+
+}  // namespace
+}  // namespace pollcore

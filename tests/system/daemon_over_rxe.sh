@@ -1,0 +1,206 @@
+#!/usr/bin/env bash
+# pollcored on one end of a real wire, its peers on the other: pollperf and a plain verbs program, then the ways
+# to stop it. Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
+#
+#   scripts/rxe-vm tests/system/daemon_over_rxe.sh POLLCORED POLLPERF PLAIN_PEER
+#
+# Says which steps passed; ends at the first that did not, with the daemon's log.
+set -euo pipefail
+
+[[ $# -eq 3 ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+pollcored=$1 pollperf=$2 plain_peer=$3
+: "${POLLCORE_RXE_DEVICE:?run this by scripts/rxe-vm}"
+device=$POLLCORE_RXE_DEVICE address=$POLLCORE_RXE_ADDRESS
+peer_device=$POLLCORE_RXE_PEER peer_address=$POLLCORE_RXE_PEER_ADDRESS
+echo_port=7471 memory_port=7472 depth=32 message_size_max=4096
+
+work=$(mktemp -d)
+log=$work/log
+daemon='' peer=''
+step='starting'
+finish() {
+    local code=$?
+    if [[ $code -ne 0 ]]; then
+        echo "FAILED: $step (exit code $code); pollcored's log:" >&2
+        cat "$log" >&2 || true
+    fi
+    for process in $peer $daemon; do
+        kill -KILL "$process" 2>/dev/null || true
+    done
+    rm -rf "$work"
+    exit "$code"
+}
+trap finish EXIT
+
+fail() { echo "$*" >&2; return 1; }
+passed() { echo "passed: $step"; }
+
+config() { # DRAIN_TIMEOUT
+    cat >"$work/config" <<TEXT
+[runtime]
+lock_directory = "$work"
+drain_timeout = "$1"
+[[device]]
+name = "nic0"
+kind = "verbs"
+verbs_name = "$device"
+[[worker]]
+name = "worker0"
+core = 1
+idle = "yield"
+[[service]]
+name = "echo0"
+kind = "echo"
+device = "nic0"
+worker = "worker0"
+address = "$address:$echo_port"
+depth = $depth
+message_size_max = "${message_size_max}B"
+[[service]]
+name = "store"
+kind = "memory"
+device = "nic0"
+worker = "worker0"
+address = "$address:$memory_port"
+size = "1MiB"
+TEXT
+}
+
+await_log() { # TEXT [SECONDS]
+    local deadline=$((SECONDS + ${2:-60}))
+    until grep -qF -- "$1" "$log"; do
+        ((SECONDS < deadline)) || fail "the log does not say '$1'" || return
+        kill -0 "$daemon" 2>/dev/null || grep -qF -- "$1" "$log" || fail "pollcored ended" || return
+        sleep 0.05
+    done
+}
+
+# With no more rights than the systemd unit leaves it.
+start() { # DRAIN_TIMEOUT
+    config "$1"
+    : >"$log"
+    setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,+ipc_lock,+sys_nice,+net_bind_service \
+        "$pollcored" --config "$work/config" 2>>"$log" &
+    daemon=$!
+    await_log 'ready: 2 services'
+}
+
+end_code() { # the exit code of the daemon, which ends by itself
+    local code=0
+    wait "$daemon" || code=$?
+    daemon=''
+    echo "$code" >"$work/code"
+}
+expect_code() { # CODE
+    end_code
+    [[ $(<"$work/code") == "$1" ]] || fail "exit code $(<"$work/code") instead of $1"
+}
+
+plain() { timeout 60 "$plain_peer" --bind "$peer_address" "$address" "$echo_port" "$@"; }
+lat() { # OP PORT [OPTION]...
+    timeout 120 "$pollperf" lat "$address" -p "$2" -d "$peer_device" -o "$1" --verify "${@:3}" >"$work/lat" ||
+        { cat "$work/lat"; return 1; }
+}
+
+step='starting on a verbs device, with the rights of the systemd unit'
+start 5s
+passed
+
+step='a plain verbs peer has 400 messages of 0 to 300 bytes sent back'
+plain echo 400 300
+passed
+
+step='a message that is too long ends its own connection only'
+plain too-long $((message_size_max + 1))
+await_log 'longer than message_size_max'
+plain echo 10 64
+passed
+
+step='several plain peers at once'
+peers=()
+for _ in 1 2 3 4; do
+    plain echo 100 64 &
+    peers+=($!)
+done
+for process in "${peers[@]}"; do
+    wait "$process"
+done
+passed
+
+for path in direct runtime; do
+    options=(--path "$path" -n 300 --warmup 20)
+    [[ $path == direct ]] || options+=(--worker-core 0 --idle yield)
+    step="pollperf lat --path $path: send against echo"
+    lat send $echo_port -s 64 "${options[@]}"
+    passed
+    for op in write read; do
+        step="pollperf lat --path $path: $op against memory"
+        lat $op $memory_port -s 512 "${options[@]}"
+        passed
+    done
+    step="pollperf lat --path $path: fetch-add against memory"
+    lat fetch-add $memory_port "${options[@]}"
+    passed
+done
+
+step='peers that left have given their places back'
+deadline=$((SECONDS + 10))
+until [[ $(grep -cE ' connected, QP ' "$log") == $(grep -cE ' left: | failed: ' "$log") ]]; do
+    ((SECONDS < deadline)) || fail 'some connection was not closed'
+    sleep 0.05
+done
+passed
+
+step='SIGTERM with nothing in flight ends with 0'
+kill -TERM "$daemon"
+expect_code 0
+await_log 'stopped'
+passed
+
+# A peer that sends and takes nothing back.
+stall() {
+    plain stall 4 >"$work/stalled" &
+    peer=$!
+    local deadline=$((SECONDS + 30))
+    until grep -q stalled "$work/stalled"; do
+        ((SECONDS < deadline)) || fail 'the peer did not get so far' || return
+        sleep 0.05
+    done
+}
+
+step='a peer that takes nothing is cut short by drain_timeout, told so, and the exit code is 3'
+start 500ms
+stall
+kill -TERM "$daemon"
+expect_code 3
+await_log 'not drained within drain_timeout (500 ms)'
+wait "$peer"
+peer=''
+passed
+
+step='a second SIGTERM ends at once'
+start 300s
+stall
+kill -TERM "$daemon"
+await_log 'SIGTERM: stopping'
+kill -TERM "$daemon"
+before=$SECONDS
+expect_code 3
+((SECONDS - before < 10)) || fail 'it took too long'
+await_log 'ending at once'
+wait "$peer"
+peer=''
+passed
+
+step='a killed daemon leaves nothing that stops the next one'
+start 5s
+stall
+kill -KILL "$daemon"
+expect_code 137
+wait "$peer"
+peer=''
+start 5s
+plain echo 10 64
+kill -TERM "$daemon"
+expect_code 0
+passed

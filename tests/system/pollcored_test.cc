@@ -1,0 +1,321 @@
+// pollcored as a process: command line, start, readiness, watchdog, signals, exit codes. Its services' traffic
+// is tested elsewhere: in one process by services_test.cc, over a real device by daemon_over_rxe.sh.
+#include <gtest/gtest.h>
+
+#include <sched.h>
+#include <sys/ptrace.h>
+
+#include <algorithm>
+#include <regex>
+#include <string>
+
+#include "daemon_process.hpp"
+#include "pollcore/config.hpp"
+
+namespace pollcore::test {
+namespace {
+
+// The last CPU that this process may use: the first is where machines do most of everything else.
+std::uint32_t worker_core() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+    std::uint32_t last = 0;
+    for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (CPU_ISSET(cpu, &set)) {
+            last = cpu;
+        }
+    }
+    return last;
+}
+
+class PollcoredTest : public testing::Test {
+protected:
+    [[nodiscard]] std::string config_text(const std::string& more = "") const {
+        return "[runtime]\n"
+               "lock_directory = \"" + directory_.path().native() + "\"\n" +
+               "[[device]]\n"
+               "name = \"soft0\"\n"
+               "kind = \"soft\"\n"
+               "[[worker]]\n"
+               "name = \"worker0\"\n"
+               "core = " + std::to_string(worker_core()) + "\n" +
+               "idle = \"yield\"\n"
+               "[[service]]\n"
+               "name = \"echo0\"\n"
+               "kind = \"echo\"\n"
+               "device = \"soft0\"\n"
+               "worker = \"worker0\"\n"
+               "address = \"echo0\"\n" + more;
+    }
+    [[nodiscard]] std::filesystem::path write_config(const std::string& more = "") const {
+        return directory_.write("pollcored.toml", config_text(more));
+    }
+    [[nodiscard]] Process run(std::vector<std::string> arguments) {
+        arguments.insert(arguments.begin(), pollcored_path());
+        return Process(std::move(arguments), {}, directory_.path());
+    }
+    [[nodiscard]] Process start(std::vector<std::string> environment = {}, std::vector<std::string> arguments = {}) {
+        environment.push_back("NOTIFY_SOCKET=" + notify_.path().native());
+        arguments.insert(arguments.begin(), {pollcored_path(), "--config", write_config().native()});
+        return Process(std::move(arguments), environment, directory_.path());
+    }
+
+    TemporaryDirectory directory_;
+    NotifySocket notify_{directory_.path() / "notify"};
+};
+
+// ---- Command line ----
+
+TEST_F(PollcoredTest, VersionIsPrinted) {
+    Process daemon = run({"--version"});
+    EXPECT_EQ(daemon.wait(), 0);
+    EXPECT_TRUE(std::regex_match(daemon.out(), std::regex("pollcored \\d+\\.\\d+\\.\\d+\n"))) << daemon.out();
+}
+
+TEST_F(PollcoredTest, HelpTellsTheExitCodes) {
+    Process daemon = run({"--help"});
+    EXPECT_EQ(daemon.wait(), 0);
+    EXPECT_NE(daemon.out().find("Exit codes"), std::string::npos) << daemon.out();
+}
+
+TEST_F(PollcoredTest, AWrongCommandLineExitsWithTwo) {
+    const std::string file = write_config().native();
+    const std::vector<std::vector<std::string>> wrong{
+        {}, {"--config"}, {"--config", file, "--no-such-option"}, {"--config", file, "--log-level", "loud"},
+        {"--config", file, "--check", "--print"}};
+    for (const auto& arguments : wrong) {
+        Process daemon = run(arguments);
+        EXPECT_EQ(daemon.wait(), 2) << testing::PrintToString(arguments);
+        EXPECT_FALSE(daemon.err().empty());
+    }
+}
+
+// ---- Configuration ----
+
+TEST_F(PollcoredTest, CheckAcceptsAGoodFile) {
+    Process daemon = run({"--config", write_config().native(), "--check"});
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+    EXPECT_NE(daemon.out().find("accepted"), std::string::npos);
+}
+
+TEST_F(PollcoredTest, ABadFileIsRefusedInOneLineThatNamesThePlace) {
+    const std::string file = write_config("colour = \"red\"\n").native();
+    for (const bool check : {true, false}) {
+        Process daemon = check ? run({"--config", file, "--check"}) : run({"--config", file});
+        EXPECT_EQ(daemon.wait(), check ? 1 : 2);
+        const std::string message = daemon.err();
+        EXPECT_TRUE(message.starts_with(file + ":16: ")) << message;
+        EXPECT_NE(message.find("colour"), std::string::npos) << message;
+        EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 1) << message;
+    }
+}
+
+TEST_F(PollcoredTest, AFileThatIsNotThereIsNamed) {
+    Process daemon = run({"--config", "/no/such/file.toml"});
+    EXPECT_EQ(daemon.wait(), 2);
+    EXPECT_NE(daemon.err().find("/no/such/file.toml"), std::string::npos) << daemon.err();
+}
+
+TEST_F(PollcoredTest, ServicesThatDoNotFitTogetherAreRefused) {
+    const std::string second =
+        "message_size_max = \"64KiB\"\n"
+        "[[service]]\nname = \"store\"\nkind = \"memory\"\ndevice = \"soft0\"\nworker = \"worker0\"\n"
+        "address = \"store\"\nsize = \"32MiB\"\n";
+    Process daemon = run({"--config", write_config(second).native(), "--check"});
+    EXPECT_EQ(daemon.wait(), 1);
+    EXPECT_NE(daemon.err().find("memory.size"), std::string::npos) << daemon.err();
+}
+
+TEST_F(PollcoredTest, WhatPrintPrintsReadsBackAsTheSame) {
+    Process first = run({"--config", write_config().native(), "--print"});
+    ASSERT_EQ(first.wait(), 0) << first.err();
+    const std::string text = first.out();
+    EXPECT_NE(text.find("# default"), std::string::npos);
+    EXPECT_EQ(parse_config(text, "printed"), parse_config(config_text(), "written"));
+
+    Process second = run({"--config", directory_.write("printed.toml", text).native(), "--print"});
+    ASSERT_EQ(second.wait(), 0) << second.err();
+    EXPECT_EQ(second.out(), text);
+}
+
+// ---- Life ----
+
+TEST_F(PollcoredTest, ItSaysReadyAndEndsWithZeroOnSigtermOrSigint) {
+    for (const int signal : {SIGTERM, SIGINT}) {
+        Process daemon = start();
+        const auto ready = notify_.await("READY=1");
+        ASSERT_TRUE(ready) << daemon.err();
+        EXPECT_NE(ready->find("STATUS=1 service, 0 connections"), std::string::npos) << *ready;
+
+        daemon.signal(signal);
+        const auto stopping = notify_.await("STOPPING=1");
+        EXPECT_TRUE(stopping);
+        EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+    }
+}
+
+TEST_F(PollcoredTest, TheLogTellsWhatWasFoundAndDecided) {
+    Process daemon = start();
+    ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    const std::string log = daemon.err();
+    for (const char* text : {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield",
+                             "service echo0: listens on echo0; messages of up to 4096 bytes", "ready: 1 service"}) {
+        EXPECT_NE(log.find(text), std::string::npos) << "no \"" << text << "\" in\n" << log;
+    }
+}
+
+TEST_F(PollcoredTest, LogLevelOverridesTheFile) {
+    Process daemon = start({}, {"--log-level", "error"});
+    ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0);
+    EXPECT_EQ(daemon.err(), "");
+}
+
+TEST_F(PollcoredTest, ASignalDuringTheStartStopsItCleanlyAfterwards) {
+    Process daemon = start();
+    ASSERT_TRUE(daemon.await_log("pollcored ")) << daemon.err();
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+}
+
+TEST_F(PollcoredTest, SighupIsIgnoredWithALogLine) {
+    Process daemon = start();
+    ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    daemon.signal(SIGHUP);
+    EXPECT_TRUE(daemon.await_log("SIGHUP ignored")) << daemon.err();
+    EXPECT_EQ(daemon.wait(100ms), std::nullopt) << "it ended";
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+}
+
+TEST_F(PollcoredTest, ASecondInstanceOnTheSameCoreIsRefusedAndNamesTheOwner) {
+    Process owner = start();
+    ASSERT_TRUE(notify_.await("READY=1")) << owner.err();
+
+    Process second = run({"--config", (directory_.path() / "pollcored.toml").native()});
+    EXPECT_EQ(second.wait(), 1);
+    const std::string message = second.err();
+    EXPECT_NE(message.find("process " + std::to_string(owner.pid()) + " (pollcored"), std::string::npos) << message;
+    EXPECT_NE(message.find("core " + std::to_string(worker_core())), std::string::npos) << message;
+
+    owner.signal(SIGTERM);
+    EXPECT_EQ(owner.wait(), 0) << owner.err();
+    Process third = start();
+    EXPECT_TRUE(notify_.await("READY=1")) << "the core was not given up: " << third.err();
+}
+
+TEST_F(PollcoredTest, ADaemonThatWasKilledLeavesItsCoreFree) {
+    Process killed = start();
+    ASSERT_TRUE(notify_.await("READY=1")) << killed.err();
+    killed.signal(SIGKILL);
+    ASSERT_EQ(killed.wait(), 128 + SIGKILL);
+    Process next = start();
+    EXPECT_TRUE(notify_.await("READY=1")) << next.err();
+}
+
+// ---- Watchdog ----
+
+TEST_F(PollcoredTest, TheWatchdogIsFedTwiceInItsTime) {
+    Process daemon = start({"WATCHDOG_USEC=1000000"});
+    ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    ASSERT_TRUE(notify_.await("WATCHDOG=1", 2s)) << daemon.err();
+    for (int i = 0; i < 3; ++i) {
+        // Half a second is meant; a whole one would bring the service manager.
+        EXPECT_TRUE(notify_.await("WATCHDOG=1", 1s)) << "meal " << i;
+    }
+}
+
+TEST_F(PollcoredTest, WithoutAWatchdogNoneIsFed) {
+    Process daemon = start();
+    ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    EXPECT_EQ(notify_.await("WATCHDOG=1", 800ms), std::nullopt);
+}
+
+TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
+    Process daemon = start({"WATCHDOG_USEC=400000"});
+    ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    ASSERT_TRUE(notify_.await("WATCHDOG=1", 2s)) << daemon.err();
+    const std::string log = daemon.err();
+    std::smatch match;
+    ASSERT_TRUE(std::regex_search(log, match, std::regex("worker worker0: .*thread (\\d+)"))) << log;
+    const pid_t worker = std::stoi(match[1]);
+
+    // A debugger's stop halts this one thread, as a provider that hangs would.
+    ASSERT_EQ(ptrace(PTRACE_SEIZE, worker, nullptr, nullptr), 0) << std::strerror(errno);
+    ASSERT_EQ(ptrace(PTRACE_INTERRUPT, worker, nullptr, nullptr), 0) << std::strerror(errno);
+    int status = 0;
+    ASSERT_EQ(waitpid(worker, &status, __WALL), worker) << std::strerror(errno);
+
+    ASSERT_TRUE(daemon.await_log("worker worker0 (core " + std::to_string(worker_core()) + ") made no step"))
+        << daemon.err();
+    while (notify_.receive(0ms)) {
+    }
+    EXPECT_EQ(notify_.await("WATCHDOG=1", 1s), std::nullopt) << "fed although a worker stands still";
+
+    ASSERT_EQ(ptrace(PTRACE_DETACH, worker, nullptr, nullptr), 0) << std::strerror(errno);
+    EXPECT_TRUE(notify_.await("WATCHDOG=1", 2s)) << "not fed again";
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+}
+
+// ---- Threads ----
+
+struct Thread {
+    pid_t id = 0;
+    std::string cpus;         // Cpus_allowed_list
+    std::uint64_t ticks = 0;  // of CPU time, user and kernel
+};
+
+std::vector<Thread> threads_of(pid_t pid) {
+    std::vector<Thread> threads;
+    const std::filesystem::path tasks = "/proc/" + std::to_string(pid) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+        Thread thread;
+        thread.id = std::stoi(task.path().filename().native());
+        const std::string status = read_file(task.path() / "status");
+        std::smatch match;
+        if (std::regex_search(status, match, std::regex("Cpus_allowed_list:\\s*(\\S+)"))) {
+            thread.cpus = match[1];
+        }
+        // After the name in parentheses: state is field 3, utime and stime are 14 and 15.
+        const std::string stat = read_file(task.path() / "stat");
+        std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+        std::string field;
+        for (int i = 3; i <= 15 && fields >> field; ++i) {
+            thread.ticks += i >= 14 ? std::stoull(field) : 0;
+        }
+        threads.push_back(thread);
+    }
+    return threads;
+}
+
+TEST_F(PollcoredTest, OnlyTheWorkerRunsOnItsCoreAndTheOthersIdle) {
+    Process daemon = start();
+    ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    std::this_thread::sleep_for(200ms);  // whatever the start left over
+    const std::vector<Thread> before = threads_of(daemon.pid());
+    constexpr auto kTime = 1s;
+    std::this_thread::sleep_for(kTime);
+    const std::vector<Thread> after = threads_of(daemon.pid());
+
+    const std::string core = std::to_string(worker_core());
+    EXPECT_EQ(std::count_if(after.begin(), after.end(), [&](const Thread& t) { return t.cpus == core; }), 1);
+    std::uint64_t ticks = 0;
+    for (const Thread& thread : after) {
+        if (thread.cpus == core) {
+            continue;
+        }
+        const std::string listed = "," + thread.cpus + ",";
+        EXPECT_FALSE(std::regex_search(listed, std::regex("[,-]" + core + "[,-]")))
+            << "thread " << thread.id << " may run on CPUs " << thread.cpus;
+        const auto then = std::find_if(before.begin(), before.end(), [&](const Thread& t) { return t.id == thread.id; });
+        ticks += thread.ticks - (then != before.end() ? then->ticks : 0);
+    }
+    const auto whole = static_cast<std::uint64_t>(sysconf(_SC_CLK_TCK)) * kTime.count();
+    EXPECT_LT(ticks, whole / 5) << "of " << whole << " ticks of CPU time, used by threads that have nothing to do";
+}
+
+}  // namespace
+}  // namespace pollcore::test

@@ -1,0 +1,148 @@
+// Private data's framing: pure functions, hostile input.
+#include "connect/handshake.hpp"
+
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+namespace {
+
+std::vector<std::byte> bytes(const std::string& text) {
+    const auto* first = reinterpret_cast<const std::byte*>(text.data());
+    return {first, first + text.size()};
+}
+
+std::vector<std::byte> counting(std::size_t size) {
+    std::vector<std::byte> out(size);
+    for (std::size_t i = 0; i < size; ++i) {
+        out[i] = static_cast<std::byte>(i + 1);
+    }
+    return out;
+}
+
+bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
+TEST(Handshake, EveryLengthComesBackAsItWasSent) {
+    for (std::size_t size = 0; size <= kReplyPrivateDataMax; ++size) {
+        const auto sent = counting(size);
+        const auto frame = encode_private_data(sent, kReplyPrivateDataMax);
+        ASSERT_EQ(frame.size(), size + kPrivateDataHeader);
+        const auto got = decode_private_data(frame);
+        ASSERT_EQ(got.fault, PrivateDataFault::none) << size;
+        ASSERT_TRUE(got.framed);
+        ASSERT_TRUE(same(got.payload, sent)) << size;
+    }
+}
+
+TEST(Handshake, ZerosThatACarrierAppendsAreTakenOff) {
+    for (std::size_t size = 0; size <= kRequestPrivateDataMax; ++size) {
+        auto sent = counting(size);
+        if (size > 0) {
+            sent.back() = std::byte{0};  // a zero of the user's own stays
+        }
+        auto frame = encode_private_data(sent, kRequestPrivateDataMax);
+        frame.resize(kRequestPrivateDataMax + kPrivateDataHeader);
+        const auto got = decode_private_data(frame);
+        ASSERT_EQ(got.fault, PrivateDataFault::none) << size;
+        ASSERT_TRUE(same(got.payload, sent)) << size;
+    }
+}
+
+TEST(Handshake, TheLargestFitsItsCarrierExactlyAndOneByteMoreIsRefused) {
+    for (const auto& [payload_max, carrier] : {std::pair{kRequestPrivateDataMax, std::size_t{56}},
+                                               std::pair{kReplyPrivateDataMax, std::size_t{196}},
+                                               std::pair{kRejectPrivateDataMax, std::size_t{148}}}) {
+        EXPECT_EQ(encode_private_data(counting(payload_max), payload_max).size(), carrier);
+        try {
+            (void)encode_private_data(counting(payload_max + 1), payload_max);
+            FAIL() << "one byte too many was accepted";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), std::errc::message_size);
+            const std::string what = error.what();
+            EXPECT_NE(what.find(std::to_string(payload_max + 1)), std::string::npos) << what;
+            EXPECT_NE(what.find(std::to_string(payload_max)), std::string::npos) << what;
+        }
+    }
+}
+
+TEST(Handshake, BytesOfAProgramWithoutTheHeaderAreGivenAsTheyCame) {
+    for (const auto& plain : {bytes(""), bytes("h"), bytes("hello"), std::vector<std::byte>(56)}) {
+        const auto got = decode_private_data(plain);
+        EXPECT_EQ(got.fault, PrivateDataFault::none);
+        EXPECT_FALSE(got.framed);
+        EXPECT_TRUE(same(got.payload, plain));
+    }
+    // Half of the magic is no magic.
+    const std::vector<std::byte> half{kPrivateDataMagic[0]};
+    EXPECT_FALSE(decode_private_data(half).framed);
+    const std::vector<std::byte> other{kPrivateDataMagic[0], std::byte{0}, std::byte{1}, std::byte{0}};
+    EXPECT_FALSE(decode_private_data(other).framed);
+}
+
+TEST(Handshake, AHeaderThatIsCutOffIsRefused) {
+    const auto frame = encode_private_data(counting(3), kRequestPrivateDataMax);
+    for (const std::size_t size : {2, 3}) {
+        const auto got = decode_private_data(std::span(frame).first(size));
+        EXPECT_EQ(got.fault, PrivateDataFault::cut_off);
+        EXPECT_TRUE(got.payload.empty());
+    }
+}
+
+TEST(Handshake, ALengthBeyondWhatArrivedIsRefused) {
+    auto frame = encode_private_data(counting(10), kRequestPrivateDataMax);
+    for (int claimed = 11; claimed <= 255; ++claimed) {
+        frame[3] = static_cast<std::byte>(claimed);
+        const auto got = decode_private_data(frame);
+        ASSERT_EQ(got.fault, PrivateDataFault::too_long) << claimed;
+        ASSERT_TRUE(got.payload.empty());
+    }
+}
+
+TEST(Handshake, EveryOtherVersionIsRefused) {
+    auto frame = encode_private_data(counting(10), kRequestPrivateDataMax);
+    for (int version = 0; version <= 255; ++version) {
+        frame[2] = static_cast<std::byte>(version);
+        const auto expected =
+            version == kPrivateDataVersion ? PrivateDataFault::none : PrivateDataFault::other_version;
+        ASSERT_EQ(decode_private_data(frame).fault, expected) << version;
+    }
+}
+
+TEST(Handshake, BytesBehindThePayloadThatAreNoPaddingAreRefused) {
+    auto frame = encode_private_data(counting(10), kRequestPrivateDataMax);
+    frame.resize(56);
+    frame.back() = std::byte{1};
+    EXPECT_EQ(decode_private_data(frame).fault, PrivateDataFault::dirty_padding);
+}
+
+TEST(Handshake, WhateverComesThePayloadLiesWithinIt) {
+    std::mt19937 random(7);
+    for (int round = 0; round < 100000; ++round) {
+        std::vector<std::byte> noise(random() % 200);
+        for (auto& b : noise) {
+            b = static_cast<std::byte>(random() % 4 == 0 ? random() : 0);
+        }
+        if (noise.size() >= 3 && round % 2 == 0) {  // let half of them past the first checks
+            std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), noise.begin());
+            noise[2] = std::byte{kPrivateDataVersion};
+        }
+        const auto got = decode_private_data(noise);
+        if (got.fault != PrivateDataFault::none) {
+            ASSERT_TRUE(got.payload.empty());
+            ASSERT_FALSE(private_data_fault_text(got.fault).empty());
+        } else if (!got.payload.empty()) {
+            ASSERT_GE(got.payload.data(), noise.data());
+            ASSERT_LE(got.payload.data() + got.payload.size(), noise.data() + noise.size());
+        }
+    }
+}
+
+}  // namespace
+}  // namespace pollcore
