@@ -1,7 +1,5 @@
-// The daemon's services with traffic: runtime, services and peers in one process, on the software device. Each
-// test has its own runtime; the peers post from the test's thread.
-#include <gtest/gtest.h>
-
+// The daemon's services with traffic: runtime, services and peers in one process, on the software device.
+// Each test has its own runtime; the peers post from the test's thread.
 #include <sched.h>
 
 #include <array>
@@ -13,6 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include <gtest/gtest.h>
+
+#include "base/log.hpp"
 #include "common/service_wire.hpp"
 #include "pollcore/runtime.hpp"
 #include "pollcored/service.hpp"
@@ -68,7 +69,8 @@ public:
         : depth_(depth),
           length_(length),
           region_(runtime.allocate(std::size_t{2} * depth * length, Access{.local_write = true})),
-          session_(runtime.open_session({.worker = "worker0", .submission_slots = 256, .completion_slots = 256})),
+          session_(
+              runtime.open_session({.worker = "worker0", .submission_slots = 256, .completion_slots = 256})),
           qp_(runtime.create_queue_pair(
               {.shares = {{.session = &session_, .send_depth = depth}}, .recv_depth = depth})) {}
 
@@ -76,7 +78,9 @@ public:
         return qp_.connect(address, {.path = {.rnr_retry = rnr_retry}});
     }
 
-    [[nodiscard]] std::byte* send_buffer(std::uint32_t i) const { return region_.data() + std::size_t{i} * length_; }
+    [[nodiscard]] std::byte* send_buffer(std::uint32_t i) const {
+        return region_.data() + std::size_t{i} * length_;
+    }
     [[nodiscard]] std::byte* receive_buffer(std::uint32_t i) const { return send_buffer(depth_ + i); }
 
     [[nodiscard]] Refusal post_receive(std::uint32_t i) {
@@ -97,8 +101,8 @@ public:
         return session_.try_submit(request);
     }
     /// An operation on the peer's memory from or into send buffer i.
-    [[nodiscard]] WorkRequest remote(Opcode opcode, std::uint32_t i, std::uint32_t length, std::uint64_t remote_addr,
-                                     std::uint32_t rkey) {
+    [[nodiscard]] WorkRequest remote(Opcode opcode, std::uint32_t i, std::uint32_t length,
+                                     std::uint64_t remote_addr, std::uint32_t rkey) {
         WorkRequest request = base(i, length);
         request.opcode = opcode;
         request.remote_addr = remote_addr;
@@ -194,6 +198,8 @@ private:
 
 class ServicesTest : public testing::Test {
 protected:
+    ServicesTest() { set_log_level(LogLevel::error); }
+
     void start(std::vector<ServiceConfig> services) {
         runtime_ = std::make_unique<Runtime>(make_config(std::move(services)));
         for (const ServiceConfig& service : runtime_->config().services) {
@@ -201,7 +207,8 @@ protected:
             services_.back()->start();
         }
     }
-    void start_echo(std::uint32_t depth, std::uint32_t connections_max, std::uint64_t message_size_max = 256) {
+    void start_echo(std::uint32_t depth, std::uint32_t connections_max,
+                    std::uint64_t message_size_max = 256) {
         start({{.kind = ServiceConfig::Kind::echo,
                 .name = "echo0",
                 .message_size_max = message_size_max,
@@ -560,7 +567,8 @@ TEST(ServiceTogether, TheRegionOfOneServiceIsOutOfReachThroughAnother) {
     at_b.connect("b");
     EXPECT_EQ(at_b.run(at_b.remote(Opcode::rdma_read, 0, 8, offer_of_a->addr, offer_of_a->rkey)),
               Status::rem_access_err);
-    EXPECT_EQ(at_a.run(at_a.remote(Opcode::rdma_read, 0, 8, offer_of_a->addr, offer_of_a->rkey)), Status::success);
+    EXPECT_EQ(at_a.run(at_a.remote(Opcode::rdma_read, 0, 8, offer_of_a->addr, offer_of_a->rkey)),
+              Status::success);
 }
 
 }  // namespace

@@ -1,0 +1,167 @@
+#include "daemon.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <future>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "exit_code.hpp"
+#include "placement.hpp"
+#include "report.hpp"
+#include "signals.hpp"
+
+namespace pollcore::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+// How often the services are looked at while all is well, and while they are being closed.
+constexpr auto kWatchEvery = 500ms;
+constexpr auto kShutdownEvery = 5ms;
+// Beyond drain_timeout: closing threads, deregistering, EAL's own end.
+constexpr auto kShutdownReserve = 10s;
+
+std::vector<CoreLock> lock_cores(const Config& config) {
+    std::vector<CoreLock> locks;
+    for (const WorkerConfig& worker : config.workers) {
+        locks.emplace_back(config.lock_directory, worker.core, worker.name);
+    }
+    return locks;
+}
+
+std::string_view signal_name(int signal) noexcept {
+    return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : "SIGHUP";
+}
+
+}  // namespace
+
+Daemon::Daemon(const Config& config) : config_(config), locks_(lock_cores(config_)), runtime_(config_) {
+    // After the runtime has placed its own, which needs the whole affinity; the services' threads inherit
+    // this.
+    const std::string cpus = leave_worker_cores(config_);
+    log_runtime(runtime_, cpus);
+    for (const ServiceConfig& service : config_.services) {
+        services_.push_back(make_service(runtime_, service));
+    }
+    log_services(services_);
+    if (services_.empty()) {
+        log_warning("the configuration names no [[service]]: the workers poll for nobody");
+    }
+}
+
+Daemon::~Daemon() = default;
+
+int Daemon::run() {
+    for (const auto& service : services_) {
+        service->start();
+    }
+    log_info("ready: {}", status_line(services_));
+    notifier_.ready(status_line(services_));
+    const bool asked = serve();
+    const bool whole = shut_down();
+    if (!asked) {
+        return kExitFailed;
+    }
+    log_info("stopped{}", whole ? "" : ", cut short");
+    return whole ? kExitOk : kExitCutShort;
+}
+
+bool Daemon::serve() {
+    for (;;) {
+        const auto interval = notifier_.watchdog_interval();
+        const auto turn = interval ? std::min<Clock::duration>(kWatchEvery, *interval / 2) : kWatchEvery;
+        if (const std::optional<int> signal = wait_signal(turn)) {
+            if (*signal != SIGHUP) {
+                log_info("{}: stopping", signal_name(*signal));
+                return true;
+            }
+            log_info("SIGHUP ignored: the configuration is read at start only; restart to apply changes");
+        }
+        watch(Clock::now());
+        for (const auto& service : services_) {
+            if (service->broken()) {
+                log_error("service {} broke down: stopping", service->name());
+                return false;
+            }
+        }
+    }
+}
+
+void Daemon::watch(Clock::time_point now) {
+    notifier_.status(status_line(services_));
+    const auto interval = notifier_.watchdog_interval();
+    if (!interval || now < next_feed_) {
+        return;
+    }
+    std::vector<std::uint64_t> steps;
+    for (std::size_t i = 0; i < runtime_.worker_count(); ++i) {
+        steps.push_back(runtime_.worker_counters(i).steps.value());
+    }
+    if (const std::optional<std::size_t> stuck = progress_.stuck_worker(steps)) {
+        log_error("worker {} (core {}) made no step within {} ms: the watchdog is not fed",
+                  config_.workers[*stuck].name, config_.workers[*stuck].core,
+                  std::chrono::duration_cast<std::chrono::milliseconds>(*interval).count());
+    } else {
+        notifier_.feed_watchdog();
+    }
+    next_feed_ = now + *interval - *interval / 8;  // early rather than late: turns are not exact
+}
+
+std::chrono::microseconds Daemon::shutdown_limit() const noexcept {
+    // Once for draining, once for each of the two that close queue pairs: the services and the runtime.
+    return 3 * config_.drain_timeout + kShutdownReserve;
+}
+
+bool Daemon::shut_down() {
+    notifier_.stopping("draining", shutdown_limit());
+    const auto deadline = Clock::now() + shutdown_limit();
+    std::future<bool> done = std::async(std::launch::async, [this] { return drain_and_stop(); });
+    while (done.wait_for(0s) != std::future_status::ready) {
+        const std::optional<int> signal = wait_signal(kShutdownEvery);
+        if (signal && *signal != SIGHUP) {
+            log_warning(
+                "{} again: ending at once; peers and the work of theirs that is in flight are cut off",
+                signal_name(*signal));
+            // Not exit(): destructors would wait for what is still being closed. The kernel takes back the
+            // rest.
+            ::_exit(kExitCutShort);
+        }
+        // The workers may have stopped already, so that their steps say nothing; a shutdown that hangs ends
+        // by the deadline.
+        if (const auto now = Clock::now();
+            notifier_.watchdog_interval() && now >= next_feed_ && now < deadline) {
+            notifier_.feed_watchdog();
+            next_feed_ = now + *notifier_.watchdog_interval() / 2;
+        }
+    }
+    return done.get();
+}
+
+bool Daemon::drain_and_stop() {
+    const auto deadline = Clock::now() + config_.drain_timeout;
+    for (const auto& service : services_) {
+        service->begin_drain();
+    }
+    bool whole = true;
+    for (const auto& service : services_) {
+        while (!service->drained() && !service->broken() && Clock::now() < deadline) {
+            std::this_thread::sleep_for(1ms);
+        }
+        if (!service->drained()) {
+            log_warning("service {}: not drained within drain_timeout ({} ms)", service->name(),
+                        config_.drain_timeout.count());
+            whole = false;
+        }
+    }
+    for (const auto& service : services_) {
+        whole = service->close() && whole;
+    }
+    services_.clear();
+    return runtime_.stop() && whole;
+}
+
+}  // namespace pollcore::daemon

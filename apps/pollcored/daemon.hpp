@@ -1,0 +1,44 @@
+// The running daemon: locks, runtime, services, and the loop that watches over them until a signal ends it.
+//
+// Thread safety: all on the main thread, with the signals blocked (signals.hpp).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "control/core_lock.hpp"
+#include "notifier.hpp"
+#include "pollcore/runtime.hpp"
+#include "service.hpp"
+
+namespace pollcore::daemon {
+
+class Daemon {
+public:
+    /// Takes the locks of all worker cores, starts the runtime and makes the services. Throws Error.
+    explicit Daemon(const Config& config);
+    ~Daemon();
+
+    /// Serves until a signal or a broken service ends it. Returns the exit code (exit_code.hpp).
+    [[nodiscard]] int run();
+
+private:
+    /// Until the end is asked for; false when a service broke down.
+    [[nodiscard]] bool serve();
+    void watch(std::chrono::steady_clock::time_point now);
+    /// Drains and closes while a second signal is listened for. False when something was cut short.
+    [[nodiscard]] bool shut_down();
+    /// On a thread of its own, since closing blocks.
+    [[nodiscard]] bool drain_and_stop();
+    [[nodiscard]] std::chrono::microseconds shutdown_limit() const noexcept;
+
+    const Config config_;
+    std::vector<CoreLock> locks_;  // given up last
+    Runtime runtime_;
+    std::vector<std::unique_ptr<Service>> services_;
+    Notifier notifier_;
+    ProgressCheck progress_;
+    std::chrono::steady_clock::time_point next_feed_{};
+};
+
+}  // namespace pollcore::daemon

@@ -1,0 +1,131 @@
+// The echo service's life, and what its reception does.
+#include "echo_service.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "common/service_wire.hpp"
+
+namespace pollcore::daemon {
+namespace {
+
+std::uint64_t stride_of(const ServiceConfig& config) noexcept {
+    // Buffers do not share cache lines: the device writes one while another is being sent.
+    return (config.message_size_max + kCacheLine - 1) / kCacheLine * kCacheLine;
+}
+
+std::uint32_t ring_slots(std::uint64_t wanted) noexcept {
+    return static_cast<std::uint32_t>(std::bit_ceil(std::max<std::uint64_t>(wanted, 16)));
+}
+
+std::uint64_t messages_of(const ServiceConfig& config) noexcept {
+    return std::uint64_t{config.depth} * config.connections_max;
+}
+
+}  // namespace
+
+std::uint64_t EchoService::buffer_bytes(const ServiceConfig& config) noexcept {
+    return stride_of(config) * messages_of(config);
+}
+
+EchoService::EchoService(Runtime& runtime, const ServiceConfig& config)
+    : Service(config.name),
+      config_(config),
+      length_max_(static_cast<std::uint32_t>(config.message_size_max)),
+      stride_(stride_of(config)),
+      pd_(runtime.create_protection_domain(config.device)),
+      region_(runtime.allocate(buffer_bytes(config), Access{.local_write = true}, config.device, &pd_)),
+      session_(runtime.open_session(
+          {.worker = config.worker,
+           .submission_slots = ring_slots(std::min<std::uint64_t>(messages_of(config), kSubmissionSlotsMax)),
+           .completion_slots = ring_slots(messages_of(config))})),
+      connections_(config.connections_max),
+      reception_(runtime, config_, *this) {
+    for (Connection& connection : connections_) {
+        connection.buffers = std::make_unique<Buffer[]>(config_.depth);
+        connection.waiting = std::make_unique<std::uint32_t[]>(config_.depth);
+    }
+    with_work_.reserve(connections_.size());
+}
+
+EchoService::~EchoService() {
+    close();
+}
+
+std::string EchoService::describe() const {
+    return fmt::format("messages of up to {} bytes, {} receives posted for each of at most {} connections",
+                       config_.message_size_max, config_.depth, config_.connections_max);
+}
+
+void EchoService::start() {
+    thread_ = std::thread([this] { run(); });
+    reception_.start();
+}
+
+void EchoService::begin_drain() noexcept {
+    reception_.stop_listening();
+    draining_.store(true, std::memory_order_release);
+}
+
+bool EchoService::drained() const noexcept {
+    return !reception_.listening() && drained_.load(std::memory_order_acquire);
+}
+
+bool EchoService::close() noexcept {
+    const bool complete = reception_.close();
+    // Only now, since the reception waits for the data thread when it opens a connection.
+    stopping_.store(true, std::memory_order_release);
+    if (thread_.joinable()) {
+        thread_.join();
+    }
+    return complete;
+}
+
+// ---- The reception's thread ----
+
+QueuePairOptions EchoService::queue_pair_options() {
+    return {.device = config_.device,
+            .pd = &pd_,
+            .shares = {{.session = &session_, .send_depth = config_.depth}},
+            .recv_depth = config_.depth,
+            .remote_access = {.read = false, .write = false, .atomic = false}};
+}
+
+ConnectOptions EchoService::answer() {
+    const EchoOffer offer{.message_size_max = config_.message_size_max, .depth = config_.depth};
+    // A slow peer is waited for: it holds up nobody but itself. One that is gone is found by the ack timeout.
+    return {.path = {.rnr_retry = 7}, .private_data = offer.encode(), .timeout = Reception::kAcceptTimeout};
+}
+
+void EchoService::open(std::uint32_t slot, QpHandle qp) {
+    Connection& connection = connections_[slot];
+    connection.qp = qp;
+    // Release, with the acquire in take_phases: the connection is the data thread's.
+    connection.phase.store(Phase::opening, std::memory_order_release);
+    phases_changed_.fetch_add(1, std::memory_order_release);
+    connection.phase.wait(Phase::opening, std::memory_order_acquire);
+}
+
+std::optional<Ending> EchoService::ending(std::uint32_t slot) {
+    Connection& connection = connections_[slot];
+    // Acquire, with the release in end(): the reason is written.
+    if (connection.phase.load(std::memory_order_acquire) != Phase::ended) {
+        return std::nullopt;
+    }
+    return connection.ending;
+}
+
+void EchoService::closed(std::uint32_t slot) {
+    connections_[slot].phase.store(Phase::closed, std::memory_order_release);
+    phases_changed_.fetch_add(1, std::memory_order_release);
+}
+
+bool EchoService::vacant(std::uint32_t slot) const noexcept {
+    // Acquire, with the release in vacate_if_done: the data thread has left it.
+    return connections_[slot].phase.load(std::memory_order_acquire) == Phase::vacant;
+}
+
+}  // namespace pollcore::daemon

@@ -1,0 +1,137 @@
+// The service "echo": sends back what comes, from the buffer that it came into, with its immediate data.
+//
+// A connection has `depth` buffers, and each is in one place at a time:
+//
+//     posted as a receive --message--> waits to be sent --accepted--> being sent --completed--> waits to be
+//     posted
+//             ^                                                                                        |
+//             +----------------------------------------accepted---------------------------------------+
+//
+// So a connection has at most `depth` work requests in flight, for which queue pair and completion ring have
+// room by their size. What cannot be submitted now waits in its own connection's queue, in order, and holds
+// up no other. A peer that is slow in posting receives is waited for (rnr_retry 7) with its own buffers only.
+//
+// Two threads: the reception's makes and closes connections, the data thread does the rest. They hand a
+// connection to each other by its phase; whoever a phase belongs to may touch the connection, nobody else:
+//
+//     vacant   reception's   becomes opening when a peer is to be answered
+//     opening  data thread's becomes serving when all receives are submitted
+//     serving  data thread's becomes ended when work failed or the peer left
+//     ended    data thread's, and the reception may read why
+//     closed   data thread's, set by the reception when the queue pair is closed; becomes vacant when the
+//     last
+//              completion was taken. The reception may set it over any of the data thread's phases but never
+//              touches anything else in them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "idle_ladder.hpp"
+#include "reception.hpp"
+#include "service.hpp"
+
+namespace pollcore::daemon {
+
+class EchoService final : public Service, private ConnectionHandler {
+public:
+    EchoService(Runtime& runtime, const ServiceConfig& config);
+    ~EchoService() override;
+
+    [[nodiscard]] const std::string& address() const noexcept override { return reception_.address(); }
+    [[nodiscard]] std::string describe() const override;
+    [[nodiscard]] std::size_t connections() const noexcept override { return reception_.connections(); }
+    [[nodiscard]] bool broken() const noexcept override { return reception_.broken(); }
+
+    void start() override;
+    /// Messages that come from now on are not answered.
+    void begin_drain() noexcept override;
+    /// Each message that was taken has been sent back, and the peers have acknowledged it.
+    [[nodiscard]] bool drained() const noexcept override;
+    bool close() noexcept override;
+
+    /// What the buffers of a service take.
+    [[nodiscard]] static std::uint64_t buffer_bytes(const ServiceConfig& config) noexcept;
+
+private:
+    static constexpr std::size_t kPollBurst = 64;
+    static constexpr std::uint32_t kSubmissionSlotsMax = 4096;
+    /// How long completions of closed queue pairs, which are in the ring already, may take to be read.
+    static constexpr std::chrono::seconds kLastCompletions{1};
+
+    enum class Phase : std::uint8_t { vacant, opening, serving, ended, closed };
+    struct Buffer {
+        std::uint32_t length = 0;
+        std::uint32_t imm_data = 0;
+        bool with_imm = false;
+        bool to_send = false;  ///< else to be posted as a receive
+    };
+    struct Connection {
+        std::atomic<Phase> phase{Phase::vacant};
+        QpHandle qp;
+        bool begun = false;           ///< counted in active_
+        bool with_work = false;       ///< stands in with_work_
+        std::uint32_t in_flight = 0;  ///< work requests
+        std::uint32_t owed = 0;       ///< messages taken and not yet sent back
+        std::uint32_t waiting_first = 0;
+        std::uint32_t waiting_count = 0;
+        std::uint64_t echoed = 0;
+        std::unique_ptr<Buffer[]> buffers;         ///< depth
+        std::unique_ptr<std::uint32_t[]> waiting;  ///< a queue of buffers; depth
+        Ending ending;
+    };
+
+    // The reception's thread.
+    [[nodiscard]] QueuePairOptions queue_pair_options() override;
+    [[nodiscard]] ConnectOptions answer() override;
+    void open(std::uint32_t slot, QpHandle qp) override;
+    [[nodiscard]] std::optional<Ending> ending(std::uint32_t slot) override;
+    void closed(std::uint32_t slot) override;
+    [[nodiscard]] bool vacant(std::uint32_t slot) const noexcept override;
+
+    // The data thread.
+    void run() noexcept;
+    void take_phases();
+    void begin(std::uint32_t slot);
+    void complete(const Completion& completion);
+    void take_message(std::uint32_t slot, std::uint32_t buffer, const Completion& completion);
+    void enqueue(std::uint32_t slot, std::uint32_t buffer);
+    std::size_t submit_waiting();
+    [[nodiscard]] Refusal submit_waiting_of(std::uint32_t slot, std::size_t& submitted);
+    [[nodiscard]] Refusal submit(std::uint32_t slot, std::uint32_t buffer);
+    void end(Connection& connection, Ending ending);
+    void vacate_if_done(Connection& connection) noexcept;
+    [[nodiscard]] Ending ending_of(const Connection& connection, const Completion& completion) const;
+    [[nodiscard]] bool finished() noexcept;
+
+    const ServiceConfig config_;
+    const std::uint32_t length_max_;
+    const std::uint64_t stride_;
+    ProtectionDomain pd_;
+    MemoryRegion region_;
+    Session session_;  // the data thread's; the reception only names it in queue_pair_options()
+    std::vector<Connection> connections_;
+
+    // The data thread's.
+    std::vector<std::uint32_t> with_work_;  // connections where something waits
+    std::uint32_t phases_seen_ = 0;
+    std::uint32_t active_ = 0;  // connections that are not vacant
+    std::uint64_t owed_ = 0;    // over all connections
+    IdleLadder ladder_;
+    std::optional<IdleLadder::Clock::time_point> stop_seen_;
+
+    std::atomic<std::uint32_t> phases_changed_{0};  // the reception's: look at the phases
+    std::atomic<bool> draining_{false};             // the owner's
+    std::atomic<bool> stopping_{false};             // the owner's
+    std::atomic<bool> drained_{false};              // the data thread's
+
+    Reception reception_;
+    std::thread thread_;
+};
+
+}  // namespace pollcore::daemon

@@ -1,0 +1,65 @@
+#include "notifier.hpp"
+
+#include <cstring>
+
+#include <fmt/format.h>
+#include <systemd/sd-daemon.h>
+
+#include "base/log.hpp"
+
+namespace pollcore::daemon {
+
+std::optional<std::size_t> ProgressCheck::stuck_worker(const std::vector<std::uint64_t>& steps) {
+    std::optional<std::size_t> stuck;
+    for (std::size_t i = 0; i < steps.size() && i < seen_.size() && !stuck; ++i) {
+        if (steps[i] == seen_[i]) {
+            stuck = i;
+        }
+    }
+    seen_ = steps;
+    return stuck;
+}
+
+Notifier::Notifier() {
+    std::uint64_t allowed_us = 0;
+    const int enabled = sd_watchdog_enabled(0, &allowed_us);
+    if (enabled > 0) {
+        interval_ = std::chrono::microseconds(allowed_us) / 2;
+    } else if (enabled < 0) {
+        log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID in the environment cannot be used: {}",
+                    std::strerror(-enabled));
+    }
+}
+
+void Notifier::ready(const std::string& status) {
+    last_status_ = status;
+    send(fmt::format("READY=1\nSTATUS={}", status));
+}
+
+void Notifier::status(const std::string& status) {
+    if (status != last_status_) {
+        last_status_ = status;
+        send(fmt::format("STATUS={}", status));
+    }
+}
+
+void Notifier::stopping(const std::string& status, std::chrono::microseconds limit) {
+    last_status_ = status;
+    send(fmt::format("STOPPING=1\nSTATUS={}\nEXTEND_TIMEOUT_USEC={}", status, limit.count()));
+}
+
+void Notifier::feed_watchdog() {
+    send("WATCHDOG=1");
+}
+
+void Notifier::send(const std::string& state) {
+    const int sent = sd_notify(0, state.c_str());
+    // Once is enough: a manager that is gone stays gone, and the watchdog would repeat it for ever.
+    if (sent < 0 && !told_failure_) {
+        told_failure_ = true;
+        log_warning("cannot notify the service manager at NOTIFY_SOCKET: {}; going on without",
+                    std::strerror(-sent));
+    }
+}
+
+}  // namespace pollcore::daemon

@@ -1,0 +1,58 @@
+#include "report.hpp"
+
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+
+namespace pollcore::daemon {
+namespace {
+
+std::string_view idle_text(IdlePolicy idle) noexcept {
+    switch (idle) {
+        case IdlePolicy::spin: return "spin";
+        case IdlePolicy::pause: return "pause";
+        case IdlePolicy::yield: return "yield";
+    }
+    return "unknown";
+}
+
+std::string count(std::size_t n, std::string_view noun) {
+    return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
+}
+
+}  // namespace
+
+void log_runtime(const Runtime& runtime, const std::string& service_cpus) {
+    const RuntimeReport report = runtime.report();
+    for (const DeviceReport& device : report.devices) {
+        log_info("device {}: {}; up to {} inline bytes, {} work requests per queue, {} CQ entries, {} SGEs",
+                 device.name, device.description, device.inline_max, device.qp_depth_max, device.cqes_max,
+                 device.sges_max);
+    }
+    log_info("memory: {}", report.memory);
+    log_info("EAL: {}", report.eal);
+    const std::vector<WorkerConfig>& workers = runtime.config().workers;
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+        log_info("worker {}: core {}, idle {}, thread {}", workers[i].name, workers[i].core,
+                 idle_text(workers[i].idle), runtime.worker_thread_id(i));
+    }
+    log_info("services and control: CPUs {}", service_cpus);
+}
+
+void log_services(const std::vector<std::unique_ptr<Service>>& services) {
+    for (const auto& service : services) {
+        log_info("service {}: listens on {}; {}", service->name(), service->address(), service->describe());
+    }
+}
+
+std::string status_line(const std::vector<std::unique_ptr<Service>>& services) {
+    std::size_t connections = 0;
+    for (const auto& service : services) {
+        connections += service->connections();
+    }
+    return fmt::format("{}, {}", count(services.size(), "service"), count(connections, "connection"));
+}
+
+}  // namespace pollcore::daemon

@@ -1,0 +1,53 @@
+// A built-in service of the daemon: something that peers connect to over a device.
+//
+// Life: made (it listens, and has proven that the device gives it what it needs), start(), begin_drain(),
+// close(). The destructor closes what is still open.
+// Thread safety: one thread calls these; a service has threads of its own, which start with the affinity of
+// the one that calls start().
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "pollcore/runtime.hpp"
+
+namespace pollcore::daemon {
+
+class Service {
+public:
+    virtual ~Service() = default;
+    Service(const Service&) = delete;
+    Service& operator=(const Service&) = delete;
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    /// Where it really listens.
+    [[nodiscard]] virtual const std::string& address() const noexcept = 0;
+    /// What it offers, in words, for the log.
+    [[nodiscard]] virtual std::string describe() const = 0;
+    [[nodiscard]] virtual std::size_t connections() const noexcept = 0;
+    /// Its threads have ended by an error, which was logged.
+    [[nodiscard]] virtual bool broken() const noexcept = 0;
+
+    virtual void start() = 0;
+    /// Takes no new connections and no new work. Returns at once.
+    virtual void begin_drain() noexcept = 0;
+    /// After begin_drain(): what was taken before is done.
+    [[nodiscard]] virtual bool drained() const noexcept = 0;
+    /// Disconnects the peers and ends the threads. False when work was cut short.
+    virtual bool close() noexcept = 0;
+
+protected:
+    explicit Service(std::string name) : name_(std::move(name)) {}
+
+private:
+    std::string name_;
+};
+
+/// Makes the service that the configuration describes. Throws Error.
+[[nodiscard]] std::unique_ptr<Service> make_service(Runtime& runtime, const ServiceConfig& config);
+
+/// What goes beyond one service, or beyond what pollcore's own limits allow. Throws ConfigError.
+void check_services(const Config& config);
+
+}  // namespace pollcore::daemon

@@ -1,0 +1,154 @@
+#include "direct_link.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "workload.hpp"
+
+namespace pollcore::perf {
+
+DirectLink::DirectLink(Device& device, ibv_qp* qp)
+    : device_(device), qp_(qp), connector_(make_connector(device)) {}
+
+DirectLink::~DirectLink() {
+    if (connection_ != 0) {
+        connector_->forget(connection_);
+    }
+    connector_.reset();
+    take_async_events();
+}
+
+ConnectingQp DirectLink::connecting() {
+    return {.qp_num = qp_->qp_num, .srq = false, .modify = [this](ibv_qp_attr& attr, int mask) {
+                device_.modify(qp_, attr, mask);
+            }};
+}
+
+void DirectLink::take_async_events() {
+    while (const auto event = device_.next_async_event()) {
+        const bool ours = event->event_type == IBV_EVENT_COMM_EST && event->element.qp == qp_;
+        device_.acknowledge(*event);
+        if (ours && connector_) {
+            connector_->communication_established(qp_->qp_num);
+        }
+    }
+}
+
+void DirectLink::take_events(Clock::time_point deadline) {
+    std::array<pollfd, 2> fds{pollfd{.fd = connector_->fd(), .events = POLLIN, .revents = 0},
+                              pollfd{.fd = device_.async_fd(), .events = POLLIN, .revents = 0}};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    // An interrupted wait looks like one in which nothing came; whoever called has its own deadline.
+    (void)::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    take_async_events();
+    while (auto event = connector_->next_event()) {
+        switch (event->kind) {
+            case ConnectEvent::Kind::request: requests_.push_back(std::move(*event)); break;
+            case ConnectEvent::Kind::established:
+            case ConnectEvent::Kind::failed:
+                if (event->connection == connection_ && connection_ != 0) {
+                    established_ = event->kind == ConnectEvent::Kind::established;
+                    outcome_ = std::move(*event);
+                } else {
+                    // A request that could not be offered, or one that went away while it waited.
+                    std::erase_if(requests_, [&](const ConnectEvent& request) {
+                        return request.connection == event->connection;
+                    });
+                }
+                break;
+            case ConnectEvent::Kind::disconnected:
+                peer_left_ = peer_left_ || event->connection == connection_;
+                break;
+        }
+    }
+}
+
+ConnectEvent DirectLink::await_connection(const std::string& what, std::chrono::milliseconds timeout) {
+    const auto deadline = Clock::now() + timeout;
+    while (!outcome_ && Clock::now() < deadline) {
+        take_events(deadline);
+    }
+    if (!outcome_) {
+        throw MeasurementError(fmt::format("{}: no answer within {} ms", what, timeout.count()));
+    }
+    if (outcome_->kind == ConnectEvent::Kind::failed) {
+        connection_ = 0;
+        const std::string said = refusal_text(outcome_->private_data);
+        throw MeasurementError(said.empty() ? fmt::format("{}: {}", what, outcome_->text)
+                                            : fmt::format("{}: the peer refused: {}", what, said));
+    }
+    return *std::exchange(outcome_, std::nullopt);
+}
+
+std::vector<std::byte> DirectLink::connect(const std::string& address,
+                                           const std::vector<std::byte>& private_data,
+                                           std::chrono::milliseconds timeout) {
+    connection_ = connector_->connect(address, connecting(), PathAttributes{}, private_data);
+    return await_connection(fmt::format("connecting to {}", address), timeout).private_data;
+}
+
+std::string DirectLink::listen(const std::string& address) {
+    return connector_->address_of(connector_->listen(address));
+}
+
+std::optional<PeerRequest> DirectLink::next_request(std::chrono::milliseconds timeout) {
+    const auto deadline = Clock::now() + timeout;
+    while (requests_.empty() && Clock::now() < deadline) {
+        take_events(deadline);
+    }
+    if (requests_.empty()) {
+        return std::nullopt;
+    }
+    return PeerRequest{requests_.front().text, requests_.front().private_data};
+}
+
+void DirectLink::accept(const std::vector<std::byte>& private_data, std::chrono::milliseconds timeout) {
+    const ConnectEvent request = std::move(requests_.front());
+    requests_.pop_front();
+    connection_ = request.connection;
+    connector_->accept(connection_, connecting(), PathAttributes{}, private_data);
+    (void)await_connection(fmt::format("accepting {}", request.text), timeout);
+}
+
+void DirectLink::reject(const std::vector<std::byte>& private_data) {
+    const ConnectionId request = requests_.front().connection;
+    requests_.pop_front();
+    connector_->reject(request, private_data);
+}
+
+bool DirectLink::peer_left() {
+    if (!peer_left_) {
+        take_events(Clock::now());
+    }
+    return peer_left_;
+}
+
+void DirectLink::disconnect(std::chrono::milliseconds timeout) {
+    if (!established_ || peer_left_) {
+        return;
+    }
+    connector_->disconnect(connection_);
+    const auto deadline = Clock::now() + timeout;
+    while (!peer_left_ && Clock::now() < deadline) {
+        take_events(deadline);
+    }
+}
+
+std::string refusal_text(const std::vector<std::byte>& private_data) {
+    std::string text;
+    for (const std::byte byte : private_data) {
+        const auto c = std::to_integer<unsigned char>(byte);
+        if (c < ' ' || c > '~') {
+            return {};  // no text
+        }
+        text += static_cast<char>(c);
+    }
+    return text;
+}
+
+}  // namespace pollcore::perf

@@ -1,0 +1,111 @@
+#include "json_report.hpp"
+
+#include <cerrno>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "pollcore/error.hpp"
+
+namespace pollcore::perf {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json of(const ContextSwitches& switches) {
+    return {{"voluntary", switches.voluntary}, {"involuntary", switches.involuntary}};
+}
+
+Json of(const Summary& summary) {
+    return {{"min", summary.min},         {"max", summary.max},     {"typical", summary.typical},
+            {"average", summary.average}, {"stdev", summary.stdev}, {"p99", summary.p99},
+            {"p99_9", summary.p999},      {"p99_99", summary.p9999}};
+}
+
+Json of(const PathResult& result) {
+    Json json = {{"op", op_name(result.op)},
+                 {"path", path_name(result.path)},
+                 {"bytes", result.size},
+                 {"iterations", result.summary.count},
+                 {"inline", result.inlined},
+                 {"half_round_trip", result.half_round_trip},
+                 {"latency_ns", of(result.summary)},
+                 {"wall_ns", result.wall_ns},
+                 {"samples_sum_ns", result.samples_sum_ns},
+                 {"messages", result.messages},
+                 {"doorbells", {{"send", result.send_doorbells}, {"receive", result.receive_doorbells}}},
+                 {"context_switches", {{"application", of(result.application)}}},
+                 {"steal_ms", result.steal_ms}};
+    if (result.worker) {
+        json["context_switches"]["worker"] = of(*result.worker);
+    }
+    return json;
+}
+
+Json of(const Hop& hop) {
+    Json json = {{"op", op_name(hop.op)},
+                 {"direct_ns", hop.direct_ns},
+                 {"runtime_ns", hop.runtime_ns},
+                 {"difference_ns", hop.difference_ns}};
+    if (hop.round_trips) {
+        json["difference_round_trips"] = *hop.round_trips;
+    }
+    return json;
+}
+
+}  // namespace
+
+std::string json_report(const LatOptions& options, const LatResults& results) {
+    const char* role = options.role == Role::both     ? "both"
+                       : options.role == Role::client ? "client"
+                                                      : "server";
+    Json json = {{"program", "pollperf lat"}, {"version", POLLCORE_VERSION}, {"format", 1}};
+    json["options"] = {{"role", role},
+                       {"device", options.device},
+                       {"bytes", options.size},
+                       {"iterations", options.iterations},
+                       {"warmup", options.warmup},
+                       {"rounds", options.rounds},
+                       {"verify", options.verify},
+                       {"application_cpu", options.core}};
+    if (options.runtime) {
+        json["options"]["worker_cpu"] = options.worker_core;
+    }
+    if (results.round_trip) {
+        json["round_trip_ns"] = {{"typical", results.round_trip->typical_ns},
+                                 {"p99", results.round_trip->p99_ns},
+                                 {"cpus", {results.round_trip->core, results.round_trip->other}}};
+    }
+    json["results"] = Json::array();
+    for (const PathResult& result : results.paths) {
+        json["results"].push_back(of(result));
+    }
+    json["hops"] = Json::array();
+    for (const Hop& hop : hops(results)) {
+        json["hops"].push_back(of(hop));
+    }
+    json["machine"] = {{"cpu", results.machine.cpu_model},
+                       {"cpus_online", results.machine.cpus_online},
+                       {"kernel", results.machine.kernel}};
+    json["device"] = results.device;
+    if (!results.peer.empty()) {
+        json["peer"] = results.peer;
+    }
+    if (options.runtime) {
+        json["memory"] = {{"hugepages", results.hugepages}, {"description", results.memory}};
+    }
+    return json.dump(2) + "\n";
+}
+
+void write_json(const std::filesystem::path& file, const LatOptions& options, const LatResults& results) {
+    std::ofstream out(file, std::ios::trunc);
+    out << json_report(options, results);
+    out.close();
+    if (!out) {
+        throw Error(errno != 0 ? errno : EIO,
+                    fmt::format("writing the figures to {} (--json)", file.string()));
+    }
+}
+
+}  // namespace pollcore::perf

@@ -1,0 +1,14 @@
+// `pollperf lat`: sets a latency measurement up, runs it, and returns what was measured.
+//
+// Thread safety: the calling thread is the one that measures.
+#pragma once
+
+#include "options.hpp"
+#include "results.hpp"
+
+namespace pollcore::perf {
+
+/// Throws UsageError, MeasurementError or pollcore::Error.
+[[nodiscard]] LatResults run_lat(LatOptions options);
+
+}  // namespace pollcore::perf

@@ -1,0 +1,116 @@
+// One operation on one path: its rounds, and the figures taken around each.
+//
+// Thread safety: the measuring thread's.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "results.hpp"
+#include "timed_loops.hpp"
+
+namespace pollcore::perf {
+
+template <class Path>
+class Measurement {
+public:
+    /// The path is connected, and both ends' remote blocks are set.
+    Measurement(Path& path, const Workload& workload, Role role, std::uint32_t iterations, Watch& watch)
+        : path_(path),
+          workload_(workload),
+          role_(role),
+          loops_(path, workload, watch),
+          samples_(iterations) {}
+
+    /// Not timed. Makes the path ready for the workload: no other measurement of this path may be under way.
+    void warm_up(std::uint32_t iterations) {
+        path_.prepare(workload_);
+        for (std::uint32_t left = iterations; left > 0;) {
+            // The samples' own memory, which is touched by that, too.
+            const auto part = std::min<std::uint32_t>(left, static_cast<std::uint32_t>(samples_.size()));
+            loops_.run(role_, std::span(samples_).first(part));
+            left -= part;
+        }
+        std::fill(samples_.begin(), samples_.end(), 0);
+    }
+
+    /// The next `iterations` of those that were announced.
+    void round(std::uint32_t iterations) {
+        const std::span<std::uint64_t> part = std::span(samples_).subspan(done_, iterations);
+        const Snapshot before = take();
+        const auto begin = std::chrono::steady_clock::now();
+        loops_.run(role_, part);
+        const auto end = std::chrono::steady_clock::now();
+        const Snapshot after = take();
+        done_ += iterations;
+        total_.wall_ns += std::chrono::duration<double, std::nano>(end - begin).count();
+        total_.messages += after.messages - before.messages;
+        total_.send_doorbells += after.send_doorbells - before.send_doorbells;
+        total_.receive_doorbells += after.receive_doorbells - before.receive_doorbells;
+        total_.steal_ms += after.steal - before.steal;
+        total_.application += after.application - before.application;
+        if constexpr (Path::kKind == PathKind::runtime) {
+            if (!total_.worker) {
+                total_.worker.emplace();
+            }
+            *total_.worker += after.worker - before.worker;
+        }
+    }
+
+    [[nodiscard]] PathResult result() const {
+        std::span<const std::uint64_t> samples(samples_);
+        if (role_ == Role::server) {
+            samples = samples.subspan(1);  // the first is how long the client took to begin
+        }
+        const double ns_per_cycle = 1 / cycles_per_ns();
+        PathResult result = total_;
+        result.op = workload_.op;
+        result.path = Path::kKind;
+        result.size = workload_.size;
+        result.inlined = workload_.inlined;
+        result.half_round_trip = !workload_.one_sided;
+        result.samples_sum_ns =
+            static_cast<double>(std::accumulate(samples.begin(), samples.end(), std::uint64_t{0})) *
+            ns_per_cycle;
+        result.summary =
+            summarize({samples.begin(), samples.end()}, ns_per_cycle / workload_.samples_per_iteration());
+        return result;
+    }
+
+private:
+    struct Snapshot {
+        std::uint64_t messages = 0;
+        std::uint64_t send_doorbells = 0;
+        std::uint64_t receive_doorbells = 0;
+        std::uint64_t steal = 0;
+        ContextSwitches application;
+        ContextSwitches worker;
+    };
+
+    [[nodiscard]] Snapshot take() {
+        Snapshot now;
+        now.messages = path_.end(kNear).issued + path_.end(kFar).issued;
+        now.send_doorbells = path_.send_doorbells();
+        now.receive_doorbells = path_.receive_doorbells();
+        now.steal = steal_ms();
+        if constexpr (Path::kKind == PathKind::runtime) {
+            now.worker = context_switches(path_.worker_thread_id());
+        }
+        now.application = context_switches(this_thread_id());
+        return now;
+    }
+
+    Path& path_;
+    const Workload workload_;
+    const Role role_;
+    TimedLoops<Path> loops_;
+    std::vector<std::uint64_t> samples_;
+    std::size_t done_ = 0;
+    PathResult total_;
+};
+
+}  // namespace pollcore::perf

@@ -1,0 +1,121 @@
+// The contents of messages: made before each, checked after it when that was asked for.
+//
+// Thread safety: the measuring thread's.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "payload.hpp"
+#include "watch.hpp"
+#include "workload.hpp"
+
+namespace pollcore::perf {
+
+/// Before the first message of a workload, and before a peer can send it: message 0 is what memory holds, so
+/// that no byte that lay there can be taken for the last of message 1.
+template <class Path>
+void begin_workload(Path& path, const Workload& workload, unsigned ends) {
+    for (unsigned end = 0; end < ends; ++end) {
+        EndState& state = path.end(end);
+        state.sequence = 0;
+        if (workload.op == Op::write) {
+            store_byte(state.memory + path.layout().in() + workload.size - 1, pattern(0, workload.size - 1));
+        }
+    }
+}
+
+template <class Path>
+class Messages {
+public:
+    Messages(Path& path, const Workload& workload, Watch& watch)
+        : path_(path), workload_(workload), watch_(watch) {}
+
+    [[nodiscard]] std::span<std::byte> out(unsigned end) {
+        return {path_.end(end).memory + path_.layout().out(),
+                workload_.op == Op::fetch_add ? kAtomicSize : workload_.size};
+    }
+
+    /// The next message's bytes are in place. A send without kVerify has the same each time.
+    template <bool kVerify>
+    void next_message(unsigned end) {
+        EndState& state = path_.end(end);
+        ++state.sequence;
+        if (!kVerify && workload_.op == Op::send) {
+            return;
+        }
+        if (workload_.buffer_reused()) {
+            drain(end);
+        }
+        if constexpr (kVerify) {
+            fill(out(end), state.sequence);
+        } else {
+            store_byte(&out(end)[workload_.size - 1], pattern(state.sequence, workload_.size - 1));
+        }
+    }
+
+    /// The receive that completed last.
+    template <bool kVerify>
+    void check_message(unsigned end) {
+        if constexpr (kVerify) {
+            const EndState& state = path_.end(end);
+            const std::span<const std::byte> bytes{state.memory + path_.layout().slot(state.received - 1),
+                                                   workload_.size};
+            demand(first_difference(bytes, state.sequence), bytes, end);
+        }
+    }
+
+    /// What the peer wrote.
+    template <bool kVerify>
+    void check_bytes(unsigned end) {
+        if constexpr (kVerify) {
+            const EndState& state = path_.end(end);
+            const std::span<const std::byte> bytes{state.memory + path_.layout().in(), workload_.size};
+            auto wrong = first_difference(bytes, state.sequence);
+            // Few devices promise that the last byte is written last (H12): give the others time to come.
+            const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+            while (wrong && std::chrono::steady_clock::now() < deadline) {
+                path_.poll();
+                wrong = first_difference(bytes, state.sequence);
+            }
+            demand(wrong, bytes, end);
+        }
+    }
+
+    /// What was read.
+    void check_out(unsigned end) {
+        demand(first_difference(out(end), path_.end(end).sequence), out(end), end);
+    }
+
+    /// Waits until the device is done with the end's buffer.
+    void drain(unsigned end) {
+        const EndState& state = path_.end(end);
+        watch_.until(path_, end, "the completion of its request", [&] { return state.idle(); });
+    }
+
+private:
+    void demand(std::optional<std::size_t> wrong, std::span<const std::byte> bytes, unsigned end) {
+        if (wrong) [[unlikely]] {
+            fail_check(*wrong, load_byte(&bytes[*wrong]), end);
+        }
+    }
+
+    [[noreturn, gnu::cold, gnu::noinline]] void fail_check(std::size_t position, unsigned found,
+                                                           unsigned end) {
+        const std::uint64_t sequence = path_.end(end).sequence;
+        throw MeasurementError(fmt::format(
+            "path {}, {}: message {} is wrong at byte {} of {}: {:#04x}, not {:#04x}", path_name(Path::kKind),
+            op_name(workload_.op), sequence, position, workload_.size, found, pattern(sequence, position)));
+    }
+
+    Path& path_;
+    const Workload workload_;
+    Watch& watch_;
+};
+
+}  // namespace pollcore::perf

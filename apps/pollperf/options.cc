@@ -1,0 +1,302 @@
+#include "options.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "config/cpus.hpp"
+#include "config/units.hpp"
+#include "placement.hpp"
+
+namespace pollcore::perf {
+namespace {
+
+// What perftest and habit make of an option that is not given.
+constexpr std::uint32_t kSizeDefault = 2;
+constexpr std::uint32_t kIterationsDefault = 1000;
+// A software device answers in less than a microsecond: as many as tell something about 99.99%.
+constexpr std::uint32_t kIterationsSoftware = 200000;
+constexpr std::uint32_t kPortDefault = 18515;
+constexpr std::uint32_t kRoundsDefault = 10;
+constexpr std::uint32_t kIterationsMax = 100'000'000;
+constexpr std::uint32_t kSizeMax = 64u << 20;
+// Without a configuration file the name says what a device is.
+constexpr std::string_view kSoftwarePrefix = "soft";
+constexpr const char* kOwnWorker = "pollperf";
+
+std::vector<Op> parse_ops(const std::string& text) {
+    if (text == "all") {
+        return {std::begin(kOps), std::end(kOps)};
+    }
+    std::vector<Op> ops;
+    std::istringstream words(text);
+    for (std::string word; std::getline(words, word, ',');) {
+        const auto at =
+            std::find_if(std::begin(kOps), std::end(kOps), [&](Op op) { return op_name(op) == word; });
+        if (at == std::end(kOps)) {
+            throw UsageError(
+                fmt::format("--op {}: there is no operation '{}'; there are send, write, read, "
+                            "fetch-add, several with commas between them, and all",
+                            text, word));
+        }
+        if (std::find(ops.begin(), ops.end(), *at) != ops.end()) {
+            throw UsageError(fmt::format("--op {}: '{}' is there twice", text, word));
+        }
+        ops.push_back(*at);
+    }
+    return ops;
+}
+
+std::chrono::milliseconds parse_time(const char* option, const std::string& text) {
+    const auto parsed = config::parse_duration(text);
+    if (const auto* reason = std::get_if<config::Reason>(&parsed)) {
+        throw UsageError(
+            fmt::format("{} {}: {}; it takes {}", option, text, reason->text, config::kDurationExample));
+    }
+    const auto time = std::get<std::chrono::nanoseconds>(parsed);
+    if (time < std::chrono::milliseconds(100) || time > std::chrono::hours(24) ||
+        time % std::chrono::milliseconds(1) != std::chrono::nanoseconds(0)) {
+        throw UsageError(
+            fmt::format("{} {}: it takes whole milliseconds from 100ms to 86400s", option, text));
+    }
+    return std::chrono::duration_cast<std::chrono::milliseconds>(time);
+}
+
+IdlePolicy parse_idle(const std::string& text) {
+    if (text.empty() || text == "spin")
+        return IdlePolicy::spin;
+    if (text == "pause")
+        return IdlePolicy::pause;
+    if (text == "yield")
+        return IdlePolicy::yield;
+    throw UsageError(fmt::format("--idle {}: there are spin, pause and yield", text));
+}
+
+void refuse_if(bool given, const char* option, const char* why) {
+    if (given) {
+        throw UsageError(fmt::format("{}: {}", option, why));
+    }
+}
+
+Role role_of(const LatArguments& arguments) {
+    if (!arguments.config.empty() || arguments.loopback) {
+        const char* why = "both ends are in this process; it is for a server or a client";
+        refuse_if(!arguments.address.empty(), "ADDRESS", why);
+        refuse_if(arguments.port.has_value(), "--port", why);
+        return Role::both;
+    }
+    if (arguments.device.starts_with(kSoftwarePrefix)) {
+        refuse_if(!arguments.address.empty() || arguments.port.has_value(), "ADDRESS and --port",
+                  "a software device ends with its process; both ends are in this one");
+        return Role::both;
+    }
+    return arguments.address.empty() ? Role::server : Role::client;
+}
+
+// The configuration that runs: from the file, with one device, or made up for the device.
+void resolve_device(const LatArguments& arguments, LatOptions& options) {
+    if (arguments.config.empty()) {
+        if (arguments.device.empty()) {
+            throw UsageError(
+                "say what to measure: --config FILE, or --device NAME (soft0, or as ibv_devices(1) "
+                "prints it)");
+        }
+        DeviceConfig device{.name = arguments.device};
+        if (!arguments.device.starts_with(kSoftwarePrefix)) {
+            device.kind = DeviceConfig::Kind::verbs;
+            device.verbs_name = arguments.device;
+        }
+        options.config.devices = {device};
+        options.config.log_level = LogLevel::warning;
+    } else {
+        refuse_if(arguments.worker_core.has_value(), "--worker-core",
+                  "the configuration says where workers run");
+        refuse_if(!arguments.idle.empty(), "--idle", "the configuration says how workers wait");
+        options.config = load_config(arguments.config);
+        auto& devices = options.config.devices;
+        const auto chosen = std::find_if(devices.begin(), devices.end(), [&](const DeviceConfig& device) {
+            return arguments.device.empty() || device.name == arguments.device;
+        });
+        if (chosen == devices.end()) {
+            throw UsageError(
+                fmt::format("{} has no device '{}'", arguments.config.string(), arguments.device));
+        }
+        devices = {DeviceConfig(*chosen)};
+        options.config.services.clear();  // they are pollcored's
+    }
+    options.device = options.config.devices.front().name;
+}
+
+void resolve_path(const LatArguments& arguments, LatOptions& options) {
+    std::string path = arguments.path;
+    if (path.empty()) {
+        path = options.role == Role::both ? "both" : "direct";
+    }
+    if (path != "direct" && path != "runtime" && path != "both") {
+        throw UsageError(fmt::format("--path {}: there are direct, runtime, and both in one process", path));
+    }
+    refuse_if(
+        path == "both" && options.role != Role::both, "--path both",
+        "a connection to another process has one path at a time; run direct and runtime one after the other");
+    options.direct = path != "runtime";
+    options.runtime = path != "direct";
+}
+
+void resolve_figures(const LatArguments& arguments, LatOptions& options) {
+    const auto in_range = [](const char* option, std::uint32_t value, std::uint32_t min, std::uint32_t max) {
+        if (value < min || value > max) {
+            throw UsageError(fmt::format("{} {}: it takes {} to {}", option, value, min, max));
+        }
+        return value;
+    };
+    const bool software = options.config.devices.front().kind == DeviceConfig::Kind::soft;
+    options.size = in_range("--size", arguments.size.value_or(kSizeDefault), 1, kSizeMax);
+    const bool only_adds = options.ops.size() == 1 && options.ops.front() == Op::fetch_add;
+    if (only_adds && arguments.size && options.size != kAtomicSize) {
+        throw UsageError(
+            fmt::format("--size {}: a fetch-add is on {} bytes always", options.size, kAtomicSize));
+    }
+    const std::uint32_t usual = software ? kIterationsSoftware : kIterationsDefault;
+    options.iterations = in_range("--iters", arguments.iterations.value_or(usual), 2, kIterationsMax);
+    options.warmup = in_range("--warmup", arguments.warmup.value_or(std::max(100u, options.iterations / 10)),
+                              0, kIterationsMax);
+    refuse_if(arguments.rounds.has_value() && options.role != Role::both, "--rounds",
+              "rounds take turns between the paths of one process");
+    options.rounds = in_range("--rounds", arguments.rounds.value_or(kRoundsDefault), 1, 1000);
+    options.rounds = options.role == Role::both ? std::min(options.rounds, options.iterations) : 1;
+    if (arguments.inline_size) {
+        options.inline_size = in_range("--inline_size", *arguments.inline_size, 0, kInlineMax);
+    }
+    if (arguments.gid_index) {
+        refuse_if(options.role != Role::both, "--gid-index",
+                  "rdma_cm chooses the GID by the address; say the address that has the GID instead");
+        refuse_if(software, "--gid-index", "a software device has one GID");
+        refuse_if(!arguments.config.empty(), "--gid-index",
+                  "the device's `gid` in the configuration chooses it");
+        options.gid_index = in_range("--gid-index", *arguments.gid_index, 0, 255);
+    }
+    options.port =
+        static_cast<std::uint16_t>(in_range("--port", arguments.port.value_or(kPortDefault), 1, 65535));
+    options.timeout = parse_time("--timeout", arguments.timeout);
+    options.wait = parse_time("--wait", arguments.wait);
+}
+
+void resolve_cores(const LatArguments& arguments, LatOptions& options) {
+    const auto cpus = config::Cpus::of_this_process();
+    PlacementWish wish{.role = options.role,
+                       .needs_worker = options.runtime,
+                       .allowed = cpus.allowed,
+                       .core = arguments.core,
+                       .worker_core = arguments.worker_core};
+    for (const WorkerConfig& worker : options.config.workers) {
+        wish.workers.push_back(worker.core);
+    }
+    if (options.runtime && !arguments.config.empty() && wish.workers.empty()) {
+        throw UsageError(
+            fmt::format("{} has no worker; the runtime's path needs one", arguments.config.string()));
+    }
+    const Placement placement = place(wish);
+    options.core = placement.core;
+    options.worker_core = placement.worker;
+    if (options.runtime && options.config.workers.empty()) {
+        options.config.workers = {
+            {.name = kOwnWorker, .core = placement.worker, .idle = parse_idle(arguments.idle)}};
+    }
+    if (options.runtime) {
+        options.worker = options.config.workers.front().name;
+    }
+}
+
+// The buffers of both ends come from the runtime's memory, beside its rings. Where they are small the usual
+// size stays, which is what people reserve hugepages for.
+void make_room(const LatArguments& arguments, LatOptions& options) {
+    constexpr std::uint64_t kGrain = 2ull << 20;
+    const std::uint64_t buffers = 2 * EndLayout(options.size).bytes();
+    if (arguments.config.empty() && buffers > options.config.memory.size / 4) {
+        options.config.memory.size += (buffers + kGrain - 1) / kGrain * kGrain;
+    }
+}
+
+}  // namespace
+
+void add_lat_options(CLI::App& command, LatArguments& arguments) {
+    command.add_option("ADDRESS", arguments.address,
+                       "Server to connect to; without it this is the server. Numeric");
+    command.add_option("-o,--op", arguments.op,
+                       "send, write, read, fetch-add, several with commas, or all (send; with --config all)");
+    command.add_option(
+        "--path", arguments.path,
+        "direct: plain verbs on the calling thread; runtime: through a worker; both: side by side, in one "
+        "process (both where possible, else direct)");
+    command.add_option(
+        "-d,--device", arguments.device,
+        "Device as ibv_devices(1) prints it; 'soft...' is a software device; with --config a name of the "
+        "file's");
+    command.add_option("--config", arguments.config,
+                       "Take device and workers from this file; both ends in one process");
+    command.add_flag("--loopback", arguments.loopback, "Both ends in one process, on a verbs device");
+    command.add_option("-p,--port", arguments.port, "Port of the server (18515)");
+    command.add_option("-s,--size", arguments.size, "Bytes of a message (2; fetch-add 8)");
+    command.add_option("-n,--iters", arguments.iterations,
+                       "Iterations that are timed (1000; on a software device 200000)");
+    command.add_option("--warmup", arguments.warmup, "Iterations before them (a tenth, at least 100)");
+    command.add_option("--rounds", arguments.rounds,
+                       "Rounds of the iterations, in which paths take turns (10)");
+    command.add_option("-x,--gid-index", arguments.gid_index,
+                       "Index in the GID table, for both ends in one process");
+    command.add_option(
+        "-I,--inline_size", arguments.inline_size,
+        "Messages up to this size travel in the work request (220, or what the device takes; on a "
+        "software device 0)");
+    command.add_option("--core", arguments.core, "CPU of the application's thread (one that is no worker's)");
+    command.add_option("--worker-core", arguments.worker_core, "CPU of the worker (another one)");
+    command.add_option("--idle", arguments.idle, "How the worker waits: spin, pause or yield (spin)");
+    command.add_flag("--verify", arguments.verify, "Check every byte that arrives");
+    command.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)");
+    command.add_option("--wait", arguments.wait, "How long a server waits for its client (60s)");
+    command.add_option("--json", arguments.json, "Write everything that was measured to this file, too");
+    // perftest's, for command lines that have them.
+    command.add_flag("-F,--CPU-freq", arguments.cpu_freq, "Accepted: CPU frequencies are never warned about");
+    command.add_flag("-R,--rdma_cm", arguments.rdma_cm, "Accepted: connections are always made by rdma_cm");
+}
+
+LatOptions resolve(const LatArguments& arguments) {
+    LatOptions options;
+    options.role = role_of(arguments);
+    resolve_device(arguments, options);
+    std::string op = arguments.op;
+    if (op.empty()) {
+        op = arguments.config.empty() ? "send" : "all";
+    }
+    options.ops = parse_ops(op);
+    if (options.ops.empty()) {
+        throw UsageError("--op: it names no operation");
+    }
+    refuse_if(options.ops.size() > 1 && options.role != Role::both, "--op",
+              "a server and its client measure one operation at a time");
+    refuse_if(arguments.loopback && !arguments.config.empty(), "--loopback",
+              "with --config both ends are in one process anyway");
+    resolve_path(arguments, options);
+    refuse_if(arguments.worker_core.has_value() && !options.runtime, "--worker-core",
+              "--path direct has no worker");
+    resolve_figures(arguments, options);
+    resolve_cores(arguments, options);
+    make_room(arguments, options);
+    options.verify = arguments.verify;
+    options.json = arguments.json;
+    if (options.role == Role::client) {
+        const bool bare_ipv6 =
+            arguments.address.find(':') != std::string::npos && arguments.address[0] != '[';
+        options.address =
+            fmt::format(fmt::runtime(bare_ipv6 ? "[{}]:{}" : "{}:{}"), arguments.address, options.port);
+    }
+    return options;
+}
+
+std::uint32_t size_of(const LatOptions& options, Op op) noexcept {
+    return op == Op::fetch_add ? kAtomicSize : options.size;
+}
+
+}  // namespace pollcore::perf

@@ -1,0 +1,126 @@
+// Measuring between two processes: how client and server find together, and part.
+//
+// Thread safety: the measuring thread's.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "measurement.hpp"
+#include "options.hpp"
+#include "rendezvous.hpp"
+
+namespace pollcore::perf {
+
+[[nodiscard]] inline LatRequest request_of(const LatOptions& options, const Workload& workload, PathKind path,
+                                           const RemoteBlock& memory) {
+    return {.op = workload.op,
+            .path = path,
+            .verify = workload.verify,
+            .size = workload.size,
+            .iterations = options.iterations,
+            .warmup = options.warmup,
+            .memory = memory};
+}
+
+/// False when the peer was still there at the end of the time.
+template <class Path>
+[[nodiscard]] bool wait_until_left(Path& path, std::chrono::milliseconds time) {
+    const auto deadline = std::chrono::steady_clock::now() + time;
+    while (!path.peer_left()) {
+        if (std::chrono::steady_clock::now() >= deadline) {
+            return false;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return true;
+}
+
+template <class Path>
+void measure_rounds(const LatOptions& options, const Workload& workload, Path& path, LatResults& results) {
+    Watch watch(options.timeout);
+    const PinnedScope pinned(options.core);
+    Measurement<Path> measurement(path, workload, options.role, options.iterations, watch);
+    measurement.warm_up(options.warmup);
+    measurement.round(options.iterations);
+    results.paths.push_back(measurement.result());
+}
+
+template <class Path>
+void run_client(const LatOptions& options, Workload workload, Path& path, LatResults& results) {
+    begin_workload(path, workload, 1);
+    const LatRequest request = request_of(options, workload, Path::kKind, path.own_block(kNear));
+    const PeerKind peer =
+        recognize_peer(path.connect(options.address, request.encode(), options.timeout), workload);
+    results.peer = peer.description;
+    path.end(kNear).remote = peer.memory;
+    workload.one_sided = workload.one_sided || !peer.answers;
+    measure_rounds(options, workload, path, results);
+    // A pollperf server has to hear that its last answer arrived before the connection goes, so it goes
+    // first.
+    if (peer.ends_connection && !workload.one_sided) {
+        (void)wait_until_left(path, options.timeout);
+    }
+    if (!path.peer_left()) {
+        path.disconnect(options.timeout);
+    }
+}
+
+/// Waits for a client that fits; others are told why not.
+template <class Path>
+[[nodiscard]] LatRequest accept_client(const LatOptions& options, const Workload& workload, Path& path) {
+    const LatRequest ours = request_of(options, workload, Path::kKind, path.own_block(kNear));
+    const std::string address = path.listen(fmt::format("0.0.0.0:{}", options.port));
+    fmt::print(stderr, "pollperf: {} of {} bytes, path {}: waiting for a client at {}\n", op_name(ours.op),
+               ours.size, path_name(ours.path), address);
+    const auto deadline = std::chrono::steady_clock::now() + options.wait;
+    for (;;) {
+        const auto left =
+            std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+        const auto request = path.next_request(std::max(left, std::chrono::milliseconds(1)));
+        if (!request) {
+            if (std::chrono::steady_clock::now() >= deadline) {
+                throw MeasurementError(
+                    fmt::format("no client came to {} within {} ms (--wait)", address, options.wait.count()));
+            }
+            continue;
+        }
+        const auto theirs = LatRequest::decode(request->private_data);
+        const std::string why =
+            theirs ? mismatch(ours, *theirs) : "this is a pollperf server, and no such client";
+        if (why.empty()) {
+            path.accept(LatAnswer{.path = Path::kKind, .memory = ours.memory}.encode(), options.timeout);
+            return *theirs;
+        }
+        fmt::print(stderr, "pollperf: refused {}: {}\n", request->peer, why);
+        path.reject(rejection(why));
+    }
+}
+
+template <class Path>
+void run_server(const LatOptions& options, const Workload& workload, Path& path, LatResults& results) {
+    begin_workload(path, workload, 1);
+    const LatRequest client = accept_client(options, workload, path);
+    results.peer = fmt::format("pollperf, path {}", path_name(client.path));
+    path.end(kNear).remote = client.memory;
+    if (!workload.one_sided) {
+        measure_rounds(options, workload, path, results);
+        path.disconnect(options.timeout);
+        return;
+    }
+    // One-sided operations cannot be seen from here; the longest that they can sensibly take is known.
+    const std::uint64_t operations = std::uint64_t{options.iterations} + options.warmup;
+    const std::uint64_t ms_each = 1 + workload.size / 10000;
+    const auto time = options.timeout + std::chrono::milliseconds(operations * ms_each);
+    if (!wait_until_left(path, time)) {
+        throw MeasurementError(
+            fmt::format("the client has not left after {} ms, which {} operations of {} bytes do "
+                        "not take",
+                        time.count(), operations, workload.size));
+    }
+}
+
+}  // namespace pollcore::perf

@@ -1,0 +1,83 @@
+#include "placement.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "config/cpus.hpp"
+#include "options.hpp"
+
+namespace pollcore::perf {
+namespace {
+
+void demand_allowed(std::uint32_t cpu, const std::set<std::uint32_t>& allowed, const char* option) {
+    if (!allowed.contains(cpu)) {
+        throw UsageError(fmt::format("{} {}: this process may not run on that CPU; it may run on {}", option,
+                                     cpu, config::print_cpu_list(allowed)));
+    }
+}
+
+}  // namespace
+
+Placement place(const PlacementWish& wish) {
+    const auto is_workers = [&](std::uint32_t cpu) {
+        return std::find(wish.workers.begin(), wish.workers.end(), cpu) != wish.workers.end();
+    };
+    if (wish.core) {
+        demand_allowed(*wish.core, wish.allowed, "--core");
+        if (wish.needs_worker && is_workers(*wish.core)) {
+            throw UsageError(
+                fmt::format("--core {}: that CPU is a worker's in the configuration, and the two would "
+                            "wait for each other",
+                            *wish.core));
+        }
+    }
+    if (wish.worker_core) {
+        demand_allowed(*wish.worker_core, wish.allowed, "--worker-core");
+        if (wish.core == wish.worker_core) {
+            throw UsageError(
+                fmt::format("--core and --worker-core are both {}: the application's thread and the "
+                            "worker both spin, each on a CPU of its own",
+                            *wish.core));
+        }
+    }
+    // In the order in which this role takes them.
+    std::vector<std::uint32_t> order(wish.allowed.begin(), wish.allowed.end());
+    if (wish.role == Role::server) {
+        std::reverse(order.begin(), order.end());
+    }
+    const auto first_except = [&](auto&& taken) -> std::optional<std::uint32_t> {
+        const auto at = std::find_if_not(order.begin(), order.end(), taken);
+        return at == order.end() ? std::nullopt : std::optional(*at);
+    };
+
+    std::optional<std::uint32_t> core = wish.core;
+    if (!core) {
+        core = first_except([&](std::uint32_t cpu) { return is_workers(cpu) || cpu == wish.worker_core; });
+    }
+    if (!core && wish.needs_worker) {
+        throw UsageError(
+            fmt::format("no CPU is left for the application's thread: this process may run on CPU {}, "
+                        "and workers have them; use --path direct, or allow it more CPUs",
+                        config::print_cpu_list(wish.allowed)));
+    }
+    if (!core) {
+        core = order.front();  // no worker runs
+    }
+    std::optional<std::uint32_t> worker = wish.worker_core;
+    if (!worker && !wish.workers.empty()) {
+        worker = wish.workers.front();
+    }
+    if (!worker) {
+        worker = first_except([&](std::uint32_t cpu) { return cpu == *core; });
+    }
+    if (!worker && wish.needs_worker) {
+        throw UsageError(
+            fmt::format("the runtime's path needs two CPUs, one for the application's thread and one "
+                        "for the worker, and this process may run on CPU {} only; use --path direct",
+                        config::print_cpu_list(wish.allowed)));
+    }
+    return {*core, worker.value_or(*core)};
+}
+
+}  // namespace pollcore::perf

@@ -1,0 +1,67 @@
+// What client and server tell each other in the private data of their connection.
+//
+// Thread safety: pure functions on bytes. What comes from a peer is hostile: nothing is believed that is not
+// all there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/service_wire.hpp"
+#include "pollcore/limits.hpp"
+#include "workload.hpp"
+
+namespace pollcore::perf {
+
+/// The client's request: what it is going to do, and where its memory is.
+struct LatRequest {
+    static constexpr std::uint32_t kMagic = 0x74616c70;  // "plat" on the wire
+    static constexpr std::size_t kWireLength = kServiceWireHeader + 4 + 4 + 4 + 4 + 8 + 4;
+    static_assert(kWireLength <= kRequestPrivateDataMax);
+
+    Op op = Op::send;
+    PathKind path = PathKind::direct;
+    bool verify = false;
+    std::uint32_t size = 0;
+    std::uint32_t iterations = 0;
+    std::uint32_t warmup = 0;
+    RemoteBlock memory;
+
+    [[nodiscard]] std::vector<std::byte> encode() const;
+    [[nodiscard]] static std::optional<LatRequest> decode(std::span<const std::byte> in);
+};
+
+/// A pollperf server's answer.
+struct LatAnswer {
+    static constexpr std::uint32_t kMagic = 0x736e6170;  // "pans" on the wire
+    static constexpr std::size_t kWireLength = kServiceWireHeader + 4 + 8 + 4;
+
+    PathKind path = PathKind::direct;
+    RemoteBlock memory;
+
+    [[nodiscard]] std::vector<std::byte> encode() const;
+    [[nodiscard]] static std::optional<LatAnswer> decode(std::span<const std::byte> in);
+};
+
+/// Why a server with these figures cannot serve this request; empty when it can.
+[[nodiscard]] std::string mismatch(const LatRequest& server, const LatRequest& client);
+
+/// A sentence for a rejection's private data: printable, and cut to what fits.
+[[nodiscard]] std::vector<std::byte> rejection(std::string_view sentence);
+
+/// Who answered, as far as a client needs to know it.
+struct PeerKind {
+    std::string description;
+    bool answers = false;          ///< takes part in ping-pong; else it only offers memory
+    bool ends_connection = false;  ///< when the last answer is known to have arrived
+    RemoteBlock memory;
+};
+/// From the private data of an answer. Throws MeasurementError when the peer cannot serve `workload`.
+[[nodiscard]] PeerKind recognize_peer(std::span<const std::byte> answer, const Workload& workload);
+
+}  // namespace pollcore::perf

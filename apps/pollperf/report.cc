@@ -1,0 +1,189 @@
+#include "report.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
+
+namespace pollcore::perf {
+
+std::vector<Hop> hops(const LatResults& results) {
+    std::vector<Hop> hops;
+    for (const Op op : kOps) {
+        const PathResult* direct = results.find(op, PathKind::direct);
+        const PathResult* runtime = results.find(op, PathKind::runtime);
+        if (direct == nullptr || runtime == nullptr) {
+            continue;
+        }
+        Hop hop{op, direct->summary.typical, runtime->summary.typical};
+        hop.difference_ns = hop.runtime_ns - hop.direct_ns;
+        if (results.round_trip) {
+            hop.round_trips = hop.difference_ns / results.round_trip->typical_ns;
+        }
+        hops.push_back(hop);
+    }
+    return hops;
+}
+
+namespace {
+
+using Out = std::back_insert_iterator<std::string>;
+
+std::string label(const PathResult& result) {
+    return fmt::format("{}, {}", op_name(result.op), path_name(result.path));
+}
+
+void title(Out out, const LatOptions& options, const LatResults& results) {
+    fmt::format_to(out, "pollperf lat on {}: {}{}\n", options.device,
+                   options.role == Role::both     ? "both ends in this process"
+                   : options.role == Role::client ? "client of " + options.address + ", "
+                                                  : "server of ",
+                   options.role == Role::both ? "" : results.peer);
+    const bool adds_only = options.ops.size() == 1 && options.ops.front() == Op::fetch_add;
+    fmt::format_to(out, "{} iterations{}{}, {} bytes{}\n\n", options.iterations,
+                   options.rounds > 1 ? fmt::format(" in {} rounds", options.rounds) : "",
+                   options.direct && options.runtime ? ", the paths by turns" : "",
+                   adds_only ? kAtomicSize : options.size, options.verify ? ", every byte checked" : "");
+}
+
+void comparison(Out out, const LatOptions& options, const LatResults& results) {
+    const auto rows = hops(results);
+    if (rows.empty()) {
+        return;
+    }
+    fmt::format_to(out, "{:<16}{:>15}{:>15}{:>15}{:>26}\n", "typical latency", "direct", "runtime",
+                   "difference", "difference / round trip");
+    for (const Hop& row : rows) {
+        fmt::format_to(out, "{:<16}{:>12.0f} ns{:>12.0f} ns{:>+12.0f} ns{:>26}\n", op_name(row.op),
+                       row.direct_ns, row.runtime_ns, row.difference_ns,
+                       row.round_trips ? fmt::format("{:.2f}", *row.round_trips) : "-");
+    }
+    fmt::format_to(out, "\n");
+    fmt::format_to(out, "  direct      plain verbs, called by the application's thread on CPU {}\n",
+                   options.core);
+    fmt::format_to(out, "  runtime     through a ring to the worker on CPU {}, and back through another\n",
+                   options.worker_core);
+    fmt::format_to(out, "  difference  what the way over the worker's core costs\n");
+    fmt::format_to(
+        out,
+        "  round trip  the cache-line limit: a word to that core and a word back, which no ring beats\n");
+    fmt::format_to(out, "  send and write are half of there-and-back, read and fetch-add whole\n\n");
+}
+
+void limit(Out out, const LatOptions& options, const LatResults& results) {
+    if (!options.runtime) {
+        return;
+    }
+    if (!results.round_trip) {
+        fmt::format_to(
+            out, "raw round trip between CPU {} and CPU {}: not known, others kept one of them busy\n\n",
+            options.core, options.worker_core);
+    } else {
+        const RoundTrip& trip = *results.round_trip;
+        fmt::format_to(out, "raw round trip between CPU {} and CPU {}: {:.0f} ns (99%: {:.0f} ns)\n\n",
+                       trip.core, trip.other, trip.typical_ns, trip.p99_ns);
+    }
+}
+
+// perftest's columns, so that a line can be laid beside its.
+void columns(Out out, const LatResults& results) {
+    const bool one = results.paths.size() == 1;
+    if (!one) {
+        fmt::format_to(out, " {:<20}", "");
+    }
+    fmt::format_to(out, " {:<8}{:<13}{:<14}{:<14}{:<18}{:<14}{:<16}{:<24}{:<26}{}\n", "#bytes", "#iterations",
+                   "t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "t_stdev[usec]",
+                   "99% percentile[usec]", "99.9% percentile[usec]", "99.99% percentile[usec]");
+    for (const PathResult& result : results.paths) {
+        if (!one) {
+            fmt::format_to(out, " {:<20}", label(result));
+        }
+        const Summary& s = result.summary;
+        fmt::format_to(out,
+                       " {:<8}{:<13}{:<14.3f}{:<14.3f}{:<18.3f}{:<14.3f}{:<16.3f}{:<24.3f}{:<26.3f}{:.3f}\n",
+                       result.size, s.count, s.min / 1e3, s.max / 1e3, s.typical / 1e3, s.average / 1e3,
+                       s.stdev / 1e3, s.p99 / 1e3, s.p999 / 1e3, s.p9999 / 1e3);
+    }
+    if (one) {
+        fmt::format_to(out, " {}\n",
+                       results.paths.front().half_round_trip
+                           ? "times are half of there-and-back"
+                           : "times are of the whole operation, up to its completion");
+    }
+    fmt::format_to(out, "\n");
+}
+
+void side_effects(Out out, const LatResults& results) {
+    fmt::format_to(out, "{:<20}{:>34}{:>34}{:>24}\n", "while it was timed", "context switches: application",
+                   "worker", "doorbells per message");
+    fmt::format_to(out, "{:<20}{:>34}{:>34}{:>24}\n", "", "voluntary / involuntary",
+                   "voluntary / involuntary", "send / receive");
+    const auto switches = [](const ContextSwitches& taken) {
+        return fmt::format("{} / {}", taken.voluntary, taken.involuntary);
+    };
+    for (const PathResult& result : results.paths) {
+        fmt::format_to(out, "{:<20}{:>34}{:>34}{:>24}\n", label(result), switches(result.application),
+                       result.worker ? switches(*result.worker) : "-",
+                       fmt::format("{:.2f} / {:.2f}", result.per_message(result.send_doorbells),
+                                   result.per_message(result.receive_doorbells)));
+    }
+    fmt::format_to(out, "\n");
+}
+
+// A stamp taken at the wrong moment loses time or counts it twice.
+void check_stamps(Out out, const LatOptions& options, const LatResults& results) {
+    for (const PathResult& result : results.paths) {
+        const double share = result.wall_ns > 0 ? result.samples_sum_ns / result.wall_ns : 1;
+        // Checking happens between samples; a short run is mostly its beginning and end.
+        const bool comparable = !options.verify && options.role != Role::server && result.wall_ns > 5e6;
+        if (share > 1.01 || (comparable && share < 0.97)) {
+            fmt::format_to(
+                out,
+                "warning: {}: the samples add up to {:.1f}% of the time that passed; do not trust them\n",
+                label(result), 100 * share);
+        }
+    }
+}
+
+void ran_on(Out out, const LatOptions& options, const LatResults& results) {
+    std::uint64_t steal = 0;
+    for (const PathResult& result : results.paths) {
+        steal += result.steal_ms;
+    }
+    fmt::format_to(out, "ran on\n");
+    fmt::format_to(
+        out, "  machine   {}, {} CPUs, {}{}\n", results.machine.cpu_model, results.machine.cpus_online,
+        results.machine.kernel,
+        steal > 0 ? fmt::format("; its hypervisor gave {} ms of the timed part to others", steal) : "");
+    fmt::format_to(
+        out, "  threads   application on CPU {}{}\n", options.core,
+        options.runtime ? fmt::format(", worker '{}' on CPU {}", options.worker, options.worker_core) : "");
+    fmt::format_to(out, "  device    {}\n", results.device);
+    if (!results.peer.empty()) {
+        fmt::format_to(out, "  peer      {}\n", results.peer);
+    }
+    if (options.runtime) {
+        fmt::format_to(out, "  memory    {}\n", results.memory);
+    }
+}
+
+}  // namespace
+
+std::string report(const LatOptions& options, const LatResults& results) {
+    std::string text;
+    const Out out = std::back_inserter(text);
+    title(out, options, results);
+    comparison(out, options, results);
+    limit(out, options, results);
+    if (!results.paths.empty()) {
+        columns(out, results);
+        side_effects(out, results);
+        check_stamps(out, options, results);
+    } else {
+        fmt::format_to(out, "the client did its operations and left; its report has the figures\n\n");
+    }
+    ran_on(out, options, results);
+    return text;
+}
+
+}  // namespace pollcore::perf

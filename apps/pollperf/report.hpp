@@ -1,0 +1,15 @@
+// The report for people: tables as text.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <string>
+
+#include "options.hpp"
+#include "results.hpp"
+
+namespace pollcore::perf {
+
+[[nodiscard]] std::string report(const LatOptions& options, const LatResults& results);
+
+}  // namespace pollcore::perf

@@ -1,0 +1,72 @@
+// What was measured, for the report and the JSON file.
+//
+// Thread safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "round_trip.hpp"
+#include "statistics.hpp"
+#include "threads.hpp"
+#include "workload.hpp"
+
+namespace pollcore::perf {
+
+/// One operation on one path.
+struct PathResult {
+    Op op{};
+    PathKind path{};
+    std::uint32_t size = 0;
+    bool inlined = false;
+    bool half_round_trip = false;  ///< the figures are of half of there-and-back
+    Summary summary;               ///< of one way, or of the whole operation
+
+    // Of the timed part, as it was.
+    double wall_ns = 0;
+    double samples_sum_ns = 0;
+    std::uint64_t messages = 0;  ///< sends, writes, reads or atomics that this process posted
+    std::uint64_t send_doorbells = 0;
+    std::uint64_t receive_doorbells = 0;
+    ContextSwitches application;
+    std::optional<ContextSwitches> worker;
+    std::uint64_t steal_ms = 0;
+
+    [[nodiscard]] double per_message(std::uint64_t count) const noexcept {
+        return messages == 0 ? 0 : static_cast<double>(count) / static_cast<double>(messages);
+    }
+};
+
+struct LatResults {
+    std::vector<PathResult> paths;
+    std::optional<RoundTrip> round_trip;
+    std::string device;  ///< what it is
+    std::string peer;    ///< at the other end, when that is another process
+    std::string memory;  ///< which memory the runtime's rings and buffers are in; empty without a runtime
+    bool hugepages = false;
+    Machine machine;
+
+    [[nodiscard]] const PathResult* find(Op op, PathKind path) const noexcept {
+        for (const PathResult& result : paths) {
+            if (result.op == op && result.path == path) {
+                return &result;
+            }
+        }
+        return nullptr;
+    }
+};
+
+/// The runtime's price for an operation.
+struct Hop {
+    Op op{};
+    double direct_ns = 0;
+    double runtime_ns = 0;
+    double difference_ns = 0;
+    std::optional<double> round_trips;  ///< the difference in raw round trips
+};
+/// Of the operations that both paths did.
+[[nodiscard]] std::vector<Hop> hops(const LatResults& results);
+
+}  // namespace pollcore::perf

@@ -1,0 +1,102 @@
+#include "round_trip.hpp"
+
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "cycle_stamp.hpp"
+#include "pollcore/limits.hpp"
+#include "statistics.hpp"
+#include "threads.hpp"
+
+namespace pollcore::perf {
+namespace {
+
+constexpr std::uint32_t kWarmup = 20000;
+constexpr std::uint32_t kSamplesMax = 200000;
+constexpr std::uint32_t kSamplesMin = 1000;
+constexpr std::uint32_t kSpinsPerLook = 1u << 12;
+
+// Not neighbours either: some prefetchers fetch lines in pairs.
+struct Words {
+    alignas(2 * kCacheLine) std::atomic<std::uint32_t> ping{0};  // written by the measuring thread
+    alignas(2 * kCacheLine) std::atomic<std::uint32_t> pong{0};  // written by the other
+    alignas(2 * kCacheLine) std::atomic<bool> stop{false};
+};
+
+void answer(Words& words) {
+    std::uint32_t spins = 0;
+    for (std::uint32_t i = 1; i <= kWarmup + kSamplesMax; ++i) {
+        // Acquire and release in pairs with the measuring thread's: each sees the other's word and nothing
+        // else, but a ring needs the order too, so its limit has it.
+        while (words.ping.load(std::memory_order_acquire) != i) {
+            if (++spins == kSpinsPerLook) {
+                spins = 0;
+                // Relaxed: says only that nobody asks any more.
+                if (words.stop.load(std::memory_order_relaxed)) {
+                    return;
+                }
+            }
+        }
+        words.pong.store(i, std::memory_order_release);
+    }
+}
+
+// Cycles of each round trip after the warm-up, until the time is up.
+std::vector<std::uint64_t> ask(Words& words, std::chrono::steady_clock::time_point deadline) {
+    std::vector<std::uint64_t> samples;
+    samples.reserve(kSamplesMax);
+    std::uint32_t spins = 0;
+    std::uint64_t begin = stamp();
+    for (std::uint32_t i = 1; i <= kWarmup + kSamplesMax; ++i) {
+        words.ping.store(i, std::memory_order_release);
+        while (words.pong.load(std::memory_order_acquire) != i) {
+            if (++spins == kSpinsPerLook) {
+                spins = 0;
+                if (std::chrono::steady_clock::now() >= deadline) {
+                    return samples;
+                }
+            }
+        }
+        const std::uint64_t now = stamp();
+        if (i > kWarmup) {
+            samples.push_back(now - begin);
+        }
+        begin = now;
+    }
+    return samples;
+}
+
+}  // namespace
+
+std::optional<RoundTrip> measure_round_trip(std::uint32_t core, std::uint32_t other,
+                                            std::chrono::milliseconds time) {
+    Words words;
+    std::vector<std::uint64_t> samples;
+    std::exception_ptr failure;  // of the other thread; read after it was joined
+    {
+        const PinnedScope pinned(core);
+        std::thread partner([&] {
+            try {
+                const PinnedScope there(other);
+                answer(words);
+            } catch (...) {
+                failure = std::current_exception();
+            }
+        });
+        samples = ask(words, std::chrono::steady_clock::now() + time);
+        words.stop.store(true, std::memory_order_relaxed);
+        partner.join();
+    }
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
+    if (samples.size() < kSamplesMin) {
+        return std::nullopt;
+    }
+    const Summary summary = summarize(std::move(samples), 1 / cycles_per_ns());
+    return RoundTrip{summary.typical, summary.p99, core, other};
+}
+
+}  // namespace pollcore::perf

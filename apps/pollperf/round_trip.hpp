@@ -1,0 +1,26 @@
+// The limit that no ring can beat: how long a word takes to another core and back.
+//
+// Two threads, two words on two cache lines. Each thread writes its own word and watches the other's.
+//
+// Thread safety: runs a thread of its own and waits for it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+namespace pollcore::perf {
+
+struct RoundTrip {
+    double typical_ns = 0;
+    double p99_ns = 0;
+    std::uint32_t core = 0;  ///< where it was measured from
+    std::uint32_t other = 0;
+};
+
+/// Nothing else may spin on either CPU meanwhile: not with a running worker. Takes as many round trips as
+/// come within `time`; nothing, when those are too few to tell anything, because others keep a CPU busy.
+[[nodiscard]] std::optional<RoundTrip> measure_round_trip(std::uint32_t core, std::uint32_t other,
+                                                          std::chrono::milliseconds time);
+
+}  // namespace pollcore::perf

@@ -1,0 +1,144 @@
+// The same operations through the runtime: a session on the calling thread, and its worker.
+//
+// As on the direct path requests are built once, receives are posted ahead, sends are inline when they are
+// small and signaled once in a while.
+//
+// Thread safety: one thread uses an object.
+// Errors: MeasurementError for what goes wrong while measuring, pollcore::Error for what cannot be set up.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "path_setup.hpp"
+#include "payload.hpp"
+#include "pollcore/runtime.hpp"
+#include "workload.hpp"
+
+namespace pollcore::perf {
+
+class RuntimePath {
+public:
+    static constexpr PathKind kKind = PathKind::runtime;
+
+    /// The runtime must outlive the path.
+    RuntimePath(Runtime& runtime, const std::string& device, const std::string& worker,
+                const PathSetup& setup);
+    RuntimePath(const RuntimePath&) = delete;
+    RuntimePath& operator=(const RuntimePath&) = delete;
+
+    // ---- set-up: runtime_path.cc; as DirectPath's ----
+
+    void connect_ends();
+    std::vector<std::byte> connect(const std::string& address, const std::vector<std::byte>& private_data,
+                                   std::chrono::milliseconds timeout);
+    std::string listen(const std::string& address);
+    [[nodiscard]] std::optional<PeerRequest> next_request(std::chrono::milliseconds timeout);
+    void accept(const std::vector<std::byte>& private_data, std::chrono::milliseconds timeout);
+    void reject(const std::vector<std::byte>& private_data);
+    [[nodiscard]] bool peer_left() const { return over_network_ && qps_[kNear].disconnected(); }
+    void disconnect(std::chrono::milliseconds timeout);
+
+    [[nodiscard]] RemoteBlock own_block(unsigned end) const;
+    void prepare(const Workload& workload);
+    template <class Watch>
+    void run_once(Op op, Watch& watch) {
+        post_once(op);
+        watch.until(*this, kNear, "an operation that checks the data",
+                    [this] { return ends_[kNear].idle(); });
+    }
+
+    // ---- what the timed loops use ----
+
+    [[nodiscard]] EndState& end(unsigned index) noexcept { return ends_[index]; }
+    [[nodiscard]] const EndLayout& layout() const noexcept { return layout_; }
+
+    void issue(unsigned index, bool last) {
+        EndState& state = ends_[index];
+        WorkRequest& request = sends_[index];
+        const bool signaled =
+            always_signal_ || last || (state.issued & (kSignalEvery - 1)) == kSignalEvery - 1;
+        request.flags = static_cast<std::uint8_t>(signaled ? kSignaled : 0);
+        const Refusal refusal =
+            inlined_ ? session_.try_submit_inline(request, {state.memory + EndLayout::out(), workload_.size})
+                     : session_.try_submit(request);
+        if (refusal != Refusal::none) [[unlikely]] {
+            fail_submit(index, refusal);
+        }
+        ++state.issued;
+        state.signaled += signaled;
+    }
+
+    void repost(unsigned index) {
+        EndState& state = ends_[index];
+        const std::span<const WorkRequest> batch(&receives_[index][state.reposted % kReceiveSlots],
+                                                 kRepostBatch);
+        const Submitted submitted = session_.try_submit(batch);
+        if (submitted.accepted < batch.size()) [[unlikely]] {
+            fail_submit(index, submitted.refusal);
+        }
+        state.reposted += kRepostBatch;
+    }
+
+    void poll() {
+        std::array<Completion, kPollBatch> completions;
+        const std::size_t n = session_.poll(completions);
+        for (std::size_t i = 0; i < n; ++i) {
+            const Completion& completion = completions[i];
+            if (!completion.ok()) [[unlikely]] {
+                fail_completion(completion);
+            }
+            EndState& state = ends_[completion.tag];
+            ++(completion.from_recv_queue() ? state.received : state.completed);
+        }
+    }
+
+    [[nodiscard]] std::uint64_t send_doorbells() const { return counters().send_doorbells.value(); }
+    [[nodiscard]] std::uint64_t receive_doorbells() const { return counters().receive_doorbells.value(); }
+    /// Kernel thread id of the worker.
+    [[nodiscard]] int worker_thread_id() const { return runtime_.worker_thread_id(session_.worker()); }
+
+    // ---- when a wait takes long ----
+
+    void look_after_peer(unsigned index, const char* what);
+    [[nodiscard]] std::string stalled(unsigned index, const char* what,
+                                      std::chrono::milliseconds timeout) const;
+
+private:
+    static constexpr std::size_t kPollBatch = 4;
+
+    [[nodiscard]] const WorkerCounters& counters() const {
+        return runtime_.worker_counters(session_.worker());
+    }
+    void build(Op op, unsigned index, WorkRequest& request) const;
+    void post_once(Op op);
+    [[nodiscard]] std::string name_of(unsigned index) const;
+    [[noreturn, gnu::cold, gnu::noinline]] void fail_submit(unsigned index, Refusal refusal);
+    [[noreturn, gnu::cold, gnu::noinline]] void fail_completion(const Completion& completion);
+
+    // Destroyed from the bottom: the QPs go before the memory that their work requests name.
+    Runtime& runtime_;
+    std::string device_;
+    EndLayout layout_;
+    unsigned ends_used_ = 0;
+    bool over_network_ = false;
+    MemoryRegion memory_;
+    Workload workload_;
+    // Used in the loops.
+    Session session_;
+    bool inlined_ = false;
+    bool always_signal_ = false;
+    std::array<EndState, 2> ends_{};
+    std::array<WorkRequest, 2> sends_{};
+    std::array<std::array<WorkRequest, kReceiveSlots>, 2> receives_{};
+
+    std::array<QueuePair, 2> qps_;
+    Listener listener_;
+    std::optional<ConnectionRequest> request_;
+};
+
+}  // namespace pollcore::perf

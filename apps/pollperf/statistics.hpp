@@ -1,0 +1,35 @@
+// From samples to the figures of a report.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pollcore::perf {
+
+/// All in nanoseconds.
+struct Summary {
+    std::size_t count = 0;
+    double min = 0;
+    double max = 0;
+    double typical = 0;  ///< median; of an even number of samples the mean of the middle two
+    double average = 0;
+    double stdev = 0;  ///< of these samples: the sum of squares is divided by their number
+    double p99 = 0;    ///< the smallest sample that at least 99% of all are not above
+    double p999 = 0;
+    double p9999 = 0;
+};
+
+/// The smallest of the ascending samples that at least `per_10000` of 10000 are not above. Not for no
+/// samples.
+[[nodiscard]] std::uint64_t percentile(std::span<const std::uint64_t> ascending,
+                                       std::uint32_t per_10000) noexcept;
+[[nodiscard]] double median(std::span<const std::uint64_t> ascending) noexcept;
+
+/// `samples` in cycles; each counts as `ns_per_cycle` nanoseconds. Sorts a copy.
+[[nodiscard]] Summary summarize(std::vector<std::uint64_t> samples, double ns_per_cycle);
+
+}  // namespace pollcore::perf

@@ -1,0 +1,72 @@
+// The deadline of every wait, at the price of a counter in the loop that waits.
+//
+// Thread safety: used by the measuring thread alone.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "workload.hpp"
+
+namespace pollcore::perf {
+
+class Watch {
+public:
+    /// How many empty turns of a loop go by between two looks at the clock: a few milliseconds.
+    static constexpr std::uint32_t kSpinsPerLook = 1u << 14;
+
+    explicit Watch(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+
+    /// Turns `poll` over until `done`. `path` says who is waited for when it takes too long, and whether the
+    /// peer is still there.
+    template <class Path, class Done>
+    [[gnu::always_inline]] void until(Path& path, unsigned end, const char* what, Done&& done) {
+        std::uint32_t spins = 0;
+        std::uint32_t looks = 0;
+        while (!done()) {
+            path.poll();
+            if (++spins == kSpinsPerLook) [[unlikely]] {
+                spins = 0;
+                if (look(looks++)) {
+                    check(path, end, what);
+                }
+            }
+        }
+    }
+
+    [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    /// Asking after the peer may cost a system call: not before the wait is long anyway.
+    static constexpr std::chrono::milliseconds kPeerPatience{100};
+
+    /// True when it is time to look after the peer.
+    [[gnu::cold, gnu::noinline]] bool look(std::uint32_t looks) {
+        const auto now = Clock::now();
+        if (looks == 0) {
+            began_ = now;
+            next_ = now + kPeerPatience;
+        }
+        if (now < next_) {
+            return false;
+        }
+        next_ = now + kPeerPatience;
+        return true;
+    }
+
+    template <class Path>
+    [[gnu::cold, gnu::noinline]] void check(Path& path, unsigned end, const char* what) {
+        path.look_after_peer(end, what);
+        if (Clock::now() - began_ >= timeout_) {
+            throw MeasurementError(path.stalled(end, what, timeout_));
+        }
+    }
+
+    std::chrono::milliseconds timeout_;
+    Clock::time_point began_{};
+    Clock::time_point next_{};
+};
+
+}  // namespace pollcore::perf

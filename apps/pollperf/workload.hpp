@@ -1,0 +1,118 @@
+// What a measurement does: the operation, its size, and where the bytes of an end lie.
+//
+// Thread safety: plain values.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "pollcore/limits.hpp"
+
+namespace pollcore::perf {
+
+/// A measurement that could not be finished: exit code 1.
+class MeasurementError : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+enum class Op : std::uint8_t { send, write, read, fetch_add };
+inline constexpr Op kOps[] = {Op::send, Op::write, Op::read, Op::fetch_add};
+
+enum class PathKind : std::uint8_t {
+    direct,   ///< plain verbs on the calling thread
+    runtime,  ///< through a session and its worker
+};
+
+/// How the ends of a connection share the work.
+enum class Role : std::uint8_t {
+    both,    ///< one process, one thread, both ends
+    client,  ///< asks first
+    server,  ///< answers
+};
+
+[[nodiscard]] constexpr std::string_view op_name(Op op) noexcept {
+    switch (op) {
+        case Op::send: return "send";
+        case Op::write: return "write";
+        case Op::read: return "read";
+        case Op::fetch_add: return "fetch-add";
+    }
+    return "?";
+}
+[[nodiscard]] constexpr std::string_view path_name(PathKind path) noexcept {
+    return path == PathKind::direct ? "direct" : "runtime";
+}
+
+inline constexpr std::uint32_t kAtomicSize = 8;
+
+/// Receives that an end keeps posted. One message at a time is on its way; the others are there so that
+/// giving one back is never on the way of the next message.
+inline constexpr std::uint32_t kReceiveSlots = 16;
+/// Receives that are given back at once, on both paths: one call and one doorbell for all of them.
+inline constexpr std::uint32_t kRepostBatch = 8;
+static_assert(kReceiveSlots % kRepostBatch == 0 && kRepostBatch < kReceiveSlots);
+/// Slots of a send queue, and how often a send or write is signaled: the queue never fills.
+inline constexpr std::uint32_t kSendDepth = 64;
+inline constexpr std::uint32_t kSignalEvery = 16;
+static_assert((kSignalEvery & (kSignalEvery - 1)) == 0 && 2 * kSignalEvery <= kSendDepth);
+
+struct Workload {
+    Op op = Op::send;
+    std::uint32_t size = 2;
+    bool inlined = false;  ///< the message travels in the work request
+    bool verify = false;
+    bool one_sided = false;  ///< the peer does nothing: the time is that of the operation and its completion
+
+    /// Send and write go to and fro: a sample is half a round trip, as perftest has it.
+    [[nodiscard]] double samples_per_iteration() const noexcept { return one_sided ? 1.0 : 2.0; }
+    /// The buffer is written for each message, and the device may still read it until its completion.
+    [[nodiscard]] bool buffer_reused() const noexcept { return verify || (op == Op::write && !inlined); }
+};
+
+/// The memory of one end, in this order: `out` is sent and written from, or read into; `in` is what the peer
+/// writes, reads and adds to; then the receive slots.
+struct EndLayout {
+    std::uint32_t size = 0;
+    std::size_t stride = 0;
+
+    explicit EndLayout(std::uint32_t message_size)
+        : size(message_size),
+          stride((std::max<std::size_t>(message_size, kAtomicSize) + kCacheLine - 1) / kCacheLine *
+                 kCacheLine) {}
+    [[nodiscard]] static constexpr std::size_t out() noexcept { return 0; }
+    [[nodiscard]] std::size_t in() const noexcept { return stride; }
+    [[nodiscard]] std::size_t slot(std::uint64_t n) const noexcept {
+        return (2 + n % kReceiveSlots) * stride;
+    }
+    [[nodiscard]] std::size_t bytes() const noexcept { return (2 + kReceiveSlots) * stride; }
+};
+
+/// Where one-sided operations of an end go.
+struct RemoteBlock {
+    std::uint64_t addr = 0;
+    std::uint32_t rkey = 0;
+};
+
+/// An end as the timed loops see it. Counts only grow.
+struct EndState {
+    std::byte* memory = nullptr;
+    RemoteBlock remote;
+    std::uint64_t issued = 0;     ///< send-queue work requests
+    std::uint64_t signaled = 0;   ///< those of them that make a completion
+    std::uint64_t completed = 0;  ///< completions of those
+    std::uint64_t received = 0;
+    std::uint64_t reposted = 0;  ///< receives given back
+    std::uint64_t sequence = 0;  ///< number of the message, for its contents
+
+    [[nodiscard]] bool idle() const noexcept { return completed == signaled; }
+};
+
+inline constexpr unsigned kNear = 0;  ///< the end whose time is taken
+inline constexpr unsigned kFar = 1;   ///< the other, when this process has both
+
+}  // namespace pollcore::perf
