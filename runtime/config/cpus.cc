@@ -1,14 +1,12 @@
 #include "config/cpus.hpp"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <fstream>
-#include <iterator>
-#include <memory>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -32,26 +30,32 @@ std::set<std::uint32_t> read_online() {
     return parse_cpu_list(line, kOnlineFile);
 }
 
-std::set<std::uint32_t> read_affinity(pid_t process) {
-    // The kernel refuses a mask smaller than its own (EINVAL) and does not say how large that is.
-    for (std::size_t cpus = CPU_SETSIZE; cpus <= kCpuNumberMax; cpus *= 2) {
-        const std::size_t size = CPU_ALLOC_SIZE(cpus);
-        std::vector<cpu_set_t> mask((size + sizeof(cpu_set_t) - 1) / sizeof(cpu_set_t));
-        if (::sched_getaffinity(process, size, mask.data()) == 0) {
-            std::set<std::uint32_t> result;
-            for (std::uint32_t cpu = 0; cpu < cpus; ++cpu) {
-                if (CPU_ISSET_S(cpu, size, mask.data())) {
-                    result.insert(cpu);
-                }
-            }
-            return result;
+// What the kernel grants a thread that asks for all CPUs: the cpuset. A thread of its own asks, so nobody's
+// affinity changes; the affinity of the program's threads does not matter, since a worker is pinned by itself.
+std::set<std::uint32_t> read_cpuset(const std::set<std::uint32_t>& online) {
+    const std::size_t cpus = *online.rbegin() + std::size_t{1};
+    const std::size_t size = std::max(CPU_ALLOC_SIZE(cpus), sizeof(cpu_set_t));
+    std::vector<cpu_set_t> mask((size + sizeof(cpu_set_t) - 1) / sizeof(cpu_set_t));
+    const std::size_t bytes = mask.size() * sizeof(cpu_set_t);
+    for (const std::uint32_t cpu : online) {
+        CPU_SET_S(cpu, bytes, mask.data());
+    }
+    int error = 0;
+    std::thread([&] {
+        if (::sched_setaffinity(0, bytes, mask.data()) != 0 || ::sched_getaffinity(0, bytes, mask.data()) != 0) {
+            error = errno;
         }
-        if (errno != EINVAL) {
-            break;
+    }).join();
+    if (error != 0) {
+        throw Error(error, "asking the kernel which CPUs this process may use");
+    }
+    std::set<std::uint32_t> result;
+    for (std::uint32_t cpu = 0; cpu < cpus; ++cpu) {
+        if (CPU_ISSET_S(cpu, bytes, mask.data())) {
+            result.insert(cpu);
         }
     }
-    throw Error(errno,
-                fmt::format("sched_getaffinity of process {}, to learn which CPUs it may use", process));
+    return result;
 }
 
 }  // namespace
@@ -59,9 +63,7 @@ std::set<std::uint32_t> read_affinity(pid_t process) {
 Cpus Cpus::of_this_process() {
     Cpus cpus;
     cpus.online = read_online();
-    const std::set<std::uint32_t> affinity = read_affinity(::getpid());
-    std::set_intersection(cpus.online.begin(), cpus.online.end(), affinity.begin(), affinity.end(),
-                          std::inserter(cpus.allowed, cpus.allowed.end()));
+    cpus.allowed = read_cpuset(cpus.online);
     return cpus;
 }
 

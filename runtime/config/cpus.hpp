@@ -14,8 +14,8 @@ struct Cpus {
     std::set<std::uint32_t> online;   ///< the machine's
     std::set<std::uint32_t> allowed;  ///< those of `online` that this process may run on
 
-    /// Asks the kernel. Allowed is the affinity of the process's first thread, which taskset and cpusets
-    /// set: a caller that is pinned itself does not narrow it. Throws pollcore::Error.
+    /// Asks the kernel. Allowed is the process's cpuset, whatever its threads are pinned to now. Throws
+    /// pollcore::Error.
     [[nodiscard]] static Cpus of_this_process();
 };
 

@@ -134,7 +134,7 @@ Refusal CoreRule::check(Value value) const {
         return "this machine has no such core";
     }
     if (!holds(cpus.allowed)) {
-        return "this process may not run on that core (its CPU affinity or cpuset leaves it out)";
+        return "this process may not run on that core (its cpuset leaves it out)";
     }
     return std::nullopt;
 }

@@ -15,12 +15,11 @@ std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, s
                                 "at most {}; send the rest over the connection",
                                 payload.size(), payload_max));
     }
-    std::vector<std::byte> frame;
-    frame.reserve(kPrivateDataHeader + payload.size());
-    frame.insert(frame.end(), kPrivateDataMagic.begin(), kPrivateDataMagic.end());
-    frame.push_back(std::byte{kPrivateDataVersion});
-    frame.push_back(static_cast<std::byte>(payload.size()));
-    frame.insert(frame.end(), payload.begin(), payload.end());
+    std::vector<std::byte> frame(kPrivateDataHeader + payload.size());
+    std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), frame.begin());
+    frame[2] = std::byte{kPrivateDataVersion};
+    frame[3] = static_cast<std::byte>(payload.size());
+    std::copy(payload.begin(), payload.end(), frame.begin() + kPrivateDataHeader);
     return frame;
 }
 

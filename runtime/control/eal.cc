@@ -8,6 +8,7 @@
 #include <rte_lcore.h>
 #include <rte_malloc.h>
 #include <sched.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <future>
 #include <latch>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "pollcore/error.hpp"
@@ -154,11 +156,21 @@ const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::ui
 
 std::vector<int> helper_cpus(const std::vector<std::uint32_t>& worker_cores) {
     const std::vector<int> all = allowed_cpus();
-    std::vector<int> free;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(free), [&](int cpu) {
-        return std::find(worker_cores.begin(), worker_cores.end(), static_cast<std::uint32_t>(cpu)) ==
-               worker_cores.end();
-    });
+    const auto without_workers = [&](const std::vector<int>& cpus) {
+        std::vector<int> free;
+        std::copy_if(cpus.begin(), cpus.end(), std::back_inserter(free), [&](int cpu) {
+            return std::find(worker_cores.begin(), worker_cores.end(), static_cast<std::uint32_t>(cpu)) ==
+                   worker_cores.end();
+        });
+        return free;
+    };
+    // Where the program runs; failing that anywhere else; failing that, beside a worker.
+    std::vector<int> free = without_workers(all);
+    if (free.empty()) {
+        std::vector<int> online(static_cast<std::size_t>(get_nprocs_conf()));
+        std::iota(online.begin(), online.end(), 0);
+        free = without_workers(online);
+    }
     return free.empty() ? all : free;
 }
 
@@ -181,6 +193,9 @@ void CoreThread::start(std::uint32_t core, std::function<void()> body) {
         pthread_setname_np(pthread_self(), "pollcore-worker");
         running.count_down();  // the caller's latch is gone after this
         inner();
+        // Release, with the acquire in join(): what the body wrote. EAL's own synchronisation is not for others to
+        // rely on.
+        ended_.store(true, std::memory_order_release);
     };
     const auto lcore_cpus = core < RTE_MAX_LCORE ? rte_lcore_cpuset(core) : rte_cpuset_t{};
     const bool has_lcore = core < RTE_MAX_LCORE && rte_lcore_is_enabled(core) && core != rte_get_main_lcore() &&
@@ -222,6 +237,7 @@ void CoreThread::start(std::uint32_t core, std::function<void()> body) {
 void CoreThread::join() noexcept {
     if (lcore_ >= 0) {
         rte_eal_wait_lcore(static_cast<unsigned>(std::exchange(lcore_, -1)));
+        (void)ended_.load(std::memory_order_acquire);
     }
     if (thread_.joinable()) {
         thread_.join();

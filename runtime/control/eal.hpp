@@ -7,6 +7,7 @@
 // Thread safety: all functions, from any thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -51,6 +52,7 @@ public:
 private:
     std::function<void()> body_;
     std::thread thread_;
+    std::atomic<bool> ended_{false};
     int lcore_ = -1;
     int thread_id_ = 0;
 };
