@@ -3,8 +3,6 @@
 // Thread safety: one thread. A process that is still there when its object goes is killed and waited for.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -27,13 +25,16 @@
 #include <thread>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "base/unique_fd.hpp"
 
 namespace pollcore::test {
 
 using namespace std::chrono_literals;
 
-// Enough for a machine that builds something else at the same time. Nothing waits for it in vain when all is well.
+// Enough for a machine that builds something else at the same time. Nothing waits for it in vain when all is
+// well.
 inline constexpr auto kPatience = 30s;
 
 /// The daemon under test: by the environment, else where the build put it.
@@ -127,8 +128,8 @@ private:
 
 class Process {
 public:
-    /// Starts `arguments` (the first is the program) with `environment` besides this process's own. Its output
-    /// goes to files in `directory`.
+    /// Starts `arguments` (the first is the program) with `environment` besides this process's own. Its
+    /// output goes to files in `directory`.
     Process(std::vector<std::string> arguments, const std::vector<std::string>& environment,
             const std::filesystem::path& directory)
         : out_(directory / ("out-" + next_name())), err_(directory / ("err-" + next_name())) {
@@ -147,8 +148,8 @@ public:
         posix_spawn_file_actions_init(&files);
         posix_spawn_file_actions_addopen(&files, 1, out_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
         posix_spawn_file_actions_addopen(&files, 2, err_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-        const int error = ::posix_spawn(&pid_, arguments.front().c_str(), &files, nullptr, pointers(arguments).data(),
-                                        pointers(variables).data());
+        const int error = ::posix_spawn(&pid_, arguments.front().c_str(), &files, nullptr,
+                                        pointers(arguments).data(), pointers(variables).data());
         posix_spawn_file_actions_destroy(&files);
         if (error != 0) {
             throw std::runtime_error("starting " + arguments.front() + ": " + std::strerror(error));
@@ -186,7 +187,8 @@ public:
     }
 
     /// Until its log says `text`.
-    [[nodiscard]] bool await_log(const std::string& text, std::chrono::milliseconds timeout = kPatience) const {
+    [[nodiscard]] bool await_log(const std::string& text,
+                                 std::chrono::milliseconds timeout = kPatience) const {
         const auto deadline = std::chrono::steady_clock::now() + timeout;
         while (err().find(text) == std::string::npos) {
             if (std::chrono::steady_clock::now() >= deadline) {

@@ -2,9 +2,10 @@
 // synchronous calls that simple programs use. It shows that plain verbs peers are served, and tests what a
 // polite peer never does.
 //
-//   plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX   messages of 0 to SIZE_MAX bytes, there and back
-//   plain_peer [--bind ADDRESS] ADDRESS PORT too-long SIZE         one message that the service must not take
-//   plain_peer [--bind ADDRESS] ADDRESS PORT stall COUNT           sends, takes nothing, waits to be disconnected
+//   plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX   messages of 0 to SIZE_MAX bytes, there and
+//   back plain_peer [--bind ADDRESS] ADDRESS PORT too-long SIZE         one message that the service must not
+//   take plain_peer [--bind ADDRESS] ADDRESS PORT stall COUNT           sends, takes nothing, waits to be
+//   disconnected
 //
 // Exit codes: 0 all as expected, 1 not so (stderr says what), 2 usage.
 #include <arpa/inet.h>
@@ -53,7 +54,10 @@ public:
         require_call(rdma_resolve_route(id_, kTimeoutMs), "rdma_resolve_route");
         ibv_qp_init_attr attributes{};
         attributes.qp_type = IBV_QPT_RC;
-        attributes.cap = {.max_send_wr = kDepth, .max_recv_wr = kDepth, .max_send_sge = 1, .max_recv_sge = 1,
+        attributes.cap = {.max_send_wr = kDepth,
+                          .max_recv_wr = kDepth,
+                          .max_send_sge = 1,
+                          .max_recv_sge = 1,
                           .max_inline_data = 0};
         attributes.sq_sig_all = 1;
         require_call(rdma_create_qp(id_, nullptr, &attributes), "rdma_create_qp");
@@ -71,7 +75,8 @@ public:
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
 
-    /// With private data that means nothing to pollcored. Checks the service's answer by its documented bytes.
+    /// With private data that means nothing to pollcored. Checks the service's answer by its documented
+    /// bytes.
     void connect() {
         static const char greeting[] = "a plain verbs peer";
         rdma_conn_param parameters{};
@@ -114,7 +119,8 @@ public:
         require_call(rdma_get_cm_event(id_->channel, &event), "rdma_get_cm_event");
         const rdma_cm_event_type type = event->event;
         rdma_ack_cm_event(event);
-        require(type == RDMA_CM_EVENT_DISCONNECTED, std::string("not disconnected, but ") + rdma_event_str(type));
+        require(type == RDMA_CM_EVENT_DISCONNECTED,
+                std::string("not disconnected, but ") + rdma_event_str(type));
     }
 
 private:
@@ -155,8 +161,10 @@ void echo(Connection& connection, std::uint32_t count, std::uint32_t size_max) {
         const ibv_wc wc = connection.received();
         const std::string message = "message " + std::to_string(i);
         require(wc.status == IBV_WC_SUCCESS, message + ": " + ibv_wc_status_str(wc.status));
-        require(wc.byte_len == length, message + ": came back with " + std::to_string(wc.byte_len) + " bytes");
-        require(((wc.wc_flags & IBV_WC_WITH_IMM) != 0) == with_imm, message + ": immediate data came or went");
+        require(wc.byte_len == length,
+                message + ": came back with " + std::to_string(wc.byte_len) + " bytes");
+        require(((wc.wc_flags & IBV_WC_WITH_IMM) != 0) == with_imm,
+                message + ": immediate data came or went");
         require(!with_imm || ntohl(wc.imm_data) == i, message + ": another immediate");
         require(std::memcmp(connection.out(), connection.in(), length) == 0, message + ": other bytes");
     }
@@ -180,7 +188,9 @@ void stall(Connection& connection, std::uint32_t count) {
     connection.await_disconnect();
 }
 
-std::uint32_t number(const char* text) { return static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10)); }
+std::uint32_t number(const char* text) {
+    return static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10));
+}
 
 }  // namespace
 
@@ -192,10 +202,12 @@ int main(int argc, char** argv) {
         argc -= 2;
     }
     const std::string what = argc > 4 ? argv[3] : "";
-    const bool known = (what == "echo" && argc == 6) || ((what == "too-long" || what == "stall") && argc == 5);
+    const bool known =
+        (what == "echo" && argc == 6) || ((what == "too-long" || what == "stall") && argc == 5);
     if (!known) {
-        std::fprintf(stderr, "usage: plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX | too-long SIZE | "
-                             "stall COUNT\n");
+        std::fprintf(stderr,
+                     "usage: plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX | too-long SIZE | "
+                     "stall COUNT\n");
         return 2;
     }
     try {

@@ -1,13 +1,13 @@
-// pollcored as a process: command line, start, readiness, watchdog, signals, exit codes. Its services' traffic
-// is tested elsewhere: in one process by services_test.cc, over a real device by daemon_over_rxe.sh.
-#include <gtest/gtest.h>
-
+// pollcored as a process: command line, start, readiness, watchdog, signals, exit codes. Its services'
+// traffic is tested elsewhere: in one process by services_test.cc, over a real device by daemon_over_rxe.sh.
 #include <sched.h>
 #include <sys/ptrace.h>
 
 #include <algorithm>
 #include <regex>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "daemon_process.hpp"
 #include "pollcore/config.hpp"
@@ -33,20 +33,23 @@ class PollcoredTest : public testing::Test {
 protected:
     [[nodiscard]] std::string config_text(const std::string& more = "") const {
         return "[runtime]\n"
-               "lock_directory = \"" + directory_.path().native() + "\"\n" +
+               "lock_directory = \"" +
+               directory_.path().native() + "\"\n" +
                "[[device]]\n"
                "name = \"soft0\"\n"
                "kind = \"soft\"\n"
                "[[worker]]\n"
                "name = \"worker0\"\n"
-               "core = " + std::to_string(worker_core()) + "\n" +
+               "core = " +
+               std::to_string(worker_core()) + "\n" +
                "idle = \"yield\"\n"
                "[[service]]\n"
                "name = \"echo0\"\n"
                "kind = \"echo\"\n"
                "device = \"soft0\"\n"
                "worker = \"worker0\"\n"
-               "address = \"echo0\"\n" + more;
+               "address = \"echo0\"\n" +
+               more;
     }
     [[nodiscard]] std::filesystem::path write_config(const std::string& more = "") const {
         return directory_.write("pollcored.toml", config_text(more));
@@ -55,7 +58,8 @@ protected:
         arguments.insert(arguments.begin(), pollcored_path());
         return Process(std::move(arguments), {}, directory_.path());
     }
-    [[nodiscard]] Process start(std::vector<std::string> environment = {}, std::vector<std::string> arguments = {}) {
+    [[nodiscard]] Process start(std::vector<std::string> environment = {},
+                                std::vector<std::string> arguments = {}) {
         environment.push_back("NOTIFY_SOCKET=" + notify_.path().native());
         arguments.insert(arguments.begin(), {pollcored_path(), "--config", write_config().native()});
         return Process(std::move(arguments), environment, directory_.path());
@@ -81,9 +85,11 @@ TEST_F(PollcoredTest, HelpTellsTheExitCodes) {
 
 TEST_F(PollcoredTest, AWrongCommandLineExitsWithTwo) {
     const std::string file = write_config().native();
-    const std::vector<std::vector<std::string>> wrong{
-        {}, {"--config"}, {"--config", file, "--no-such-option"}, {"--config", file, "--log-level", "loud"},
-        {"--config", file, "--check", "--print"}};
+    const std::vector<std::vector<std::string>> wrong{{},
+                                                      {"--config"},
+                                                      {"--config", file, "--no-such-option"},
+                                                      {"--config", file, "--log-level", "loud"},
+                                                      {"--config", file, "--check", "--print"}};
     for (const auto& arguments : wrong) {
         Process daemon = run(arguments);
         EXPECT_EQ(daemon.wait(), 2) << testing::PrintToString(arguments);
@@ -159,8 +165,9 @@ TEST_F(PollcoredTest, TheLogTellsWhatWasFoundAndDecided) {
     Process daemon = start();
     ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
     const std::string log = daemon.err();
-    for (const char* text : {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield",
-                             "service echo0: listens on echo0; messages of up to 4096 bytes", "ready: 1 service"}) {
+    for (const char* text :
+         {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield",
+          "service echo0: listens on echo0; messages of up to 4096 bytes", "ready: 1 service"}) {
         EXPECT_NE(log.find(text), std::string::npos) << "no \"" << text << "\" in\n" << log;
     }
 }
@@ -197,7 +204,8 @@ TEST_F(PollcoredTest, ASecondInstanceOnTheSameCoreIsRefusedAndNamesTheOwner) {
     Process second = run({"--config", (directory_.path() / "pollcored.toml").native()});
     EXPECT_EQ(second.wait(), 1);
     const std::string message = second.err();
-    EXPECT_NE(message.find("process " + std::to_string(owner.pid()) + " (pollcored"), std::string::npos) << message;
+    EXPECT_NE(message.find("process " + std::to_string(owner.pid()) + " (pollcored"), std::string::npos)
+        << message;
     EXPECT_NE(message.find("core " + std::to_string(worker_core())), std::string::npos) << message;
 
     owner.signal(SIGTERM);
@@ -310,11 +318,13 @@ TEST_F(PollcoredTest, OnlyTheWorkerRunsOnItsCoreAndTheOthersIdle) {
         const std::string listed = "," + thread.cpus + ",";
         EXPECT_FALSE(std::regex_search(listed, std::regex("[,-]" + core + "[,-]")))
             << "thread " << thread.id << " may run on CPUs " << thread.cpus;
-        const auto then = std::find_if(before.begin(), before.end(), [&](const Thread& t) { return t.id == thread.id; });
+        const auto then =
+            std::find_if(before.begin(), before.end(), [&](const Thread& t) { return t.id == thread.id; });
         ticks += thread.ticks - (then != before.end() ? then->ticks : 0);
     }
     const auto whole = static_cast<std::uint64_t>(sysconf(_SC_CLK_TCK)) * kTime.count();
-    EXPECT_LT(ticks, whole / 5) << "of " << whole << " ticks of CPU time, used by threads that have nothing to do";
+    EXPECT_LT(ticks, whole / 5) << "of " << whole
+                                << " ticks of CPU time, used by threads that have nothing to do";
 }
 
 }  // namespace

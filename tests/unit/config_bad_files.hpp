@@ -208,7 +208,7 @@ inline std::vector<BadFile> all() {
         {"a_core_beyond_32_bits", join({kDevice, "[[worker]]\nname = \"w\"\ncore = 4294967297\n"}),
          "f.toml:6: worker[0].core = 4294967297: this machine has no such core; accepted: 0-1,3"},
         {"a_core_of_others", join({kDevice, "[[worker]]\nname = \"w\"\ncore = 2\n"}),
-         "f.toml:6: worker[0].core = 2: this process may not run on that core (its CPU affinity or cpuset "
+         "f.toml:6: worker[0].core = 2: this process may not run on that core (its cpuset "
          "leaves it out); accepted: 0-1,3"},
         {"a_negative_core", join({kDevice, "[[worker]]\nname = \"w\"\ncore = -1\n"}),
          "f.toml:6: worker[0].core = -1: it is negative; accepted: 0-1,3"},

@@ -1,0 +1,284 @@
+// I4: in spin mode neither the worker nor the application's thread makes a system call, allocates, or is
+// switched away by its own doing, over a million operations.
+//
+// A child process installs a seccomp filter on both threads that kills on any system call, so a violation
+// cannot go unseen; the parent looks at how the child ended. The worker installs its filter itself, through
+// the software device: the first poll of its CQ after the signal runs in the worker's thread.
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "device/soft/soft_device.hpp"
+#include "pollcore/runtime.hpp"
+
+namespace {
+
+// The allocation hook: counts what the two hot threads allocate.
+std::atomic<std::uint64_t> hot_allocations{0};
+thread_local bool hot = false;
+
+void* allocate(std::size_t bytes, std::size_t alignment) {
+    if (hot) {
+        hot_allocations.fetch_add(1);
+    }
+    void* memory = alignment <= alignof(std::max_align_t) ? std::malloc(bytes == 0 ? 1 : bytes)
+                                                          : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    if (memory == nullptr) {
+        throw std::bad_alloc();
+    }
+    return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes, 1); }
+void* operator new[](std::size_t bytes) { return allocate(bytes, 1); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) { return allocate(bytes, static_cast<std::size_t>(alignment)); }
+void* operator new[](std::size_t bytes, std::align_val_t alignment) { return allocate(bytes, static_cast<std::size_t>(alignment)); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace pollcore {
+namespace {
+
+constexpr std::uint64_t kOperations = 1'000'000;
+
+// From here on this thread may compute and nothing else. One call is let through: the exit of the whole
+// process, with which the child ends.
+void forbid_system_calls() {
+    const sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    const sock_fprog program{.len = std::size(filter), .filter = const_cast<sock_filter*>(filter)};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+        std::perror("seccomp");
+        _exit(90);
+    }
+}
+
+// The worker's thread runs this in place of the device's own poll, once.
+std::atomic<bool> worker_confined{false};
+int (*device_poll)(ibv_cq*, int, ibv_wc*) = nullptr;
+ibv_context* device_context = nullptr;
+
+int confine_and_poll(ibv_cq* cq, int n, ibv_wc* wc) {
+    hot = true;
+    forbid_system_calls();
+    std::atomic_ref(device_context->ops.poll_cq).store(device_poll);
+    worker_confined.store(true);
+    return device_poll(cq, n, wc);
+}
+
+std::pair<std::uint64_t, std::uint64_t> context_switches(const std::string& task) {
+    std::ifstream status("/proc/self/task/" + task + "/status");
+    std::string key;
+    std::uint64_t voluntary = ~0ull;
+    std::uint64_t involuntary = ~0ull;
+    while (status >> key) {
+        if (key == "voluntary_ctxt_switches:") {
+            status >> voluntary;
+        } else if (key == "nonvoluntary_ctxt_switches:") {
+            status >> involuntary;
+        }
+    }
+    return {voluntary, involuntary};
+}
+
+// Exit codes of the child, so that the parent can say what went wrong.
+enum Outcome { kClean = 0, kNoRefusals = 91, kFailedWork = 92, kAllocated = 93, kSwitched = 94, kBadCount = 95, kSystemCall = 96 };
+
+// `sabotage` makes one of the forbidden things happen, so that the test is known to see it.
+enum class Sabotage { none, system_call, allocation };
+
+[[noreturn]] void child(IdlePolicy idle, Sabotage sabotage) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(0, &one);
+    sched_setaffinity(0, sizeof(one), &one);
+    Config config;
+    config.log_level = LogLevel::error;
+    DeviceConfig device;
+    device.name = "soft0";
+    config.devices = {device};
+    WorkerConfig worker;
+    worker.name = "w0";
+    worker.core = 1;
+    worker.idle = idle;
+    config.workers = {worker};
+    Runtime runtime(config);
+    Session session = runtime.open_session();
+    MemoryRegion memory = runtime.allocate(1 << 16);
+    QueuePairOptions options{.shares = {{.session = &session, .send_depth = 128}}, .recv_depth = 64, .inline_max = 64};
+    QueuePair a = runtime.create_queue_pair(options);
+    QueuePair b = runtime.create_queue_pair(options);
+    const QpInfo info_a = a.info();
+    a.connect(b.info());
+    b.connect(info_a);
+
+    const std::string worker_task = std::to_string(runtime.worker_thread_id(0));
+    const std::string own_task = std::to_string(gettid());
+    device_context = runtime.device().context();
+    device_poll = device_context->ops.poll_cq;
+    std::atomic_ref(device_context->ops.poll_cq).store(&confine_and_poll);
+    while (!worker_confined.load()) {
+    }
+    const auto worker_before = context_switches(worker_task);
+    const auto own_before = context_switches(own_task);
+
+    // The counts afterwards are read by a thread that is not confined.
+    std::atomic<int> phase{0};
+    std::atomic<int> verdict{kClean};
+    std::thread observer([&] {
+        while (phase.load() != 1) {
+            sched_yield();
+        }
+        const auto worker_after = context_switches(worker_task);
+        const auto own_after = context_switches(own_task);
+        if (worker_after.first != worker_before.first || own_after.first != own_before.first) {
+            verdict.store(kSwitched);
+        }
+        phase.store(2);
+    });
+    cpu_set_t none_of_ours;
+    CPU_ZERO(&none_of_ours);
+    CPU_SET(0, &none_of_ours);
+    CPU_SET(1, &none_of_ours);
+
+    std::byte payload[32] = {};
+    Completion completions[32];
+    std::uint64_t accepted = 0;
+    std::uint64_t finished = 0;
+    std::uint64_t refusals = 0;
+    std::uint64_t failures = 0;
+    std::uint64_t posted_receives = 0;
+    hot = true;
+    forbid_system_calls();
+    if (sabotage == Sabotage::system_call) {
+        sched_yield();
+    }
+    if (sabotage == Sabotage::allocation) {
+        // volatile, so that the compiler does not leave the pair out.
+        char* volatile pointless = new char[100];
+        delete[] pointless;
+    }
+    while (finished < kOperations) {
+        for (int i = 0; i < 8 && accepted < kOperations; ++i) {
+            WorkRequest request{.tag = accepted,
+                                .sge = {memory.addr(), 64, memory.lkey()},
+                                .remote_addr = memory.addr() + 4096,
+                                .rkey = memory.rkey(),
+                                .qp = a.handle(),
+                                .opcode = Opcode::rdma_write,
+                                .flags = accepted % 4 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0},
+                                .num_sge = 1};
+            Refusal refusal = Refusal::none;
+            switch (accepted % 8) {
+                case 1: {
+                    WorkRequest receive{.tag = 1, .sge = {memory.addr() + 8192, 64, memory.lkey()}, .qp = b.handle(),
+                                        .opcode = Opcode::recv, .num_sge = 1};
+                    refusal = session.try_submit(receive);
+                    posted_receives += refusal == Refusal::none;
+                    break;
+                }
+                case 2:
+                    request.opcode = Opcode::send;
+                    refusal = session.try_submit_inline(request, payload);
+                    break;
+                case 3:
+                    request.opcode = Opcode::rdma_read;
+                    refusal = session.try_submit(request);
+                    break;
+                case 4:
+                    request.opcode = Opcode::atomic_fetch_and_add;
+                    request.sge.length = 8;
+                    refusal = session.try_submit(request);
+                    break;
+                default:
+                    refusal = session.try_submit(request);
+                    break;
+            }
+            if (refusal != Refusal::none) {
+                ++refusals;
+                break;
+            }
+            ++accepted;
+        }
+        const std::size_t n = session.poll(completions);
+        for (std::size_t i = 0; i < n; ++i) {
+            failures += !completions[i].ok();
+        }
+        if (accepted == kOperations || n != 0) {
+            const SessionFigures figures = session.figures();
+            finished = figures.completed + figures.retired;
+            if (accepted == kOperations && figures.in_flight() < 64) {
+                finished = kOperations;  // the last unsignaled ones wait for a signal that nobody sends
+            }
+        }
+    }
+    hot = false;
+    phase.store(1);
+    while (phase.load() != 2) {
+    }
+    int outcome = verdict.load();
+    if (hot_allocations.load() != 0) {
+        outcome = kAllocated;
+    } else if (failures != 0) {
+        outcome = kFailedWork;
+    } else if (refusals == 0) {
+        outcome = kNoRefusals;
+    } else if (posted_receives < kOperations / 16) {
+        outcome = kBadCount;
+    }
+    _exit(outcome);
+}
+
+int run(IdlePolicy idle, Sabotage sabotage) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(120);
+        child(idle, sabotage);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS) {
+        return kSystemCall;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+class HotPath : public ::testing::Test {
+protected:
+    void SetUp() override { ASSERT_GE(std::thread::hardware_concurrency(), 2u) << "needs two cores"; }
+};
+
+TEST_F(HotPath, MakesNoSystemCallAndNoAllocationAndIsNotSwitchedAway) {
+    EXPECT_EQ(run(IdlePolicy::spin, Sabotage::none), kClean);
+}
+TEST_F(HotPath, IsAsBareWithThePauseInstruction) { EXPECT_EQ(run(IdlePolicy::pause, Sabotage::none), kClean); }
+TEST_F(HotPath, ThisTestSeesASystemCall) { EXPECT_EQ(run(IdlePolicy::spin, Sabotage::system_call), kSystemCall); }
+TEST_F(HotPath, ThisTestSeesAnAllocation) { EXPECT_EQ(run(IdlePolicy::spin, Sabotage::allocation), kAllocated); }
+
+}  // namespace
+}  // namespace pollcore
