@@ -3,6 +3,7 @@
 // Thread safety: the measuring thread's.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -14,6 +15,11 @@
 #include "rendezvous.hpp"
 
 namespace pollcore::perf {
+
+/// To connect or part. The first connection after the network came up may take seconds to find its neighbour.
+[[nodiscard]] inline std::chrono::milliseconds connect_time(const LatOptions& options) {
+    return std::max<std::chrono::milliseconds>(options.timeout, std::chrono::seconds(10));
+}
 
 [[nodiscard]] inline LatRequest request_of(const LatOptions& options, const Workload& workload, PathKind path,
                                            const RemoteBlock& memory) {
@@ -54,7 +60,7 @@ void run_client(const LatOptions& options, Workload workload, Path& path, LatRes
     begin_workload(path, workload, 1);
     const LatRequest request = request_of(options, workload, Path::kKind, path.own_block(kNear));
     const PeerKind peer =
-        recognize_peer(path.connect(options.address, request.encode(), options.timeout), workload);
+        recognize_peer(path.connect(options.address, request.encode(), connect_time(options)), workload);
     results.peer = peer.description;
     path.end(kNear).remote = peer.memory;
     workload.one_sided = workload.one_sided || !peer.answers;
@@ -92,7 +98,8 @@ template <class Path>
         const std::string why =
             theirs ? mismatch(ours, *theirs) : "this is a pollperf server, and no such client";
         if (why.empty()) {
-            path.accept(LatAnswer{.path = Path::kKind, .memory = ours.memory}.encode(), options.timeout);
+            path.accept(LatAnswer{.path = Path::kKind, .memory = ours.memory}.encode(),
+                        connect_time(options));
             return *theirs;
         }
         fmt::print(stderr, "pollperf: refused {}: {}\n", request->peer, why);

@@ -213,6 +213,12 @@ std::optional<ConnectionRequest> RuntimeState::next_request(std::uint32_t device
 void RuntimeState::reject(std::uint32_t device, ConnectionId request,
                           const std::vector<std::byte>& private_data) noexcept {
     try {
+        require_private_data(private_data.size(), kRejectPrivateDataMax);
+    } catch (const Error& error) {
+        log_error("a rejection goes out without its private data: {}", error.what());
+        return reject(device, request, {});
+    }
+    try {
         executor_->run([&] {
             if (!running_.load()) {
                 return;
@@ -255,10 +261,19 @@ QpSlot* RuntimeState::qp_of_connection(std::uint32_t device, ConnectionId connec
 void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
     switch (event.kind) {
         case ConnectEvent::Kind::request: {
-            const std::lock_guard lock(waiting_mutex_);
-            const auto found = requests_.find({device.index, event.listener});
-            if (found != requests_.end()) {
-                found->second.push_back(std::move(event));
+            bool wanted = false;
+            const ConnectionId connection = event.connection;
+            {
+                const std::lock_guard lock(waiting_mutex_);
+                const auto found = requests_.find({device.index, event.listener});
+                wanted = found != requests_.end();
+                if (wanted) {
+                    found->second.push_back(std::move(event));
+                }
+            }
+            if (!wanted) {  // its listener has just been closed
+                device.connector->reject(connection, {});
+                device.connector->forget(connection);
             }
             break;
         }
@@ -266,6 +281,10 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
             counters.connections.add();
             [[fallthrough]];
         case ConnectEvent::Kind::failed: {
+            if (event.connection == 0) {  // a request that could not be offered, or the listener itself
+                log_warning("listening on device \"{}\": {}", device.config.name, event.text);
+                break;
+            }
             const std::lock_guard lock(waiting_mutex_);
             const auto found = attempts_.find({device.index, event.connection});
             if (found != attempts_.end()) {

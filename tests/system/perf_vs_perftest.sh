@@ -36,7 +36,8 @@ fail() {
 # Until the server listens at $port: then its client can come.
 await_listener() { # PID
     for ((tries = 0; tries < 300; tries++)); do
-        if rdma resource show cm_id | grep -q "LISTEN.*:$port\b"; then
+        if rdma resource show cm_id | grep -q "^link $device/.*LISTEN.*:$port\b"; then
+            sleep 0.2 # the state is set a moment before requests are taken
             return
         fi
         kill -0 "$1" 2>/dev/null || return 1
@@ -45,25 +46,54 @@ await_listener() { # PID
     return 1
 }
 
-# Runs the command as a server on one end of the wire, and as its client on the other. $typical is then the client's typical latency in usec,
-# the fifth column of the line that begins with the size, perftest's and pollperf's alike.
+# Runs the command as a server on one end of the wire, and as its client on the other. $typical is then the client's
+# typical latency in usec, the fifth column of the line that begins with the size, perftest's and pollperf's alike.
 typical=
 measure() { # COMMAND...
+    local status=0
     port=$((port + 1))
     timeout 60 "$@" -d "$device" -p "$port" >"$work/server" 2>&1 &
     server=$!
     if ! await_listener "$server"; then
-        cat "$work/server" >&2
-        fail "no server came up: $*"
+        echo "perf_vs_perftest: no server came up: $*" >&2
+        status=1
+    else
+        timeout 60 "$@" -d "$peer" -p "$port" "$address" >"$work/client" 2>&1 || status=$?
+        [[ $status -eq 0 ]] || kill "$server" 2>/dev/null || true
     fi
-    if ! timeout 60 "$@" -d "$peer" -p "$port" "$address" >"$work/client" 2>&1; then
-        cat "$work/server" "$work/client" >&2
-        fail "the client failed: $*"
-    fi
-    wait "$server" || { cat "$work/server" >&2; fail "the server failed: $*"; }
+    wait "$server" || status=$?
     server=
-    typical=$(awk -v size="$size" '$1 == size && NF >= 9 { print $5 }' "$work/client")
-    [[ $typical =~ ^[0-9]+\.[0-9]+$ ]] || { cat "$work/client" >&2; fail "no result: $*"; }
+    if [[ $status -eq 0 ]]; then
+        typical=$(awk -v size="$size" '$1 == size && NF >= 9 { print $5 }' "$work/client")
+        [[ $typical =~ ^[0-9]+\.[0-9]+$ ]] && return
+    fi
+    echo "perf_vs_perftest: failed with exit code $status: $*" >&2
+    cat "$work/server" "$work/client" >&2 || true
+    return 1
+}
+
+# perftest gives up when a busy machine disturbs its calibration of the clock. That is no result for or against anybody.
+measure_perftest() { # COMMAND...
+    local attempt
+    for attempt in 1 2 3 4 5; do
+        if measure "$@" 2>"$work/perftest"; then
+            return
+        fi
+        echo "perf_vs_perftest: attempt $attempt of ${1##*/} failed: $(grep -iE 'r\^2|error|fault|exit' "$work/perftest" | head -2 | tr '\n' ' ')" >&2
+    done
+    cat "$work/perftest" >&2
+    fail "perftest cannot be run: $*"
+}
+
+# A typical latency of milliseconds is that of time slices: others had a processor, and the round tells nothing about
+# either program. It is done again, for both alike, as long as there are rounds to spare.
+spare_rounds=10
+undisturbed() { # MEASURE COMMAND...
+    "$@" || exit 1
+    while ((${typical%.*} >= 1000 && spare_rounds > 0)); do
+        spare_rounds=$((spare_rounds - 1))
+        "$@" || exit 1
+    done
 }
 
 median() { sort -n | awk '{ at[NR] = $1 } END { print at[int((NR + 1) / 2)] }'; }
@@ -74,9 +104,9 @@ for op in send write read; do
     : >"$work/theirs"
     : >"$work/ours"
     for ((round = 0; round < rounds; round++)); do
-        measure "ib_${op}_lat" -R -s "$size" -n "$iterations" -F
+        undisturbed measure_perftest "ib_${op}_lat" -R -s "$size" -n "$iterations" -F
         echo "$typical" >>"$work/theirs"
-        measure "$pollperf" lat --path direct -o "$op" -s "$size" -n "$iterations" -F
+        undisturbed measure "$pollperf" lat --path direct -o "$op" -s "$size" -n "$iterations" -F
         echo "$typical" >>"$work/ours"
     done
     theirs=$(median <"$work/theirs")
