@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -24,6 +25,10 @@
 
 namespace pollcore {
 namespace {
+
+// Bytes that runtimes of this process hold, and may hold: memory.size of the first.
+std::atomic<std::uint64_t> memory_used{0};
+std::atomic<std::uint64_t> memory_limit{0};
 
 std::vector<int> allowed_cpus() {
     cpu_set_t set;
@@ -144,6 +149,7 @@ const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::ui
                      .memory = rte_eal_has_hugepages() ? "the host program's hugepages" : "the host program's EAL heap"};
         } else {
             state = set_up(memory, worker_cores);
+            memory_limit.store(memory.size);
         }
         known = true;
     }
@@ -247,18 +253,31 @@ void CoreThread::join() noexcept {
 // ---- HostMemory ----
 
 HostMemory::HostMemory(std::size_t bytes, int numa_node, const std::string& what_for) : size_(bytes) {
+    const std::uint64_t limit = memory_limit.load();
+    const std::uint64_t used = memory_used.fetch_add(bytes);
+    if (limit != 0 && (bytes > limit || used > limit - bytes)) {
+        memory_used.fetch_sub(bytes);
+        throw Error(ENOMEM, fmt::format("{}: {} bytes are wanted and {} of memory.size = {} are in use; raise memory.size",
+                                        what_for, bytes, used, limit));
+    }
     data_ = rte_zmalloc_socket("pollcore", bytes, kCacheLine, numa_node < 0 ? SOCKET_ID_ANY : numa_node);
     if (data_ == nullptr && numa_node >= 0) {
         data_ = rte_zmalloc_socket("pollcore", bytes, kCacheLine, SOCKET_ID_ANY);
     }
     if (data_ == nullptr) {
+        memory_used.fetch_sub(bytes);
         throw Error(ENOMEM, fmt::format("{}: EAL has no {} bytes left; raise memory.size, and where hugepages are used "
                                         "/proc/sys/vm/nr_hugepages",
                                         what_for, bytes));
     }
 }
 
-HostMemory::~HostMemory() { rte_free(data_); }
+HostMemory::~HostMemory() {
+    if (data_ != nullptr) {
+        rte_free(data_);
+        memory_used.fetch_sub(size_);
+    }
+}
 
 HostMemory::HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
 

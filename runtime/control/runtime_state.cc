@@ -157,19 +157,35 @@ bool RuntimeState::stop_here() {
     running_.store(false);
     const auto deadline = std::chrono::steady_clock::now() + config.drain_timeout;
     bool whole = true;
-    for (std::size_t i = 0; i < qps_.size(); ++i) {
-        if (qps_[i] != nullptr) {
-            whole = close_qp_here(qps_[i]->handle, deadline) && whole;
+    // What one of them cannot do must not keep the others from ending.
+    const auto attempt = [&](auto&& end) {
+        try {
+            whole = end() && whole;
+        } catch (const std::exception& error) {
+            log_error("stopping: {}", error.what());
+            whole = false;
+        }
+    };
+    for (const auto& qp : qps_) {
+        if (qp != nullptr) {
+            attempt([&] { return close_qp_here(qp->handle, deadline); });
         }
     }
     for (auto& [id, session] : sessions_) {
-        whole = close_session_here(id, deadline) && whole;
+        attempt([&, session_id = id] { return close_session_here(session_id, deadline); });
     }
     for (const auto& worker : workers_) {
         worker->stop.store(true, std::memory_order_relaxed);
     }
     for (const auto& worker : workers_) {
         worker->thread.join();
+    }
+    for (const auto& qp : qps_) {
+        if (qp != nullptr) {
+            qp->qp.reset();  // what could not be closed above; nobody polls its CQs any more
+        }
+    }
+    for (const auto& worker : workers_) {
         worker->cqs.clear();
     }
     for (const auto& device : devices_) {
