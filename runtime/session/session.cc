@@ -169,6 +169,9 @@ Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::u
             }
         }
     }
+    if (slots > submissions_.capacity()) [[unlikely]] {
+        return inline_length > 0 ? Refusal::inline_too_long : Refusal::too_many_sges;
+    }
     if (!completion_room()) {
         return Refusal::completion_ring_full;
     }

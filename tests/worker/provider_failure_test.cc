@@ -1,0 +1,221 @@
+// A provider that fails: posts that are refused, polls that go wrong. The faults come in where real ones do, through
+// the context's ops.
+#include <cstring>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+// What the scripted ops do. One test at a time runs in one thread.
+struct Script {
+    int (*post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+    int (*post_recv)(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) = nullptr;
+    int (*poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
+    std::uint64_t posted = 0;
+    std::uint64_t refuse_every = 0;  // of send work requests; markers, which move nothing, pass
+    bool refuse_recvs = false;
+    ibv_cq* broken = nullptr;
+};
+Script script;
+
+int scripted_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
+    for (; wr != nullptr; wr = wr->next) {
+        if (wr->num_sge != 0 && script.refuse_every != 0 && ++script.posted % script.refuse_every == 0) {
+            *bad = wr;
+            return ENOMEM;
+        }
+        ibv_send_wr one = *wr;
+        one.next = nullptr;
+        if (const int error = script.post_send(qp, &one, bad); error != 0) {
+            *bad = wr;
+            return error;
+        }
+    }
+    return 0;
+}
+
+int scripted_post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+    if (script.refuse_recvs) {
+        *bad = wr;
+        return EINVAL;
+    }
+    return script.post_recv(qp, wr, bad);
+}
+
+int scripted_poll(ibv_cq* cq, int n, ibv_wc* wc) { return cq == script.broken ? -1 : script.poll_cq(cq, n, wc); }
+
+class ProviderFailure : public ::testing::Test {
+protected:
+    ProviderFailure() {
+        std::tie(a, b) = world.pair(SteppedWorld::QpShape{});
+        memory = &world.register_memory(bytes, sizeof(bytes));
+        ibv_context_ops& ops = world.device->context()->ops;
+        script = Script{.post_send = ops.post_send, .post_recv = ops.post_recv, .poll_cq = ops.poll_cq};
+        ops.post_send = &scripted_post_send;
+        ops.post_recv = &scripted_post_recv;
+        ops.poll_cq = &scripted_poll;
+    }
+
+    [[nodiscard]] WorkRequest write(std::uint64_t tag, std::uint8_t flags = kSignaled) const {
+        return {.tag = tag,
+                .sge = {reinterpret_cast<std::uintptr_t>(bytes), 8, memory->lkey},
+                .remote_addr = reinterpret_cast<std::uintptr_t>(bytes + 64),
+                .rkey = memory->rkey,
+                .qp = a->handle(),
+                .opcode = Opcode::rdma_write,
+                .flags = flags,
+                .num_sge = 1};
+    }
+
+    alignas(64) std::byte bytes[4096] = {};
+    SteppedWorld world;
+    SteppedWorld::Qp* a = nullptr;
+    SteppedWorld::Qp* b = nullptr;
+    ibv_mr* memory = nullptr;
+};
+
+TEST_F(ProviderFailure, ARefusedPostCompletesInItsPlaceAndTheOthersAreDone) {
+    script.refuse_every = 3;
+    for (std::uint64_t tag = 0; tag < 12; ++tag) {
+        ASSERT_EQ(world.session().try_submit(write(tag)), Refusal::none);
+    }
+    const auto completions = world.await(12);
+    ASSERT_EQ(completions.size(), 12u);
+    for (std::uint64_t tag = 0; tag < 12; ++tag) {
+        EXPECT_EQ(completions[tag].tag, tag);
+        EXPECT_EQ(completions[tag].status, tag % 3 == 2 ? Status::post_refused : Status::success);
+        EXPECT_EQ((completions[tag].flags & kByRuntime) != 0, tag % 3 == 2);
+    }
+    EXPECT_EQ(world.worker.counters().post_failures.value(), 4u);
+    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+}
+
+TEST_F(ProviderFailure, ARefusedPostBehindUnsignaledWorkCompletesAllTheSame) {
+    script.refuse_every = 4;
+    for (std::uint64_t tag = 0; tag < 4; ++tag) {
+        ASSERT_EQ(world.session().try_submit(write(tag, 0)), Refusal::none);
+    }
+    const auto completions = world.await(1);
+    ASSERT_EQ(completions.size(), 1u);
+    EXPECT_EQ(completions[0].tag, 3u);
+    EXPECT_EQ(completions[0].status, Status::post_refused);
+    EXPECT_EQ(world.session().retired(a->handle()), 3u);
+    EXPECT_EQ(world.worker.counters().markers.value(), 1u);
+}
+
+TEST_F(ProviderFailure, AProviderThatRefusesEverythingLeavesNothingInFlight) {
+    script.refuse_every = 1;
+    std::uint64_t accepted = 0;
+    std::uint64_t completed = 0;
+    for (int turn = 0; turn < 300; ++turn) {
+        accepted += world.session().try_submit(write(accepted, turn % 2 == 0 ? kSignaled : std::uint8_t{0})) == Refusal::none;
+        world.step();
+        for (const Completion& completion : world.poll()) {
+            EXPECT_EQ(completion.tag, completed++);
+            EXPECT_EQ(completion.status, Status::post_refused);
+        }
+    }
+    EXPECT_EQ(accepted, 300u);
+    EXPECT_EQ(completed, 300u);
+}
+
+TEST_F(ProviderFailure, ConservationHoldsWhateverIsRefused) {
+    for (const std::uint64_t every : {2u, 5u, 7u, 13u}) {
+        script.refuse_every = every;
+        std::uint64_t tag = 0;
+        for (int turn = 0; turn < 2000; ++turn) {
+            const std::uint8_t flags = (turn * 7 + turn / 13) % 3 == 0 ? kSignaled : std::uint8_t{0};
+            if (world.session().try_submit(write(tag, flags)) == Refusal::none) {
+                ++tag;
+            }
+            if (turn % 5 == 0) {
+                world.step();
+            }
+            (void)world.poll();
+            const SessionFigures figures = world.session().figures();
+            ASSERT_GE(figures.accepted, figures.completed + figures.retired);
+            ASSERT_LE(figures.in_flight(), 16u);
+        }
+        script.refuse_every = 0;
+        ASSERT_EQ(world.session().try_submit(write(tag)), Refusal::none);
+        world.step(50);
+        (void)world.poll();
+        EXPECT_EQ(world.session().figures().in_flight(), 0u) << "every " << every;
+    }
+}
+
+TEST_F(ProviderFailure, ARefusedReceiveCompletesAtOnce) {
+    script.refuse_recvs = true;
+    const WorkRequest recv{.tag = 9,
+                           .sge = {reinterpret_cast<std::uintptr_t>(bytes), 64, memory->lkey},
+                           .qp = b->handle(),
+                           .opcode = Opcode::recv,
+                           .num_sge = 1};
+    ASSERT_EQ(world.session().try_submit(recv), Refusal::none);
+    const auto completions = world.await(1);
+    ASSERT_EQ(completions.size(), 1u);
+    EXPECT_EQ(completions[0].status, Status::post_refused);
+    EXPECT_TRUE(completions[0].from_recv_queue());
+}
+
+TEST_F(ProviderFailure, ACqThatCannotBePolledFailsItsQpsLoudlyAndTheWorkerLivesOn) {
+    const std::uint32_t other_cq = world.add_cq();
+    SteppedWorld::QpShape shape;
+    shape.send_cq = shape.recv_cq = other_cq;
+    SteppedWorld::Qp& c = world.add_qp(shape);
+    SteppedWorld::Qp& d = world.add_qp(shape);
+    world.connect(c, d);
+    world.connect(d, c);
+
+    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
+    script.broken = a->qp->send_cq;
+    world.step(3);
+    EXPECT_EQ(world.session().state(a->handle()), QpState::error);
+    EXPECT_EQ(world.session().cause(a->handle()), Status::fatal_err);
+    EXPECT_EQ(world.session().try_submit(write(2)), Refusal::qp_in_error);
+    const auto said = world.proxy.take_unasked();
+    ASSERT_EQ(said.size(), 1u);
+    EXPECT_EQ(said[0].kind, AnswerKind::cq_failed);
+
+    // The others go on.
+    WorkRequest request = write(3);
+    request.qp = c.handle();
+    ASSERT_EQ(world.session().try_submit(request), Refusal::none);
+    ASSERT_EQ(world.await(1).size(), 1u);
+
+    // What was in flight completes once the QP is destroyed, not before (H2).
+    EXPECT_TRUE(world.poll().empty());
+    const QpHandle handle = a->handle();
+    world.proxy.park(handle);
+    ASSERT_EQ(world.device->destroy(a->qp.get()), 0);
+    (void)a->qp.release();
+    world.proxy.forget(handle);
+    const auto completions = world.poll();
+    ASSERT_EQ(completions.size(), 1u);
+    EXPECT_EQ(completions[0].tag, 1u);
+    EXPECT_EQ(completions[0].status, Status::fatal_err);
+    EXPECT_TRUE(completions[0].flags & kByRuntime);
+}
+
+TEST_F(ProviderFailure, ARequestLargerThanTheRingIsRefusedForGood) {
+    SteppedWorld::Options options;
+    options.submission_slots = 2;
+    SteppedWorld small(options);
+    SteppedWorld::QpShape shape;
+    shape.sges_max = 16;
+    shape.inline_max = 512;
+    auto [x, y] = small.pair(shape);
+    WorkRequest request = write(1);
+    request.qp = x->handle();
+    const std::array<Sge, 16> many{};
+    const std::array<std::byte, 200> payload{};
+    EXPECT_EQ(small.session().try_submit(request, many), Refusal::too_many_sges);
+    EXPECT_EQ(small.session().try_submit_inline(request, payload), Refusal::inline_too_long);
+}
+
+}  // namespace
+}  // namespace pollcore::testing
