@@ -24,6 +24,7 @@ void begin_workload(Path& path, const Workload& workload, unsigned ends) {
     for (unsigned end = 0; end < ends; ++end) {
         EndState& state = path.end(end);
         state.sequence = 0;
+        state.received_before = state.received;
         if (workload.op == Op::write) {
             store_byte(state.memory + path.layout().in() + workload.size - 1, pattern(0, workload.size - 1));
         }
@@ -59,13 +60,14 @@ public:
         }
     }
 
-    /// The receive that completed last.
+    /// What the receive of this number holds.
     template <bool kVerify>
     void check_message(unsigned end) {
         if constexpr (kVerify) {
             const EndState& state = path_.end(end);
-            const std::span<const std::byte> bytes{state.memory + path_.layout().slot(state.received - 1),
-                                                   workload_.size};
+            const std::span<const std::byte> bytes{
+                state.memory + path_.layout().slot(state.received_before + state.sequence - 1),
+                workload_.size};
             demand(first_difference(bytes, state.sequence), bytes, end);
         }
     }

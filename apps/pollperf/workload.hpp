@@ -107,9 +107,13 @@ struct EndState {
     std::uint64_t completed = 0;  ///< completions of those
     std::uint64_t received = 0;
     std::uint64_t reposted = 0;  ///< receives given back
-    std::uint64_t sequence = 0;  ///< number of the message, for its contents
+    std::uint64_t sequence = 0;  ///< number of the message, from 1 in each workload; both ends count alike
+    std::uint64_t received_before = 0;  ///< `received` when the workload began
 
     [[nodiscard]] bool idle() const noexcept { return completed == signaled; }
+    /// The peer's message of the present number is here. It may come long before anybody waits for it: any
+    /// poll takes it.
+    [[nodiscard]] bool has_message() const noexcept { return received >= received_before + sequence; }
 };
 
 inline constexpr unsigned kNear = 0;  ///< the end whose time is taken

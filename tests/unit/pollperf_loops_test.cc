@@ -165,6 +165,51 @@ TEST(PollperfLoops, OldMemoryIsNotTakenForTheFirstMessage) {
     }
 }
 
+// A client that asks again as soon as it was answered, and a device that is slow to say that the answer was
+// sent: the server's polls for its own completion take the next message in.
+class EagerClientPath : public ScriptedPath {
+public:
+    using ScriptedPath::ScriptedPath;
+    void issue(unsigned i, bool last) {
+        ScriptedPath::issue(i, last);
+        ask();
+    }
+    void poll() {
+        if (asked_ > 0) {
+            EndState& server = end(kNear);
+            fill({server.memory + layout().slot(server.received), layout().size}, ++sent_);
+            ++server.received;
+            --asked_;
+            return;
+        }
+        ScriptedPath::poll();
+    }
+    void ask() { ++asked_; }
+
+private:
+    unsigned asked_ = 0;
+    std::uint64_t sent_ = 0;
+};
+
+TEST(PollperfLoops, AMessageThatComesEarlyIsNotMissed) {
+    for (const bool verify : {false, true}) {
+        EagerClientPath path(64);
+        const Workload workload{.op = Op::send, .size = 64, .verify = verify};
+        Watch watch(std::chrono::milliseconds(150));
+        path.prepare(workload);
+        begin_workload(path, workload, 2);
+        path.end(kFar).reposted = 1000;  // what the client does with its receives is not looked at
+        path.ask();
+        TimedLoops<EagerClientPath> loops(path, workload, watch);
+        std::vector<std::uint64_t> samples(50);
+        // The end of each run waits for the completion of the last answer.
+        for (int round = 0; round < 3; ++round) {
+            ASSERT_NO_THROW(loops.run(Role::server, samples))
+                << "round " << round << (verify ? ", verify" : "");
+        }
+    }
+}
+
 TEST(PollperfLoops, OneChangedBitIsFoundWithMessageAndPosition) {
     for (const Op op : {Op::send, Op::write, Op::read}) {
         Bench run(op, 200, true);
