@@ -95,7 +95,11 @@ std::vector<std::byte> RuntimeState::await_connection(std::uint32_t device, Conn
     if (done && outcome.kind == ConnectEvent::Kind::established) {
         return std::move(outcome.private_data);
     }
-    executor_->run([&] { fail_connection_here(qp_slot(handle)); });
+    executor_->run([&] {
+        if (qps_[handle.index] != nullptr && qps_[handle.index]->handle == handle) {
+            fail_connection_here(*qps_[handle.index]);
+        }
+    });
     if (!done) {
         throw Error(ETIMEDOUT, fmt::format("{}: not established within {} ms", what, options.timeout.count()));
     }
@@ -122,9 +126,14 @@ void RuntimeState::disconnect(QpHandle handle) {
     executor_->run([&] {
         QpSlot& qp = qp_slot(handle);
         if (qp.connection != 0) {
-            devices_[qp.device]->connector->disconnect(qp.connection);
+            try {
+                devices_[qp.device]->connector->disconnect(qp.connection);
+            } catch (const Error& error) {
+                log_debug("queue pair {}: {}; it is taken down on this side", qp.qp->qp_num, error.what());
+            }
         }
         qp.disconnected = true;
+        qp.moved = true;
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
     });
@@ -135,6 +144,18 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
         return;
     }
     Connector& connector = *devices_[qp.device]->connector;
+    {
+        // A thread that still waits for this connection learns that it will not come.
+        const std::lock_guard lock(waiting_mutex_);
+        const auto waiting = attempts_.find({qp.device, qp.connection});
+        if (waiting != attempts_.end() && !waiting->second.done) {
+            waiting->second.done = true;
+            waiting->second.event.kind = ConnectEvent::Kind::failed;
+            waiting->second.event.error = ECANCELED;
+            waiting->second.event.text = "the queue pair was closed meanwhile";
+        }
+    }
+    waiting_.notify_all();
     try {
         connector.disconnect(qp.connection);  // so that the peer learns of it now and not by time-outs
     } catch (const std::exception& error) {

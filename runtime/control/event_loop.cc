@@ -82,7 +82,7 @@ void EventLoop::loop() noexcept {
                 if (fd == wake_.get()) {
                     return;
                 }
-                executor_.post([this, fd] {
+                executor_.post_always([this, fd] {
                     std::function<void()> job;
                     {
                         const std::lock_guard lock(mutex_);
@@ -102,7 +102,7 @@ void EventLoop::loop() noexcept {
             if (std::chrono::steady_clock::now() >= next_tick) {
                 next_tick = std::chrono::steady_clock::now() + period_;
                 if (!tick_waits_.exchange(true)) {
-                    executor_.post([this] {
+                    executor_.post_always([this] {
                         tick_waits_.store(false);
                         tick_();
                     });

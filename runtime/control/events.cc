@@ -7,41 +7,64 @@ namespace pollcore {
 // Every event that is taken is acknowledged (I9), after what it concerns was dealt with: the object cannot be
 // destroyed meanwhile.
 void RuntimeState::take_async_events(DeviceSlot& device) {
-    try {
-        while (device.device != nullptr) {
-            const std::optional<ibv_async_event> event = device.device->next_async_event();
-            if (!event) {
+    while (device.device != nullptr) {
+        std::optional<ibv_async_event> event;
+        try {
+            event = device.device->next_async_event();
+        } catch (const std::exception& error) {
+            log_error("asynchronous events of device \"{}\": {}", device.config.name, error.what());
+        }
+        if (!event) {
+            return;
+        }
+        counters.async_events.add();
+        try {
+            on_async_event(device, *event);
+        } catch (const std::exception& error) {
+            log_error("device \"{}\": {}: {}", device.config.name, ibv_event_type_str(event->event_type), error.what());
+        }
+        device.device->acknowledge(*event);
+        if (event->event_type == IBV_EVENT_CQ_ERR) {
+            lose_cq(event->element.cq);  // destroys it, so the event is given back before
+        }
+    }
+}
+
+void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& event) {
+    const char* text = ibv_event_type_str(event.event_type);
+    switch (event.event_type) {
+        case IBV_EVENT_QP_FATAL:
+        case IBV_EVENT_QP_REQ_ERR:
+        case IBV_EVENT_QP_ACCESS_ERR:
+        case IBV_EVENT_PATH_MIG_ERR:
+            fail_qp(event.element.qp, text);
+            break;
+        case IBV_EVENT_COMM_EST:
+            device.connector->communication_established(event.element.qp->qp_num);
+            break;
+        case IBV_EVENT_SQ_DRAINED:
+        case IBV_EVENT_PATH_MIG:
+        case IBV_EVENT_QP_LAST_WQE_REACHED:
+            log_debug("device \"{}\": queue pair {}: {}", device.config.name, event.element.qp->qp_num, text);
+            break;
+        case IBV_EVENT_CQ_ERR:
+            log_error("device \"{}\": a completion queue overran ({})", device.config.name, text);
+            break;
+        default:
+            log_warning("device \"{}\": {}", device.config.name, text);
+            break;
+    }
+}
+
+// An overrun CQ has lost completions, whether it can be polled on or not.
+void RuntimeState::lose_cq(const ibv_cq* verbs_cq) {
+    for (const auto& worker : workers_) {
+        for (std::uint32_t i = 0; i < worker->cqs.size(); ++i) {
+            if (worker->cqs[i] != nullptr && worker->cqs[i]->cq.get() == verbs_cq) {
+                replace_cq(*worker, i);
                 return;
             }
-            counters.async_events.add();
-            const char* text = ibv_event_type_str(event->event_type);
-            switch (event->event_type) {
-                case IBV_EVENT_QP_FATAL:
-                case IBV_EVENT_QP_REQ_ERR:
-                case IBV_EVENT_QP_ACCESS_ERR:
-                case IBV_EVENT_PATH_MIG_ERR:
-                    fail_qp(event->element.qp, text);
-                    break;
-                case IBV_EVENT_COMM_EST:
-                    device.connector->communication_established(event->element.qp->qp_num);
-                    break;
-                case IBV_EVENT_SQ_DRAINED:
-                case IBV_EVENT_PATH_MIG:
-                case IBV_EVENT_QP_LAST_WQE_REACHED:
-                    log_debug("device \"{}\": queue pair {}: {}", device.config.name, event->element.qp->qp_num, text);
-                    break;
-                case IBV_EVENT_CQ_ERR:
-                    log_error("device \"{}\": a completion queue overran ({}); completions of its queue pairs may be lost",
-                              device.config.name, text);
-                    break;
-                default:
-                    log_warning("device \"{}\": {}", device.config.name, text);
-                    break;
-            }
-            device.device->acknowledge(*event);
         }
-    } catch (const std::exception& error) {
-        log_error("asynchronous events of device \"{}\": {}", device.config.name, error.what());
     }
 }
 
@@ -65,7 +88,7 @@ void RuntimeState::take_worker_reports() {
                 if (said.kind == AnswerKind::cq_failed) {
                     replace_cq(*worker, said.index);
                 } else if (said.kind == AnswerKind::session_broken) {
-                    const std::uint32_t id = worker->sessions.at(said.index);
+                    const std::uint32_t id = said.session_id;
                     log_error("session {} of worker \"{}\" wrote what no session writes; it is closed", id,
                               worker->config.name);
                     close_session_here(id, std::chrono::steady_clock::now() + config.drain_timeout);
@@ -80,16 +103,30 @@ void RuntimeState::take_worker_reports() {
 // Polling a CQ failed for good. Nothing more comes out of it, so its queue pairs are destroyed, which lets the
 // runtime complete what they had in flight; new ones get another CQ.
 void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
-    log_error("worker \"{}\": polling completion queue {} failed; its queue pairs are closed", worker.config.name, index);
+    CqSlot* cq = worker.cqs[index].get();
+    if (cq == nullptr || cq->failed) {
+        return;  // said twice, by the device and by the worker
+    }
+    cq->failed = true;
+    log_error("worker \"{}\": completion queue {} is of no more use; its queue pairs are closed", worker.config.name, index);
+    bool all = true;
     for (std::size_t i = 0; i < qps_.size(); ++i) {
         QpSlot* qp = qps_[i].get();
-        if (qp != nullptr && workers_[qp->worker].get() == &worker && (qp->send_cq == index || qp->recv_cq == index)) {
+        if (qp == nullptr || workers_[qp->worker].get() != &worker || (qp->send_cq != index && qp->recv_cq != index)) {
+            continue;
+        }
+        try {
             forget_connection_here(*qp);
             destroy_qp_here(*qp);
+        } catch (const std::exception& error) {
+            log_error("queue pair of a failed completion queue: {}", error.what());
+            all = false;
         }
     }
-    worker.proxy->remove_cq(index);
-    worker.cqs[index].reset();
+    if (all) {
+        worker.proxy->remove_cq(index);
+        worker.cqs[index].reset();
+    }
 }
 
 }  // namespace pollcore

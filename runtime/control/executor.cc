@@ -35,6 +35,14 @@ void Executor::post(std::function<void()> job) {
     changed_.notify_one();
 }
 
+void Executor::post_always(std::function<void()> job) {
+    {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back(std::move(job));
+    }
+    changed_.notify_one();
+}
+
 void Executor::loop() noexcept {
     std::unique_lock lock(mutex_);
     for (;;) {

@@ -26,6 +26,8 @@ public:
 
     /// Throws Error(EAGAIN) when kJobsMax jobs wait.
     void post(std::function<void()> job);
+    /// The same without that limit, for a loop that posts each of its few jobs again only after it ran.
+    void post_always(std::function<void()> job);
 
     /// Runs `job` there and waits for its result or exception. From the control thread itself: at once.
     template <class F>

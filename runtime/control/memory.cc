@@ -102,7 +102,7 @@ void RuntimeState::deregister(std::uint64_t id) {
             return;
         }
         for (const auto& worker : workers_) {
-            if (worker->proxy->uses_key(region.mr->lkey)) {
+            if (worker->proxy->uses_key(pds_.at(region.pd).device, region.mr->lkey)) {
                 throw Error(EBUSY, fmt::format("memory region of {} bytes at {} is named by work requests in flight on "
                                                "worker \"{}\"; poll their completions first",
                                                region.mr->length, fmt::ptr(region.mr->addr), worker->config.name));

@@ -73,6 +73,9 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
         if (std::any_of(end.shares.begin(), end.shares.end(), same)) {
             throw Error(EINVAL, "a session stands twice in the shares of a queue pair");
         }
+        if (share.send_depth > kQueueDepthMax) {
+            throw Error(EINVAL, fmt::format("send_depth = {}: accepted is up to {}", share.send_depth, kQueueDepthMax));
+        }
         send_depth += share.send_depth;
         end.shares.push_back({session.index, share.send_depth, i == 0 ? options.recv_depth : 0});
     }
@@ -112,6 +115,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
 
     end.qp = slot->qp.get();
     end.handle = slot->handle;
+    end.device = device.index;
     end.signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax);
     end.sends = InFlightTable(slot->send_entries, std::max(options.sges_max, 1u));
     end.recvs = InFlightTable(std::max(slot->recv_entries, 1u), std::max(options.sges_max, 1u));
@@ -140,7 +144,7 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     }
     for (std::uint32_t i = 0; i < worker.cqs.size(); ++i) {
         const CqSlot* cq = worker.cqs[i].get();
-        if (cq != nullptr && cq->device == device.index && i != other_than &&
+        if (cq != nullptr && !cq->failed && cq->device == device.index && i != other_than &&
             cq->capacity - cq->reserved >= entries) {
             return i;
         }
@@ -152,6 +156,7 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
                                                   .domain = device.domains.at(worker_index(worker)).get()}),
                         {device.device.get()});
     slot->worker_cq.cq = slot->cq.get();
+    slot->worker_cq.depth = static_cast<std::uint32_t>(slot->cq->cqe);
     const auto empty = std::find(worker.cqs.begin(), worker.cqs.end(), nullptr);
     const auto index = static_cast<std::uint32_t>(empty - worker.cqs.begin());
     if (empty == worker.cqs.end()) {

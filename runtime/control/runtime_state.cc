@@ -154,6 +154,9 @@ bool RuntimeState::stop() {
 }
 
 bool RuntimeState::stop_here() {
+    if (stopped_) {
+        return *stopped_;
+    }
     running_.store(false);
     const auto deadline = std::chrono::steady_clock::now() + config.drain_timeout;
     bool whole = true;
@@ -180,10 +183,12 @@ bool RuntimeState::stop_here() {
     for (const auto& worker : workers_) {
         worker->thread.join();
     }
-    for (const auto& qp : qps_) {
-        if (qp != nullptr) {
-            qp->qp.reset();  // what could not be closed above; nobody polls its CQs any more
-        }
+    // What could not be closed above; nobody polls its CQs any more.
+    for (auto& qp : qps_) {
+        qp.reset();
+    }
+    for (auto& [id, session] : sessions_) {
+        session.end.reset();
     }
     for (const auto& worker : workers_) {
         worker->cqs.clear();
@@ -209,6 +214,7 @@ bool RuntimeState::stop_here() {
         requests_.clear();
     }
     waiting_.notify_all();
+    stopped_ = whole;
     return whole;
 }
 

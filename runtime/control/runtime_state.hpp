@@ -56,6 +56,7 @@ struct CqSlot {
     std::uint32_t device = 0;
     std::uint32_t capacity = 0;
     std::uint32_t reserved = 0;
+    bool failed = false;  // takes no more queue pairs
     UniqueCq cq;
     WorkerCq worker_cq;
 };
@@ -182,6 +183,8 @@ private:
 
     // events.cc
     void take_async_events(DeviceSlot& device);
+    void on_async_event(DeviceSlot& device, const ibv_async_event& event);
+    void lose_cq(const ibv_cq* cq);
     void take_worker_reports();
     void fail_qp(const ibv_qp* qp, const char* event);
     void replace_cq(WorkerSlot& worker, std::uint32_t index);
@@ -194,6 +197,7 @@ private:
 
     // Destroyed in reverse: threads first, then what they used.
     std::atomic<bool> running_{false};
+    std::optional<bool> stopped_;  // what the stop came to
     std::vector<std::unique_ptr<DeviceSlot>> devices_;
     std::map<std::uint32_t, PdSlot> pds_;
     std::map<std::uint64_t, RegionSlot> regions_;

@@ -57,6 +57,7 @@ Session RuntimeState::open_session(const SessionOptions& options) {
         slot.block = HostMemory(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
         format_session(slot.block.data(), slot.layout);
         slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout);
+        slot.end->id = slot.id;
         worker.proxy->add_session(index, *slot.end);
         if (free == worker.sessions.end()) {
             worker.sessions.push_back(slot.id);

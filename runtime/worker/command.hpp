@@ -31,7 +31,7 @@ struct alignas(kCacheLine) Command {
     CommandKind kind{};
     QpState state = QpState::init;
     Status cause = Status::success;
-    std::uint32_t index = 0;  ///< of a session, CQ or QP of this worker
+    std::uint32_t index = 0;  ///< of a session, CQ or QP of this worker; find_key: of the device
     std::uint32_t lkey = 0;
     std::uint64_t deadline = 0;  ///< on the worker's clock
     WorkerSession* session = nullptr;
@@ -55,7 +55,8 @@ struct alignas(32) Answer {
     std::uint64_t id = 0;  ///< 0 when unasked
     AnswerKind kind{};
     std::uint32_t index = 0;
-    std::uint8_t reserved[15] = {};
+    std::uint32_t session_id = 0;  ///< session_broken: WorkerSession::id
+    std::uint8_t reserved[11] = {};
     std::uint8_t ring_lap = 0;
 };
 static_assert(sizeof(Answer) == 32);

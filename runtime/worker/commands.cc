@@ -9,6 +9,9 @@ namespace {
 // Commands are rare and may be slow; few per step keep a step short (I10).
 constexpr std::size_t kCommandsPerStep = 4;
 
+// A closing session's ring is taken within so many steps, one burst at least in each.
+constexpr std::uint64_t kStepsToDrainMax = kRingSlotsMax;
+
 template <class T>
 void place(std::vector<T*>& table, std::uint32_t index, T* value) {
     if (table.size() <= index) {
@@ -55,6 +58,7 @@ std::uint32_t Worker::run_commands() noexcept {
         case CommandKind::remove_session: {
             WorkerSession& session = *sessions_[command.index];
             session.closing = true;
+            session.closing_since = step_;
             session.remove_command = command.id;
             closing_.push_back(&session);
             return;
@@ -107,14 +111,17 @@ std::uint32_t Worker::run_commands() noexcept {
                 --cqs_[qp.send_cq]->parked;
                 --cqs_[qp.recv_cq]->parked;
                 qp.qp = nullptr;
-            } else {
-                cover(qp);
             }
-            retiring_.push_back(&qp);
+            // Nothing more is posted, even where the provider did not take it to ERR.
+            enter_error(qp, Status::qp_closed);
+            cover(qp);
+            if (std::find(retiring_.begin(), retiring_.end(), &qp) == retiring_.end()) {
+                retiring_.push_back(&qp);
+            }
             return;
         }
         case CommandKind::find_key:
-            search_ = KeySearch{.command = command.id, .lkey = command.lkey};
+            search_ = KeySearch{.command = command.id, .device = command.index, .lkey = command.lkey};
             return;
     }
     answer(command.id, AnswerKind::done, command.index);
@@ -138,6 +145,10 @@ void Worker::add_qp(WorkerQp& qp) noexcept {
 
 // The QPs of a closing session were retired before, so only what is still in its ring keeps it.
 void Worker::remove_if_drained(WorkerSession& session) noexcept {
+    // A request that was published in part never becomes whole; its session cannot be waited for.
+    if (session.submissions.ready() && step_ - session.closing_since > kStepsToDrainMax) [[unlikely]] {
+        session.broken = true;
+    }
     if (!session.broken && (session.in_flight != 0 || session.staged != 0 || session.submissions.ready())) {
         return;
     }
@@ -154,7 +165,7 @@ std::uint32_t Worker::search_key() noexcept {
     bool found = false;
     if (search_.next_session < sessions_.size()) {
         WorkerSession* session = sessions_[search_.next_session++];
-        found = session != nullptr && pending_uses_key(*session, search_.lkey);
+        found = session != nullptr && pending_uses_key(*session);
     } else {
         while (search_.next_qp <= qps_mask_ && qps_[search_.next_qp] == nullptr) {
             ++search_.next_qp;
@@ -164,7 +175,8 @@ std::uint32_t Worker::search_key() noexcept {
             return 1;
         }
         const WorkerQp& qp = *qps_[search_.next_qp++];
-        found = qp.sends.uses_key(search_.lkey) || qp.recvs.uses_key(search_.lkey);
+        found = qp.device == search_.device &&
+                (qp.sends.uses_key(search_.lkey) || qp.recvs.uses_key(search_.lkey));
     }
     if (found) {
         answer(std::exchange(search_.command, 0), AnswerKind::found);
@@ -172,16 +184,18 @@ std::uint32_t Worker::search_key() noexcept {
     return 1;
 }
 
-bool Worker::pending_uses_key(WorkerSession& session, std::uint32_t lkey) const noexcept {
+bool Worker::pending_uses_key(WorkerSession& session) noexcept {
     for (std::size_t i = 0; i < session.submissions.capacity() && session.submissions.ready(i);) {
         const WorkRequest request = session.submissions.copy(i);
+        const WorkerQp* qp = find_qp(request.qp);
+        const bool concerned = qp != nullptr && qp->device == search_.device;
         const bool is_inline = !is_recv(request.opcode) && (request.flags & kInline) != 0;
         if (is_inline) {
             i += slots_for_inline(std::min(request.sge.length, kInlineMax));
             continue;
         }
         const std::uint32_t num_sge = std::min<std::uint32_t>(request.num_sge, kSgesMax);
-        if (num_sge > 0 && request.sge.lkey == lkey) {
+        if (concerned && num_sge > 0 && request.sge.lkey == search_.lkey) {
             return true;
         }
         for (std::uint32_t next = 1, slot = 1; next < num_sge; ++slot) {
@@ -190,9 +204,9 @@ bool Worker::pending_uses_key(WorkerSession& session, std::uint32_t lkey) const 
             }
             const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(i + slot));
             for (std::size_t k = 0; k < WorkRequestContinuation::kSges && next < num_sge; ++k, ++next) {
-                if (std::bit_cast<std::array<Sge, 3>>(
+                if (concerned && std::bit_cast<std::array<Sge, 3>>(
                         *reinterpret_cast<const std::array<std::byte, 48>*>(more.payload.data()))[k]
-                        .lkey == lkey) {
+                        .lkey == search_.lkey) {
                     return true;
                 }
             }

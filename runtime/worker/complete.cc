@@ -19,6 +19,7 @@ std::uint32_t Worker::complete(WorkerCq& cq) noexcept {
     for (int i = 0; i < n; ++i) {
         route(wcs_[static_cast<std::size_t>(i)]);
     }
+    cq.taken += static_cast<std::uint64_t>(n);
     counters_.completions.add(static_cast<std::uint64_t>(n));
     return static_cast<std::uint32_t>(n);
 }

@@ -36,8 +36,9 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
     }
 }
 
-// Sees to it that a completion will come that stands behind everything in the send queue now. Where all
-// would be unsignaled, or not posted at all, nothing else would say that it has ended.
+// For a QP in error: sees to it that a completion will come that stands behind everything in the send queue now.
+// What was unsignaled and succeeded before the error leaves nothing behind on some providers, and what was not
+// posted waits for its turn.
 [[gnu::cold]] void Worker::cover(WorkerQp& qp) noexcept {
     qp.cover_wanted = false;
     if (qp.sends.empty() || qp.qp == nullptr) {
@@ -50,7 +51,8 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
     post_marker(qp);
 }
 
-// A zero-length RDMA write: it needs no key, moves nothing, and no receive of the peer.
+// Any request would do, since in ERR all are flushed. Never posted to a QP that is well: a peer that forbids
+// remote writes would end the connection over it.
 void Worker::post_marker(WorkerQp& qp) noexcept {
     ibv_send_wr wr{};
     wr.wr_id = WrId{qp.handle, false, qp.sends.next_position()}.pack();
@@ -60,8 +62,9 @@ void Worker::post_marker(WorkerQp& qp) noexcept {
     ibv_send_wr* bad = nullptr;
     counters_.send_doorbells.add();
     if (ibv_post_send(qp.qp, &wr, &bad) != 0) {
-        // What it would have covered ends when the QP is closed.
+        // Tried again with the next work of this QP; else what it would have covered ends when the QP is closed.
         qp.sends.pop_back();
+        qp.cover_wanted = true;
         counters_.post_failures.add();
         return;
     }
@@ -115,15 +118,17 @@ bool Worker::advance(WorkerQp& qp) noexcept {
 
 void Worker::await_empty_cqs(WorkerQp& qp) noexcept {
     qp.waiting_empty = true;
-    qp.emptied_send_cq = cqs_[qp.send_cq]->emptied;
-    qp.emptied_recv_cq = cqs_[qp.recv_cq]->emptied;
+    qp.send_cq_mark = {cqs_[qp.send_cq]->emptied, cqs_[qp.send_cq]->taken};
+    qp.recv_cq_mark = {cqs_[qp.recv_cq]->emptied, cqs_[qp.recv_cq]->taken};
 }
 
 bool Worker::cqs_emptied(const WorkerQp& qp) const noexcept {
-    const WorkerCq& send_cq = *cqs_[qp.send_cq];
-    const WorkerCq& recv_cq = *cqs_[qp.recv_cq];
-    return (send_cq.failed || send_cq.emptied > qp.emptied_send_cq) &&
-           (recv_cq.failed || recv_cq.emptied > qp.emptied_recv_cq);
+    // Everything that stood in it then has been taken: it was seen empty, or, while others keep it busy, as much
+    // came out as it can hold.
+    const auto emptied = [](const WorkerCq& cq, const WorkerQp::CqMark& mark) {
+        return cq.failed || cq.emptied > mark.emptied || cq.taken - mark.taken >= cq.depth;
+    };
+    return emptied(*cqs_[qp.send_cq], qp.send_cq_mark) && emptied(*cqs_[qp.recv_cq], qp.recv_cq_mark);
 }
 
 // The QP exists no more, so no hardware touches these buffers.

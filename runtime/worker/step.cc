@@ -101,10 +101,10 @@ void Worker::account_step(std::uint32_t work) noexcept {
     }
 }
 
-void Worker::answer(std::uint64_t id, AnswerKind kind, std::uint32_t index) noexcept {
+void Worker::answer(std::uint64_t id, AnswerKind kind, std::uint32_t index, std::uint32_t session_id) noexcept {
     // The ring has a slot for every command and every CQ, session and QP of sensible use; should it be full
     // all the same, the control thread's time limit reports the lost answer.
-    (void)answers_.try_push(Answer{.id = id, .kind = kind, .index = index});
+    (void)answers_.try_push(Answer{.id = id, .kind = kind, .index = index, .session_id = session_id});
 }
 
 }  // namespace pollcore

@@ -279,36 +279,37 @@ void Worker::ring_doorbells() noexcept {
     wrs_used_ = recv_wrs_used_ = sges_used_ = inline_used_ = 0;
 }
 
+// A work request that the provider refused was never in the queue, so its completion keeps to no order of it and
+// comes at once, as an error of the call would.
+[[gnu::cold]] void Worker::complete_refused(WorkerQp& qp, InFlightTable& table, std::uint64_t wr_id) noexcept {
+    InFlightEntry& entry = table.at(WrId::unpack(wr_id).position);
+    counters_.post_failures.add();
+    deliver_by_runtime(qp, entry, Status::post_refused);
+    entry.kind = InFlightEntry::Kind::done;
+    drain_unposted(qp, table);
+}
+
 void Worker::post_sends(WorkerQp& qp) noexcept {
     ibv_send_wr* next = std::exchange(qp.send_head, nullptr);
     qp.send_tail = nullptr;
-    bool failed = false;
     while (next != nullptr) {
         ibv_send_wr* bad = nullptr;
         counters_.send_doorbells.add();
         if (ibv_post_send(qp.qp, next, &bad) == 0) [[likely]] {
             break;
         }
-        // What stands before the bad one was posted. The bad one never will be; what follows it gets its own
-        // chance, since it may belong to another session.
+        // What stands before the bad one was posted. What follows it gets its own chance, since it may belong to
+        // another session. The signal that the bad one may have carried is made up for by the next.
         bad = bad != nullptr ? bad : next;
-        InFlightEntry& entry = qp.sends.at(WrId::unpack(bad->wr_id).position);
-        entry.kind = InFlightEntry::Kind::unposted;
-        entry.status = Status::post_refused;
-        counters_.post_failures.add();
-        failed = true;
+        qp.unsignaled_run = qp.signal_interval;
+        complete_refused(qp, qp.sends, bad->wr_id);
         next = bad->next;
-    }
-    if (failed) [[unlikely]] {
-        drain_unposted(qp, qp.sends);
-        cover(qp);
     }
 }
 
 void Worker::post_recvs(WorkerQp& qp) noexcept {
     ibv_recv_wr* next = std::exchange(qp.recv_head, nullptr);
     qp.recv_tail = nullptr;
-    bool failed = false;
     while (next != nullptr) {
         ibv_recv_wr* bad = nullptr;
         counters_.receive_doorbells.add();
@@ -316,15 +317,8 @@ void Worker::post_recvs(WorkerQp& qp) noexcept {
             break;
         }
         bad = bad != nullptr ? bad : next;
-        InFlightEntry& entry = qp.recvs.at(WrId::unpack(bad->wr_id).position);
-        entry.kind = InFlightEntry::Kind::unposted;
-        entry.status = Status::post_refused;
-        counters_.post_failures.add();
-        failed = true;
+        complete_refused(qp, qp.recvs, bad->wr_id);
         next = bad->next;
-    }
-    if (failed) [[unlikely]] {
-        drain_unposted(qp, qp.recvs);
     }
 }
 

@@ -51,6 +51,7 @@ struct WorkerSession {
     RingConsumer<WorkRequest> submissions;
     RingProducer<Completion> completions;
     std::uint32_t index = 0;
+    std::uint32_t id = 0;  ///< the control thread's name for it; an index is used again
     std::uint32_t completion_slots = 0;
     std::uint32_t in_flight = 0;
     std::uint32_t unsignaled = 0;  ///< of those, unsignaled ones that nothing has retired yet
@@ -58,6 +59,7 @@ struct WorkerSession {
     std::uint64_t retired = 0;
     bool closing = false;
     bool broken = false;
+    std::uint64_t closing_since = 0;   ///< the step in which it began
     std::uint64_t remove_command = 0;  ///< to be answered when nothing is in flight
     SessionHeader* header = nullptr;
     QpRecord* records = nullptr;
@@ -70,7 +72,9 @@ struct WorkerCq {
     std::uint32_t index = 0;
     std::uint32_t parked = 0;   ///< nesting
     bool failed = false;
+    std::uint32_t depth = 0;    ///< entries it can hold
     std::uint64_t emptied = 0;  ///< how often a poll came back with less than it could take
+    std::uint64_t taken = 0;    ///< entries polled so far
 };
 
 /// What a session may post to a queue pair.
@@ -101,6 +105,7 @@ struct WorkerQp {
     InFlightTable sends;
     InFlightTable recvs;
     // Cold.
+    std::uint32_t device = 0;  ///< whose keys its requests name
     std::uint32_t send_cq = 0;
     std::uint32_t recv_cq = 0;
     bool marker_in_flight = false;
@@ -114,8 +119,13 @@ struct WorkerQp {
     Phase phase = Phase::serving;
     std::uint64_t command = 0;  ///< to be answered
     std::uint64_t deadline = 0;
-    std::uint64_t emptied_send_cq = 0;  ///< WorkerCq::emptied when the wait for empty CQs began
-    std::uint64_t emptied_recv_cq = 0;
+    // A CQ as it was when the wait for it began.
+    struct CqMark {
+        std::uint64_t emptied = 0;
+        std::uint64_t taken = 0;
+    };
+    CqMark send_cq_mark;
+    CqMark recv_cq_mark;
     bool waiting_empty = false;
     bool timed_out = false;
 };
@@ -151,7 +161,7 @@ private:
     std::uint32_t take_submissions() noexcept;
     std::uint32_t take_completions() noexcept;
     void account_step(std::uint32_t work) noexcept;
-    void answer(std::uint64_t id, AnswerKind kind, std::uint32_t index = 0) noexcept;
+    void answer(std::uint64_t id, AnswerKind kind, std::uint32_t index = 0, std::uint32_t session_id = 0) noexcept;
 
     // submit.cc
     std::uint32_t submit(WorkerSession& session) noexcept;
@@ -168,6 +178,7 @@ private:
     ibv_sge* gather_inline(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     void chain(WorkerQp& qp) noexcept;
     void ring_doorbells() noexcept;
+    void complete_refused(WorkerQp& qp, InFlightTable& table, std::uint64_t wr_id) noexcept;
     void post_sends(WorkerQp& qp) noexcept;
     void post_recvs(WorkerQp& qp) noexcept;
 
@@ -207,7 +218,7 @@ private:
     void add_qp(WorkerQp& qp) noexcept;
     void remove_if_drained(WorkerSession& session) noexcept;
     std::uint32_t search_key() noexcept;
-    [[nodiscard]] bool pending_uses_key(WorkerSession& session, std::uint32_t lkey) const noexcept;
+    [[nodiscard]] bool pending_uses_key(WorkerSession& session) noexcept;
 
     [[nodiscard]] WorkerQp* find_qp(QpHandle handle) noexcept {
         WorkerQp* qp = qps_[handle.index & qps_mask_];
@@ -250,6 +261,7 @@ private:
 
     struct KeySearch {
         std::uint64_t command = 0;  ///< 0: none
+        std::uint32_t device = 0;
         std::uint32_t lkey = 0;
         std::uint32_t next_session = 0;
         std::uint32_t next_qp = 0;

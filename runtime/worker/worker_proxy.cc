@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -26,7 +27,7 @@ void WorkerProxy::drain_answers() {
     answers_.publish();
 }
 
-Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds limit) {
+Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual) {
     Command command = request;
     command.id = next_id_++;
     if (!commands_.try_push(command)) {
@@ -35,7 +36,7 @@ Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds limit
                                         "inside a provider's call or stopped",
                                         name_, kCommandSlots));
     }
-    const auto deadline = std::chrono::steady_clock::now() + limit;
+    auto warn_at = std::chrono::steady_clock::now() + usual;
     for (;;) {
         drain_answers();
         const auto mine = std::find_if(answered_.begin(), answered_.end(),
@@ -45,10 +46,11 @@ Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds limit
             answered_.clear();  // what else stands here was given up by its caller
             return answer;
         }
-        if (std::chrono::steady_clock::now() > deadline) {
-            throw Error(ETIMEDOUT, fmt::format("worker \"{}\" did not answer command {} within {} ms; it is stuck "
-                                               "inside a provider's call, or its core is taken",
-                                               name_, static_cast<int>(command.kind), limit.count()));
+        if (std::chrono::steady_clock::now() > warn_at) {
+            log_error("worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
+                      "core is taken",
+                      name_, static_cast<int>(command.kind), usual.count());
+            warn_at += usual;
         }
         wait_();
     }
@@ -69,12 +71,12 @@ void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause) {
 }
 bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit) {
     const Answer answer =
-        call({.kind = CommandKind::retire_qp, .index = qp.index, .deadline = deadline}, limit + kLimit);
+        call({.kind = CommandKind::retire_qp, .index = qp.index, .deadline = deadline}, limit + kUsual);
     return answer.kind == AnswerKind::done;
 }
 void WorkerProxy::forget(QpHandle qp) { call({.kind = CommandKind::forget_qp, .index = qp.index}); }
-bool WorkerProxy::uses_key(std::uint32_t lkey) {
-    return call({.kind = CommandKind::find_key, .lkey = lkey}).kind == AnswerKind::found;
+bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t lkey) {
+    return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey}).kind == AnswerKind::found;
 }
 
 std::vector<Answer> WorkerProxy::take_unasked() {

@@ -1,8 +1,7 @@
 // The only way to a worker from outside: typed commands over a bounded ring, and their answers.
 //
 // Thread safety: the control thread's alone.
-// Errors: a full command ring and an answer that does not come are pollcore::Error (EAGAIN, ETIMEDOUT) that
-// name the worker; the first is counted.
+// Errors: a full command ring is a pollcore::Error (EAGAIN) that names the worker, and is counted.
 #pragma once
 
 #include <chrono>
@@ -48,17 +47,18 @@ public:
     /// the caller's again.
     void forget(QpHandle qp);
     /// True when a work request that was submitted before names this key.
-    [[nodiscard]] bool uses_key(std::uint32_t lkey);
+    [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t lkey);
 
     /// What the worker said without being asked, since the last call.
     [[nodiscard]] std::vector<Answer> take_unasked();
 
 private:
-    Answer call(const Command& request, std::chrono::milliseconds limit = kLimit);
+    Answer call(const Command& request, std::chrono::milliseconds usual = kUsual);
     void drain_answers();
 
-    // A worker answers within microseconds. One that does not is stuck inside a provider's call.
-    static constexpr std::chrono::milliseconds kLimit{5000};
+    // A worker answers within microseconds. One that takes longer than this is said to, in the log; the command is
+    // not given up, since the worker may come to it later and what it names must still be there then.
+    static constexpr std::chrono::milliseconds kUsual{5000};
 
     std::string name_;
     ControlCounters& counters_;

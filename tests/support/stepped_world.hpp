@@ -103,6 +103,7 @@ public:
         verbs_cqs_.emplace_back(device->create_cq({.cqe = cqe, .domain = domain_.get()}),
                                 DeviceDeleter<ibv_cq>{device.get()});
         cq->cq = verbs_cqs_.back().get();
+        cq->depth = cqe;
         const auto index = static_cast<std::uint32_t>(cqs_.size());
         proxy.add_cq(index, *cq);
         cqs_.push_back(std::move(cq));

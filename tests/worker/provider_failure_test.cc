@@ -78,18 +78,22 @@ protected:
     ibv_mr* memory = nullptr;
 };
 
-TEST_F(ProviderFailure, ARefusedPostCompletesInItsPlaceAndTheOthersAreDone) {
+TEST_F(ProviderFailure, ARefusedPostCompletesAtOnceAndTheOthersInOrder) {
     script.refuse_every = 3;
     for (std::uint64_t tag = 0; tag < 12; ++tag) {
         ASSERT_EQ(world.session().try_submit(write(tag)), Refusal::none);
     }
     const auto completions = world.await(12);
     ASSERT_EQ(completions.size(), 12u);
-    for (std::uint64_t tag = 0; tag < 12; ++tag) {
-        EXPECT_EQ(completions[tag].tag, tag);
-        EXPECT_EQ(completions[tag].status, tag % 3 == 2 ? Status::post_refused : Status::success);
-        EXPECT_EQ((completions[tag].flags & kByRuntime) != 0, tag % 3 == 2);
+    std::vector<std::uint64_t> refused;
+    std::vector<std::uint64_t> done;
+    for (const Completion& completion : completions) {
+        (completion.ok() ? done : refused).push_back(completion.tag);
+        EXPECT_EQ(completion.status, completion.ok() ? Status::success : Status::post_refused);
+        EXPECT_EQ((completion.flags & kByRuntime) != 0, !completion.ok());
     }
+    EXPECT_EQ(refused, (std::vector<std::uint64_t>{2, 5, 8, 11}));
+    EXPECT_EQ(done, (std::vector<std::uint64_t>{0, 1, 3, 4, 6, 7, 9, 10}));
     EXPECT_EQ(world.worker.counters().post_failures.value(), 4u);
     EXPECT_EQ(world.session().figures().in_flight(), 0u);
 }
@@ -103,8 +107,12 @@ TEST_F(ProviderFailure, ARefusedPostBehindUnsignaledWorkCompletesAllTheSame) {
     ASSERT_EQ(completions.size(), 1u);
     EXPECT_EQ(completions[0].tag, 3u);
     EXPECT_EQ(completions[0].status, Status::post_refused);
+    EXPECT_EQ(world.worker.counters().markers.value(), 0u) << "nothing of the runtime's own goes over a QP that is well";
+    script.refuse_every = 0;
+    ASSERT_EQ(world.session().try_submit(write(4)), Refusal::none);
+    ASSERT_EQ(world.await(1).size(), 1u);
     EXPECT_EQ(world.session().retired(a->handle()), 3u);
-    EXPECT_EQ(world.worker.counters().markers.value(), 1u);
+    EXPECT_EQ(world.session().figures().in_flight(), 0u);
 }
 
 TEST_F(ProviderFailure, AProviderThatRefusesEverythingLeavesNothingInFlight) {
@@ -199,6 +207,50 @@ TEST_F(ProviderFailure, ACqThatCannotBePolledFailsItsQpsLoudlyAndTheWorkerLivesO
     EXPECT_EQ(completions[0].tag, 1u);
     EXPECT_EQ(completions[0].status, Status::fatal_err);
     EXPECT_TRUE(completions[0].flags & kByRuntime);
+}
+
+TEST_F(ProviderFailure, AQpThatCannotBeTakenToErrorIsClosedAllTheSame) {
+    // As when modify fails: the worker is not told of an error, and the QP is destroyed in RTS.
+    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
+    const QpHandle handle = a->handle();
+    (void)world.proxy.retire(handle, world.now, std::chrono::milliseconds(1000));
+    EXPECT_EQ(world.session().try_submit(write(2)), Refusal::qp_in_error);
+    world.proxy.park(handle);
+    ASSERT_EQ(world.device->destroy(a->qp.get()), 0);
+    (void)a->qp.release();
+    world.proxy.forget(handle);
+    EXPECT_EQ(world.poll().size(), 1u);
+    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+}
+
+TEST_F(ProviderFailure, AQpIsClosedWhileOthersKeepItsCqBusy) {
+    SteppedWorld::Options options;
+    options.worker.complete_burst = 1;
+    SteppedWorld busy(options);
+    busy.add_session();
+    busy.add_cq(64);
+    auto [x, y] = busy.pair(SteppedWorld::QpShape{});
+    SteppedWorld::Qp& victim = busy.add_qp();
+    ibv_mr& mr = busy.register_memory(bytes, sizeof(bytes));
+    WorkRequest request = write(1);
+    request.sge.lkey = mr.lkey;
+    request.rkey = mr.rkey;
+    // Each turn of the worker finds at least as much in the CQ as it may take.
+    const auto keep_busy = [&] {
+        request.qp = x->handle();
+        (void)busy.session().try_submit(request);
+        request.qp = y->handle();
+        (void)busy.session().try_submit(request);
+        (void)busy.poll();
+        busy.step();
+    };
+    for (int i = 0; i < 50; ++i) {
+        keep_busy();
+    }
+    busy.to_error(victim, QpState::init);
+    ControlCounters own;
+    WorkerProxy proxy(busy.worker, "busy", own, keep_busy);  // from here on the only one that talks to the worker
+    EXPECT_TRUE(proxy.retire(victim.handle(), busy.now + 1'000'000, std::chrono::milliseconds(1000)));
 }
 
 TEST_F(ProviderFailure, ARequestLargerThanTheRingIsRefusedForGood) {
