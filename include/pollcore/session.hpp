@@ -136,6 +136,8 @@ private:
     [[nodiscard]] bool completion_room() noexcept;
     void count_accepted(const WorkRequest& request) noexcept;
     void destroy() noexcept;
+    [[nodiscard]] std::size_t complete_untaken(std::span<Completion> out) noexcept;
+    void settle(const Completion& completion) noexcept;
     void assert_owner() noexcept;
 
     // Read on every call.
@@ -154,6 +156,8 @@ private:
     std::uint32_t id_ = 0;
     std::uint32_t worker_ = 0;
     bool closed_ = false;
+    std::uint64_t untaken_slots_ = 0;     // of those that no worker will take, completed here
+    std::uint64_t untaken_requests_ = 0;
     std::shared_ptr<SessionHost> host_;
 #ifndef NDEBUG
     std::uint64_t owner_ = 0;

@@ -186,6 +186,10 @@ public:
         refresh();
         return tail_ - released_cached_;
     }
+    /// The i-th slot that the consumer has not given back, as last seen; i < unreleased().
+    [[nodiscard]] const T& unreleased_slot(std::size_t i) const noexcept {
+        return slots_[(released_cached_ + i) & mask_];
+    }
     /// The consumer's index moved backwards or past what was written: the peer cannot be trusted.
     [[nodiscard]] bool broken() const noexcept { return broken_; }
 

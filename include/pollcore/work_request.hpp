@@ -98,6 +98,13 @@ static_assert(WorkRequestContinuation::kSges == 3);
     constexpr auto per_slot = static_cast<std::uint32_t>(WorkRequestContinuation::kPayload);
     return 1 + (length + per_slot - 1) / per_slot;
 }
+/// The same for a request that stands in a ring. Bounded, whatever it says.
+[[nodiscard]] constexpr std::uint32_t slots_of(const WorkRequest& request) noexcept {
+    if ((request.flags & kInline) != 0 && !is_recv(request.opcode)) {
+        return slots_for_inline(request.sge.length < kInlineMax ? request.sge.length : kInlineMax);
+    }
+    return slots_for_sges(request.num_sge < kSgesMax ? request.num_sge : kSgesMax);
+}
 inline constexpr std::uint32_t kSlotsPerWorkRequestMax =
     slots_for_inline(kInlineMax) > slots_for_sges(kSgesMax) ? slots_for_inline(kInlineMax)
                                                             : slots_for_sges(kSgesMax);

@@ -68,9 +68,10 @@ struct SessionHeader {
 
     // The worker's line.
     alignas(kCacheLine) std::atomic<std::uint64_t> retired{0};  ///< over all queue pairs
-    std::atomic<std::uint32_t> closed{0};                       ///< the worker takes nothing more
+    // Written once, so it has a line of its own, which a session that polls in vain keeps in its cache.
+    alignas(kCacheLine) std::atomic<std::uint32_t> closed{0};  ///< the worker takes nothing more
 };
-static_assert(sizeof(SessionHeader) == 2 * kCacheLine);
+static_assert(sizeof(SessionHeader) == 3 * kCacheLine);
 static_assert(offsetof(SessionHeader, retired) == kCacheLine);
 
 /// Sizes and offsets of a session block, from the three figures that determine them.

@@ -46,6 +46,8 @@ Session& Session::operator=(Session&& other) noexcept {
     id_ = other.id_;
     worker_ = other.worker_;
     closed_ = other.closed_;
+    untaken_slots_ = other.untaken_slots_;
+    untaken_requests_ = other.untaken_requests_;
     host_ = std::move(other.host_);
 #ifndef NDEBUG
     owner_ = 0;  // a moved session may change its thread
@@ -282,15 +284,45 @@ std::size_t Session::poll(std::span<Completion> out) noexcept {
     std::size_t n = 0;
     while (n < out.size() && completions_.ready(n)) {
         out[n] = completions_.slot(n);
-        const QpHandle qp{static_cast<std::uint16_t>(out[n].qp.index & qps_mask_), out[n].qp.generation};
-        QpAccount& mine = accounts_[qp.index];
-        if (mine.generation == qp.generation) [[likely]] {
-            --(out[n].from_recv_queue() ? mine.recv_outstanding : mine.send_outstanding);
-        }
+        settle(out[n]);
         ++n;
     }
     if (n > 0) {
         completions_.release(n);
+        return n;
+    }
+    // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.
+    if (header_->closed.load(std::memory_order_acquire) != 0 && !completions_.ready()) [[unlikely]] {
+        return complete_untaken(out);
+    }
+    return 0;
+}
+
+void Session::settle(const Completion& completion) noexcept {
+    QpAccount& mine = accounts_[completion.qp.index & qps_mask_];
+    if (mine.generation == completion.qp.generation) [[likely]] {
+        --(completion.from_recv_queue() ? mine.recv_outstanding : mine.send_outstanding);
+    }
+}
+
+// Requests that were accepted while the runtime stopped on another thread: no worker will take them (I1).
+[[gnu::cold]] std::size_t Session::complete_untaken(std::span<Completion> out) noexcept {
+    closed_ = true;
+    const std::uint64_t untaken = submissions_.unreleased();
+    std::size_t n = 0;
+    while (n < out.size() && untaken_slots_ < untaken) {
+        const WorkRequest& request = submissions_.unreleased_slot(untaken_slots_);
+        untaken_slots_ += slots_of(request);
+        ++untaken_requests_;
+        Completion& completion = out[n++];
+        completion = Completion{.tag = request.tag, .qp = request.qp};
+        completion.status = Status::session_closed;
+        completion.flags = kByRuntime;
+        if (is_recv(request.opcode)) {
+            completion.opcode = CompletionOpcode::recv;
+            completion.flags |= kFromRecvQueue;
+        }
+        settle(completion);
     }
     return n;
 }
@@ -322,7 +354,7 @@ SessionFigures Session::figures() noexcept {
     if (header_ != nullptr) {
         retired_seen_ = header_->retired.load(std::memory_order_acquire);
     }
-    return {.accepted = accepted_, .completed = completions_.released(), .retired = retired_seen_, .refused = refused_};
+    return {.accepted = accepted_, .completed = completions_.released() + untaken_requests_, .retired = retired_seen_, .refused = refused_};
 }
 
 }  // namespace pollcore

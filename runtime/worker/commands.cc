@@ -152,6 +152,8 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     if (!session.broken && (session.in_flight != 0 || session.staged != 0 || session.submissions.ready())) {
         return;
     }
+    // What is submitted from here on nobody takes; Session::poll completes it by itself.
+    session.submissions.publish();
     session.header->closed.store(1, std::memory_order_release);
     std::erase(polled_sessions_, &session);
     std::erase(closing_, &session);

@@ -111,7 +111,6 @@ void Worker::publish_completions() noexcept {
         return;
     }
     session.broken = true;
-    session.header->closed.store(1, std::memory_order_release);
     counters_.broken_sessions.add();
     answer(0, AnswerKind::session_broken, session.index, session.id);
 }

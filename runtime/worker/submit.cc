@@ -11,14 +11,6 @@
 namespace pollcore {
 namespace {
 
-// Slots that this request claims to take; what it says may be anything.
-std::uint32_t slots_of(const WorkRequest& request) noexcept {
-    if (request.flags & kInline && !is_recv(request.opcode)) {
-        return slots_for_inline(std::min(request.sge.length, kInlineMax));
-    }
-    return slots_for_sges(std::min<std::uint32_t>(request.num_sge, kSgesMax));
-}
-
 // The provider reads imm_data in network order; the application gave a number (row 7 of the semantics).
 void fill(ibv_send_wr& wr, const WorkRequest& request) noexcept {
     wr.opcode = static_cast<ibv_wr_opcode>(request.opcode);

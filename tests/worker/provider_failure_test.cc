@@ -120,7 +120,7 @@ TEST_F(ProviderFailure, AProviderThatRefusesEverythingLeavesNothingInFlight) {
     std::uint64_t accepted = 0;
     std::uint64_t completed = 0;
     for (int turn = 0; turn < 300; ++turn) {
-        accepted += world.session().try_submit(write(accepted, turn % 2 == 0 ? kSignaled : std::uint8_t{0})) == Refusal::none;
+        accepted += world.session().try_submit(write(accepted, turn % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0})) == Refusal::none;
         world.step();
         for (const Completion& completion : world.poll()) {
             EXPECT_EQ(completion.tag, completed++);
@@ -136,7 +136,7 @@ TEST_F(ProviderFailure, ConservationHoldsWhateverIsRefused) {
         script.refuse_every = every;
         std::uint64_t tag = 0;
         for (int turn = 0; turn < 2000; ++turn) {
-            const std::uint8_t flags = (turn * 7 + turn / 13) % 3 == 0 ? kSignaled : std::uint8_t{0};
+            const std::uint8_t flags = (turn * 7 + turn / 13) % 3 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0};
             if (world.session().try_submit(write(tag, flags)) == Refusal::none) {
                 ++tag;
             }

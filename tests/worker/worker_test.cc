@@ -433,6 +433,25 @@ TEST_F(WorkerTest, AFloodOfOneSessionDoesNotHoldUpAnother) {
     EXPECT_EQ(world->poll(1).size() + world->await(1, 1, 3).size(), 1u);
 }
 
+TEST_F(WorkerTest, WhatIsSubmittedAfterTheWorkerLetGoCompletesAsSessionClosed) {
+    make();
+    ASSERT_EQ(world->session().try_submit(write(1)), Refusal::none);
+    world->proxy.remove_session(0);
+    // As on another thread, between the worker's last look at the ring and the word that it is closed.
+    const std::array<Sge, 4> sges{};
+    ASSERT_EQ(world->session().try_submit(write(2), sges), Refusal::none);
+    ASSERT_EQ(world->session().try_submit(recv(3)), Refusal::none);
+    const auto completions = world->poll();
+    ASSERT_EQ(completions.size(), 3u);
+    EXPECT_EQ(completions[0].tag, 1u);
+    EXPECT_EQ(completions[1].tag, 2u);
+    EXPECT_EQ(completions[1].status, Status::session_closed);
+    EXPECT_EQ(completions[2].tag, 3u);
+    EXPECT_TRUE(completions[2].from_recv_queue());
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+    EXPECT_EQ(world->session().try_submit(write(4)), Refusal::session_closed);
+}
+
 TEST_F(WorkerTest, AKeyIsFoundWhileWorkThatNamesItIsInFlight) {
     make();
     EXPECT_FALSE(world->proxy.uses_key(0, to->lkey));
