@@ -1,4 +1,6 @@
 // What arrives: every opcode, lengths, pieces, immediates, order.
+#include <algorithm>
+
 #include "fixture.hpp"
 
 namespace pollcore::testing {
@@ -157,7 +159,7 @@ TEST_F(Transfer, AnInlinePayloadIsTheCallersAgainAtOnce) {
         const auto received = of(await(2), b.handle(), true);
         ASSERT_EQ(received.size(), 1u);
         EXPECT_EQ(received[0].byte_len, length);
-        EXPECT_EQ(std::memcmp(remote.data(), sent.data(), length), 0);
+        EXPECT_TRUE(std::equal(sent.begin(), sent.end(), remote.data()));
     }
 }
 
