@@ -43,6 +43,10 @@ Json of(const PathResult& result) {
     return json;
 }
 
+Json of(const RoundTrip& trip) {
+    return {{"typical", trip.typical_ns}, {"p99", trip.p99_ns}};
+}
+
 Json of(const Hop& hop) {
     Json json = {{"op", op_name(hop.op)},
                  {"direct_ns", hop.direct_ns},
@@ -73,9 +77,11 @@ std::string json_report(const LatOptions& options, const LatResults& results) {
         json["options"]["worker_cpu"] = options.worker_core;
     }
     if (results.round_trip) {
-        json["round_trip_ns"] = {{"typical", results.round_trip->typical_ns},
-                                 {"p99", results.round_trip->p99_ns},
-                                 {"cpus", {results.round_trip->core, results.round_trip->other}}};
+        const auto& [before, after] = *results.round_trip;
+        json["round_trip_ns"] = {{"typical", results.round_trip->typical_ns()},
+                                 {"before", of(before)},
+                                 {"after", of(after)},
+                                 {"cpus", {before.core, before.other}}};
     }
     json["results"] = Json::array();
     for (const PathResult& result : results.paths) {

@@ -113,19 +113,7 @@ void measure_with_peer(const LatOptions& options, std::uint32_t inline_max, Path
     }
 }
 
-}  // namespace
-
-LatResults run_lat(LatOptions options) {
-    set_log_level(options.config.log_level);
-    LatResults results;
-    results.machine = this_machine();
-    (void)cycles_per_ns();  // measured now, not in the middle of things
-
-    // While no worker runs yet. Without a worker there is nothing to compare with it.
-    if (options.runtime) {
-        results.round_trip = measure_round_trip(options.core, options.worker_core, kRoundTripTime);
-    }
-
+void measure_paths(LatOptions& options, LatResults& results) {
     PathSetup setup;
     std::uint32_t size_max = 0;
     for (const Op op : options.ops) {
@@ -171,6 +159,26 @@ LatResults run_lat(LatOptions options) {
         measure_with_peer(options, setup.inline_max, *direct, results);
     } else {
         measure_with_peer(options, setup.inline_max, *through_runtime, results);
+    }
+}
+
+}  // namespace
+
+LatResults run_lat(LatOptions options) {
+    set_log_level(options.config.log_level);
+    LatResults results;
+    results.machine = this_machine();
+    (void)cycles_per_ns();  // measured now, not in the middle of things
+
+    // While no worker runs. Without a worker there is nothing to compare with it.
+    const auto round_trip = [&options]() -> std::optional<RoundTrip> {
+        return options.runtime ? measure_round_trip(options.core, options.worker_core, kRoundTripTime) : std::nullopt;
+    };
+    const std::optional<RoundTrip> before = round_trip();
+    measure_paths(options, results);
+    const std::optional<RoundTrip> after = round_trip();
+    if (before && after) {
+        results.round_trip = {*before, *after};
     }
     return results;
 }

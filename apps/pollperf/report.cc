@@ -18,7 +18,7 @@ std::vector<Hop> hops(const LatResults& results) {
         Hop hop{op, direct->summary.typical, runtime->summary.typical};
         hop.difference_ns = hop.runtime_ns - hop.direct_ns;
         if (results.round_trip) {
-            hop.round_trips = hop.difference_ns / results.round_trip->typical_ns;
+            hop.round_trips = hop.difference_ns / results.round_trip->typical_ns();
         }
         hops.push_back(hop);
     }
@@ -79,9 +79,11 @@ void limit(Out out, const LatOptions& options, const LatResults& results) {
             out, "raw round trip between CPU {} and CPU {}: not known, others kept one of them busy\n\n",
             options.core, options.worker_core);
     } else {
-        const RoundTrip& trip = *results.round_trip;
-        fmt::format_to(out, "raw round trip between CPU {} and CPU {}: {:.0f} ns (99%: {:.0f} ns)\n\n",
-                       trip.core, trip.other, trip.typical_ns, trip.p99_ns);
+        const auto& [before, after] = *results.round_trip;
+        fmt::format_to(out,
+                       "raw round trip between CPU {} and CPU {}: {:.0f} ns (99%: {:.0f} ns), afterwards {:.0f} ns "
+                       "(99%: {:.0f} ns)\n\n",
+                       before.core, before.other, before.typical_ns, before.p99_ns, after.typical_ns, after.p99_ns);
     }
 }
 

@@ -41,7 +41,7 @@ struct PathResult {
 
 struct LatResults {
     std::vector<PathResult> paths;
-    std::optional<RoundTrip> round_trip;
+    std::optional<RoundTrips> round_trip;
     std::string device;  ///< what it is
     std::string peer;    ///< at the other end, when that is another process
     std::string memory;  ///< which memory the runtime's rings and buffers are in; empty without a runtime

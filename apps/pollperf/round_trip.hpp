@@ -18,6 +18,14 @@ struct RoundTrip {
     std::uint32_t other = 0;
 };
 
+/// Before and after the paths were measured: a virtual machine's CPUs may have been moved to other cores between.
+struct RoundTrips {
+    RoundTrip before;
+    RoundTrip after;
+
+    [[nodiscard]] double typical_ns() const noexcept { return (before.typical_ns + after.typical_ns) / 2; }
+};
+
 /// Nothing else may spin on either CPU meanwhile: not with a running worker. Takes as many round trips as
 /// come within `time`; nothing, when those are too few to tell anything, because others keep a CPU busy.
 [[nodiscard]] std::optional<RoundTrip> measure_round_trip(std::uint32_t core, std::uint32_t other,

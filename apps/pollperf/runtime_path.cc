@@ -94,7 +94,10 @@ void RuntimePath::prepare(const Workload& workload) {
     inlined_ = workload.inlined;
     always_signal_ = workload.one_sided || workload.buffer_reused();
     for (unsigned index = 0; index < ends_used_; ++index) {
-        build(workload.op, index, sends_[index]);
+        for (WorkRequest& request : sends_[index]) {
+            build(workload.op, index, request);
+        }
+        sends_[index][true].flags = kSignaled;
     }
 }
 

@@ -59,10 +59,9 @@ public:
 
     void issue(unsigned index, bool last) {
         EndState& state = ends_[index];
-        WorkRequest& request = sends_[index];
         const bool signaled =
             always_signal_ || last || (state.issued & (kSignalEvery - 1)) == kSignalEvery - 1;
-        request.flags = static_cast<std::uint8_t>(signaled ? kSignaled : 0);
+        const WorkRequest& request = sends_[index][signaled];
         const Refusal refusal =
             inlined_ ? session_.try_submit_inline(request, {state.memory + EndLayout::out(), workload_.size})
                      : session_.try_submit(request);
@@ -133,7 +132,7 @@ private:
     bool inlined_ = false;
     bool always_signal_ = false;
     std::array<EndState, 2> ends_{};
-    std::array<WorkRequest, 2> sends_{};
+    std::array<std::array<WorkRequest, 2>, 2> sends_{};  ///< by end; unsignaled and signaled
     std::array<std::array<WorkRequest, kReceiveSlots>, 2> receives_{};
 
     std::array<QueuePair, 2> qps_;

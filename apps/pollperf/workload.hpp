@@ -52,9 +52,9 @@ inline constexpr std::uint32_t kAtomicSize = 8;
 
 /// Receives that an end keeps posted. One message at a time is on its way; the others are there so that
 /// giving one back is never on the way of the next message.
-inline constexpr std::uint32_t kReceiveSlots = 16;
+inline constexpr std::uint32_t kReceiveSlots = 64;
 /// Receives that are given back at once, on both paths: one call and one doorbell for all of them.
-inline constexpr std::uint32_t kRepostBatch = 8;
+inline constexpr std::uint32_t kRepostBatch = 32;
 static_assert(kReceiveSlots % kRepostBatch == 0 && kRepostBatch < kReceiveSlots);
 /// Slots of a send queue, and how often a send or write is signaled: the queue never fills.
 inline constexpr std::uint32_t kSendDepth = 64;

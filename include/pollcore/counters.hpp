@@ -45,7 +45,7 @@ struct alignas(kCacheLine) WorkerCounters {
     Counter failed_polls;        ///< CQs that were given up
     Counter broken_sessions;     ///< sessions whose rings were tampered with
     Counter commands;
-    Counter longest_step_cycles; ///< from the start of one step to the start of the next
+    Counter longest_step_cycles; ///< longest time between two looks at the clock: a step that did something and the few idle ones before it
 };
 
 /// Written by the control thread.

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "pollcore/completion.hpp"
+#include "pollcore/own_lines.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "pollcore/spsc_ring.hpp"
 #include "pollcore/work_request.hpp"
@@ -77,7 +78,7 @@ struct SessionFigures {
     [[nodiscard]] std::uint64_t in_flight() const noexcept { return accepted - completed - retired; }
 };
 
-class Session {
+class alignas(kCacheLine) Session {
 public:
     Session() = default;
     /// Joins a formatted session block; made by Runtime::open_session.
@@ -89,7 +90,8 @@ public:
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
-    /// Takes work requests with at most one SGE each, in order, until one is refused.
+    /// Takes work requests with at most one SGE each, in order, until one is refused. The worker sees those that were
+    /// taken at once.
     Submitted try_submit(std::span<const WorkRequest> requests) noexcept;
     [[nodiscard]] Refusal try_submit(const WorkRequest& request) noexcept;
     /// A work request with any number of SGEs: `sges` replaces request.sge and request.num_sge.
@@ -130,7 +132,7 @@ private:
     };
 
     [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
-                                std::uint32_t slots) noexcept;
+                                std::uint32_t slots, std::size_t ahead = 0) noexcept;
     [[nodiscard]] QpAccount& account(QpHandle qp) noexcept;
     void refresh_retired(QpHandle qp) noexcept;
     [[nodiscard]] bool completion_room() noexcept;
@@ -146,7 +148,7 @@ private:
     SessionHeader* header_ = nullptr;
     QpRecord* records_ = nullptr;               // written by the worker
     std::atomic<std::uint32_t>* retired_ = nullptr;  // per QP, written by the worker
-    std::unique_ptr<QpAccount[]> accounts_;
+    OwnLines<QpAccount> accounts_;  // by QP index
     std::uint32_t qps_mask_ = 0;
     std::uint32_t completion_slots_ = 0;
     std::uint64_t accepted_ = 0;

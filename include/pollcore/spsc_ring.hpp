@@ -10,7 +10,7 @@
 // cached copy says that the ring is full.
 //
 // Invariants
-//   - slot i of lap l holds lap_byte(l) if and only if all bytes of that slot were written before.
+//   - slot i of lap l holds lap_of(i of lap l) if and only if all bytes of that slot were written before.
 //   - released <= produced <= released + capacity, in 64-bit arithmetic that may wrap.
 //   - The layout holds no address: each side may map it where it likes.
 // The producer trusts nothing that the consumer writes, and the reverse: an index that moves too far is
@@ -48,8 +48,8 @@ static_assert(offsetof(RingHeader, produced) == kCacheLine && offsetof(RingHeade
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 template <class T>
-concept RingSlot = std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint64_t) == 0 &&
-                   kCacheLine % sizeof(T) == 0 && offsetof(T, ring_lap) == sizeof(T) - 1;
+concept RingSlot = std::is_trivially_copyable_v<T> && kCacheLine % sizeof(T) == 0 && sizeof(T) > 1 &&
+                   std::is_same_v<decltype(T::ring_lap), std::uint8_t> && offsetof(T, ring_lap) == sizeof(T) - 1;
 
 template <RingSlot T>
 class RingProducer;
@@ -64,18 +64,8 @@ template <RingSlot T>
 
 namespace ring_detail {
 
-// The word at the end of a slot, whose top byte is the lap (little endian).
-inline constexpr unsigned kLapShift = 56;
-static_assert(std::endian::native == std::endian::little);
-
-[[nodiscard]] constexpr std::uint64_t lap_byte(std::uint64_t index, unsigned capacity_log2) noexcept {
+[[nodiscard]] constexpr std::uint8_t lap_of(std::uint64_t index, unsigned capacity_log2) noexcept {
     return static_cast<std::uint8_t>((index >> capacity_log2) + 1);
-}
-
-template <class T>
-[[nodiscard]] inline std::atomic_ref<std::uint64_t> last_word(T& slot) noexcept {
-    auto* words = reinterpret_cast<std::uint64_t*>(&slot);
-    return std::atomic_ref<std::uint64_t>(words[sizeof(T) / sizeof(std::uint64_t) - 1]);
 }
 
 // Takes the line into this core's cache in a writable state before it is needed. Without -mprfchw the
@@ -104,9 +94,9 @@ void format_ring(void* memory, std::uint32_t capacity, std::uint64_t start = 0) 
     for (std::uint64_t i = 0; i < capacity; ++i) {
         // Each slot looks as if its latest use was one lap before the index that will write it next.
         const std::uint64_t last_use = start + i - capacity;
-        std::memset(static_cast<void*>(&slots[last_use & (capacity - 1)]), 0, sizeof(T));
-        ring_detail::last_word(slots[last_use & (capacity - 1)])
-            .store(ring_detail::lap_byte(last_use, log2) << ring_detail::kLapShift, std::memory_order_relaxed);
+        T& slot = slots[last_use & (capacity - 1)];
+        std::memset(static_cast<void*>(&slot), 0, sizeof(T));
+        slot.ring_lap = ring_detail::lap_of(last_use, log2);
     }
 }
 
@@ -149,22 +139,28 @@ public:
         return room < wanted ? room : wanted;
     }
 
-    /// Writes the i-th reserved slot. The consumer does not see it before commit().
+    /// The i-th reserved slot, to be written in place: every field but ring_lap. The consumer does not see it
+    /// before commit(). What it holds before is of no meaning.
+    [[nodiscard]] T& slot(std::size_t i) noexcept { return slots_[(tail_ + i) & mask_]; }
+
+    /// Writes the i-th reserved slot.
     void write(std::size_t i, const T& value) noexcept {
-        T& slot = slots_[(tail_ + i) & mask_];
-        store(slot, value, ring_detail::lap_byte(tail_ + i - capacity(), capacity_log2_), std::memory_order_relaxed);
+        std::memcpy(static_cast<void*>(&slot(i)), &value, sizeof(T) - sizeof(T::ring_lap));
     }
 
     /// Publishes the first n reserved slots, at once: a consumer that sees the first sees all n.
     void commit(std::size_t n) noexcept {
         for (std::size_t i = n; i-- > 0;) {
-            auto word = ring_detail::last_word(slots_[(tail_ + i) & mask_]);
-            const std::uint64_t body = word.load(std::memory_order_relaxed) & kBodyMask;
             // Release, with the acquire in RingConsumer::ready: the slot's bytes before its lap.
-            word.store(body | ring_detail::lap_byte(tail_ + i, capacity_log2_) << ring_detail::kLapShift,
-                       std::memory_order_release);
+            std::atomic_ref(slot(i).ring_lap)
+                .store(ring_detail::lap_of(tail_ + i, capacity_log2_), std::memory_order_release);
         }
-        advance(n);
+        tail_ += n;
+        // Relaxed: only observers read it, and an old value does them no harm.
+        header_->produced.store(tail_, std::memory_order_relaxed);
+        if (mask_ >= 4 * kPrefetchLines) {
+            ring_detail::prefetch_for_write(&slots_[(tail_ + kPrefetchLines * (kCacheLine / sizeof(T))) & mask_]);
+        }
     }
 
     /// reserve(1), write and commit(1) in one. False when the ring is full.
@@ -172,10 +168,8 @@ public:
         if (reserve(1) == 0) {
             return false;
         }
-        // Release as in commit().
-        store(slots_[tail_ & mask_], value, ring_detail::lap_byte(tail_, capacity_log2_),
-              std::memory_order_release);
-        advance(1);
+        write(0, value);
+        commit(1);
         return true;
     }
 
@@ -194,26 +188,8 @@ public:
     [[nodiscard]] bool broken() const noexcept { return broken_; }
 
 private:
-    static constexpr std::uint64_t kBodyMask = (std::uint64_t{1} << ring_detail::kLapShift) - 1;
     // How far ahead lines are fetched for writing; 4 to 64 measured alike.
     static constexpr std::size_t kPrefetchLines = 16;
-
-    static void store(T& slot, const T& value, std::uint64_t lap, std::memory_order order) noexcept {
-        constexpr std::size_t kBody = sizeof(T) - sizeof(std::uint64_t);
-        std::uint64_t last;
-        std::memcpy(&last, reinterpret_cast<const std::byte*>(&value) + kBody, sizeof(last));
-        std::memcpy(static_cast<void*>(&slot), &value, kBody);
-        ring_detail::last_word(slot).store((last & kBodyMask) | lap << ring_detail::kLapShift, order);
-    }
-
-    void advance(std::size_t n) noexcept {
-        tail_ += n;
-        // Relaxed: only observers read it, and an old value does them no harm.
-        header_->produced.store(tail_, std::memory_order_relaxed);
-        if (mask_ >= 4 * kPrefetchLines) {
-            ring_detail::prefetch_for_write(&slots_[(tail_ + kPrefetchLines * (kCacheLine / sizeof(T))) & mask_]);
-        }
-    }
 
     [[gnu::noinline]] void refresh() noexcept {
         // Acquire, with the release in RingConsumer::publish: the consumer's reads before our next writes.
@@ -267,10 +243,9 @@ public:
     /// True when the i-th slot from the front was published.
     [[nodiscard]] bool ready(std::size_t i = 0) const noexcept {
         const std::uint64_t index = head_ + i;
-        // Acquire, with the release in RingProducer::commit and try_push.
-        const std::uint64_t word =
-            ring_detail::last_word(slots_[index & mask_]).load(std::memory_order_acquire);
-        return word >> ring_detail::kLapShift == ring_detail::lap_byte(index, capacity_log2_);
+        // Acquire, with the release in RingProducer::commit.
+        return std::atomic_ref(slots_[index & mask_].ring_lap).load(std::memory_order_acquire) ==
+               ring_detail::lap_of(index, capacity_log2_);
     }
 
     /// Slots ready at the front, at most `wanted`.
@@ -286,17 +261,14 @@ public:
     /// The i-th ready slot, in place. Only for a producer that is trusted not to change it.
     [[nodiscard]] const T& slot(std::size_t i) const noexcept { return slots_[(head_ + i) & mask_]; }
 
-    /// A copy of the i-th ready slot in which each word was read exactly once, whatever a hostile producer
-    /// does meanwhile (I7, H10).
-    [[nodiscard]] T copy(std::size_t i) const noexcept {
-        constexpr std::size_t kWords = sizeof(T) / sizeof(std::uint64_t);
-        auto* from = reinterpret_cast<std::uint64_t*>(&slots_[(head_ + i) & mask_]);
-        std::uint64_t words[kWords];
-        for (std::size_t w = 0; w < kWords; ++w) {
-            // Relaxed: ready() has acquired; a producer that still writes is the peer's error, not ours.
-            words[w] = std::atomic_ref<std::uint64_t>(from[w]).load(std::memory_order_relaxed);
-        }
-        return std::bit_cast<T>(words);
+    /// A copy of the i-th ready slot. Each byte was read once, whatever a hostile producer does meanwhile: what
+    /// is checked in the copy is what is used (I7, H10).
+    [[nodiscard, gnu::always_inline]] T copy(std::size_t i) const noexcept {
+        T value;
+        std::memcpy(static_cast<void*>(&value), &slots_[(head_ + i) & mask_], sizeof(T));
+        // For all that the compiler knows this changes the copy, so it cannot go back to the slot for a field.
+        asm volatile("" : "+m"(value));
+        return value;
     }
 
     /// Gives back the first n slots. The producer learns of it in batches, or by publish().

@@ -16,7 +16,7 @@ Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint3
       header_(session_header(block)),
       records_(at_offset<QpRecord>(block, layout.records())),
       retired_(at_offset<std::atomic<std::uint32_t>>(block, layout.retired())),
-      accounts_(std::make_unique<QpAccount[]>(layout.qps_max)),
+      accounts_(layout.qps_max),
       qps_mask_(layout.qps_max - 1),
       completion_slots_(layout.completion_slots),
       id_(id),
@@ -113,7 +113,7 @@ bool Session::completion_room() noexcept {
 }
 
 Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
-                       std::uint32_t slots) noexcept {
+                       std::uint32_t slots, std::size_t ahead) noexcept {
     if (closed_ || header_ == nullptr) [[unlikely]] {
         return Refusal::session_closed;
     }
@@ -177,7 +177,7 @@ Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::u
     if (!completion_room()) {
         return Refusal::completion_ring_full;
     }
-    if (submissions_.reserve(slots) < slots) {
+    if (submissions_.reserve(ahead + slots) < ahead + slots) {
         return Refusal::submission_ring_full;
     }
     return Refusal::none;
@@ -205,13 +205,24 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
 }
 
 Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-        const Refusal refusal = try_submit(requests[i]);
-        if (refusal != Refusal::none) {
-            return {i, refusal};
+    assert_owner();
+    Submitted result;
+    for (const WorkRequest& request : requests) {
+        // Written and not yet published: the worker sees all of them at once, and rings one doorbell.
+        const std::size_t ahead = result.accepted;
+        result.refusal = request.num_sge > 1 ? Refusal::too_many_sges : admit(request, request.num_sge, 0, 1, ahead);
+        if (result.refusal != Refusal::none) {
+            ++refused_;
+            break;
         }
+        count_accepted(request);
+        submissions_.write(ahead, request);
+        ++result.accepted;
     }
-    return {requests.size(), Refusal::none};
+    if (result.accepted > 0) {
+        submissions_.commit(result.accepted);
+    }
+    return result;
 }
 
 Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {

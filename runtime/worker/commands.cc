@@ -13,7 +13,7 @@ constexpr std::size_t kCommandsPerStep = 4;
 constexpr std::uint64_t kStepsToDrainMax = kRingSlotsMax;
 
 template <class T>
-void place(std::vector<T*>& table, std::uint32_t index, T* value) {
+void place(OwnLines<T*>& table, std::uint32_t index, T* value) {
     if (table.size() <= index) {
         table.resize(index + 1, nullptr);
     }
@@ -52,7 +52,6 @@ std::uint32_t Worker::run_commands() noexcept {
             command.session->index = command.index;
             place(sessions_, command.index, command.session);
             polled_sessions_.push_back(command.session);
-            touched_.reserve(polled_sessions_.size());
             closing_.reserve(polled_sessions_.size());
             break;
         case CommandKind::remove_session: {
@@ -136,9 +135,8 @@ void Worker::add_qp(WorkerQp& qp) noexcept {
                                                 .recv_depth = options.recv_depth};
         session.retired_counts[qp.handle.index].store(0, std::memory_order_relaxed);
     }
-    const auto qps = static_cast<std::size_t>(std::count_if(qps_.get(), qps_.get() + qps_mask_ + 1,
+    const auto qps = static_cast<std::size_t>(std::count_if(qps_.begin(), qps_.end(),
                                                             [](const WorkerQp* q) { return q != nullptr; }));
-    chained_.reserve(qps);
     retiring_.reserve(qps);
     publish_record(qp);
 }
@@ -149,7 +147,7 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     if (session.submissions.ready() && step_ - session.closing_since > kStepsToDrainMax) [[unlikely]] {
         session.broken = true;
     }
-    if (!session.broken && (session.in_flight != 0 || session.staged != 0 || session.submissions.ready())) {
+    if (!session.broken && (session.in_flight != 0 || session.submissions.ready())) {
         return;
     }
     // What is submitted from here on nobody takes; Session::poll completes it by itself.

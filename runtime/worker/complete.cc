@@ -1,30 +1,29 @@
 // From a CQ to the sessions: each work completion finds its in-flight entry by wr_id.
 #include <arpa/inet.h>
 
+#include <iterator>
+
 #include "worker/worker.hpp"
 
 namespace pollcore {
+namespace {
 
-std::uint32_t Worker::complete(WorkerCq& cq) noexcept {
-    const int n = ibv_poll_cq(cq.cq, static_cast<int>(options_.complete_burst), wcs_.get());
-    if (n < static_cast<int>(options_.complete_burst)) {
-        ++cq.emptied;
+// By Opcode.
+constexpr CompletionOpcode kSendCompletions[] = {
+    CompletionOpcode::rdma_write, CompletionOpcode::rdma_write, CompletionOpcode::send,      CompletionOpcode::send,
+    CompletionOpcode::rdma_read,  CompletionOpcode::comp_swap,  CompletionOpcode::fetch_add,
+};
+static_assert(std::size(kSendCompletions) == static_cast<std::size_t>(Opcode::atomic_fetch_and_add) + 1);
+
+}  // namespace
+
+void Worker::route(std::uint32_t n) noexcept {
+    for (std::uint32_t i = 0; i < n; ++i) {
+        route(wcs_[i]);
     }
-    if (n <= 0) {
-        if (n < 0) [[unlikely]] {
-            fail_cq(cq);
-        }
-        return 0;
-    }
-    for (int i = 0; i < n; ++i) {
-        route(wcs_[static_cast<std::size_t>(i)]);
-    }
-    cq.taken += static_cast<std::uint64_t>(n);
-    counters_.completions.add(static_cast<std::uint64_t>(n));
-    return static_cast<std::uint32_t>(n);
 }
 
-void Worker::route(const ibv_wc& wc) noexcept {
+[[gnu::always_inline]] inline void Worker::route(const ibv_wc& wc) noexcept {
     const WrId id = WrId::unpack(wc.wr_id);
     WorkerQp* qp = find_qp(id.qp);
     if (qp == nullptr) [[unlikely]] {
@@ -48,10 +47,9 @@ void Worker::route(const ibv_wc& wc) noexcept {
 }
 
 // A completion stands for its work request and for all unsignaled ones before it.
-void Worker::complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept {
+[[gnu::always_inline]] inline void Worker::complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept {
     for (; offset > 0; --offset) {
-        const InFlightEntry entry = qp.sends.front();
-        qp.sends.pop();
+        const InFlightEntry& entry = qp.sends.pop();
         switch (entry.kind) {
             case InFlightEntry::Kind::posted:
                 // Signaled ones complete themselves and in order; one that is passed over has been lost by
@@ -72,8 +70,7 @@ void Worker::complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc)
                 break;
         }
     }
-    const InFlightEntry entry = qp.sends.front();
-    qp.sends.pop();
+    const InFlightEntry& entry = qp.sends.pop();
     if (entry.kind == InFlightEntry::Kind::marker) {
         qp.marker_in_flight = false;
     } else if (wc.status == IBV_WC_SUCCESS && !entry.signaled) {
@@ -94,7 +91,7 @@ void Worker::complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc)
     }
 }
 
-void Worker::complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept {
+[[gnu::always_inline]] inline void Worker::complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept {
     InFlightEntry& entry = qp.recvs.at(qp.recvs.head_position() + offset);
     if (entry.kind != InFlightEntry::Kind::posted) [[unlikely]] {
         counters_.stale_completions.add();
@@ -115,7 +112,11 @@ void Worker::complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc)
         }
     }
     deliver(qp, entry, completion);
-    entry.kind = InFlightEntry::Kind::done;
+    if (offset == 0) [[likely]] {
+        (void)qp.recvs.pop();
+    } else {
+        entry.kind = InFlightEntry::Kind::done;
+    }
     drain_unposted(qp, qp.recvs);
 }
 
@@ -130,6 +131,103 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
         }
     }
     answer(0, AnswerKind::cq_failed, cq.index);
+}
+
+// ---- From an in-flight entry to a completion in its session's ring, or to a place given back ----
+
+// `completion` holds what the device said; the rest comes from the entry.
+[[gnu::always_inline]] inline void Worker::deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept {
+    completion.tag = entry.tag;
+    completion.qp = qp.handle;
+    if (is_recv(entry.opcode)) {
+        completion.flags |= kFromRecvQueue;
+        if (completion.opcode != CompletionOpcode::recv_rdma_with_imm) {
+            completion.opcode = CompletionOpcode::recv;
+        }
+    } else {
+        completion.opcode = kSendCompletions[static_cast<std::uint8_t>(entry.opcode)];
+    }
+    settle(qp, entry);
+    publish(*entry.session, completion);
+}
+
+[[gnu::cold]] void Worker::refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept {
+    counters_.refused_requests.add();
+    Completion completion{.tag = request.tag, .qp = request.qp};
+    completion.status = status;
+    completion.flags = kByRuntime;
+    if (is_recv(request.opcode)) {
+        completion.opcode = CompletionOpcode::recv;
+        completion.flags |= kFromRecvQueue;
+    }
+    publish(session, completion);
+}
+
+[[gnu::cold]] void Worker::deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept {
+    Completion completion;
+    completion.status = status;
+    completion.flags = kByRuntime;
+    deliver(qp, entry, completion);
+}
+
+// Its slot was reserved when the request was taken, so this finds room; a consumer that takes slots back
+// has tampered with the ring.
+[[gnu::always_inline]] inline void Worker::publish(WorkerSession& session, const Completion& completion) noexcept {
+    if (session.completions.reserve(1) == 0) [[unlikely]] {
+        break_session(session);
+        return;
+    }
+    // Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer.
+    Completion& slot = session.completions.slot(0);
+    slot.tag = completion.tag;
+    slot.qp = completion.qp;
+    slot.byte_len = completion.byte_len;
+    slot.imm_data = completion.imm_data;
+    slot.reserved = 0;
+    slot.status = completion.status;
+    slot.opcode = completion.opcode;
+    slot.flags = completion.flags;
+    session.completions.commit(1);
+    counters_.delivered.add();
+}
+
+// Gives back what the entry held: its share of the queue and its place among the session's requests.
+[[gnu::always_inline]] inline void Worker::settle(WorkerQp& qp, const InFlightEntry& entry) noexcept {
+    WorkerSession& session = *entry.session;
+    Share& share = session.shares[qp.handle.index];
+    --(is_recv(entry.opcode) ? share.recvs : share.sends);
+    --session.in_flight;
+    session.unsignaled -= !entry.signaled;
+}
+
+[[gnu::always_inline]] inline void Worker::retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept {
+    settle(qp, entry);
+    WorkerSession& session = *entry.session;
+    Share& share = session.shares[qp.handle.index];
+    ++share.retired;
+    ++session.retired;
+    // Release, with the acquire in Session::refresh_retired: the device is done with the buffer.
+    session.retired_counts[qp.handle.index].store(share.retired, std::memory_order_release);
+    session.header->retired.store(session.retired, std::memory_order_release);
+    counters_.retired.add();
+}
+
+void Worker::complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept {
+    while (!table.empty() && !table.front().with_provider()) {
+        const InFlightEntry& entry = table.pop();
+        if (entry.kind == InFlightEntry::Kind::unposted) {
+            deliver_by_runtime(qp, entry, entry.status);
+        }
+    }
+}
+
+[[gnu::cold]] void Worker::break_session(WorkerSession& session) noexcept {
+    if (session.broken) {
+        return;
+    }
+    session.broken = true;
+    counters_.broken_sessions.add();
+    answer(0, AnswerKind::session_broken, session.index, session.id);
 }
 
 }  // namespace pollcore

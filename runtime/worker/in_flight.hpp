@@ -6,13 +6,15 @@
 // Thread safety: the worker's alone.
 #pragma once
 
+#include <infiniband/verbs.h>
+
 #include <bit>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 #include "pollcore/completion.hpp"
 #include "pollcore/handle.hpp"
+#include "pollcore/own_lines.hpp"
 #include "pollcore/work_request.hpp"
 
 namespace pollcore {
@@ -36,6 +38,8 @@ struct WrId {
     }
 };
 
+struct WorkerSession;
+
 struct InFlightEntry {
     enum class Kind : std::uint8_t {
         posted,    ///< the provider has it
@@ -45,14 +49,18 @@ struct InFlightEntry {
     };
 
     std::uint64_t tag = 0;
+    WorkerSession* session = nullptr;
     std::uint32_t lkey = 0;  ///< of the first SGE; the others stand in the table's side array
-    std::uint16_t session = 0;
     Opcode opcode = Opcode::send;
     Kind kind = Kind::posted;
     bool signaled = false;  ///< the application asked for a completion
     std::uint8_t num_sge = 0;
     Status status = Status::success;  ///< unposted: how it completes
+
+    [[nodiscard]] bool with_provider() const noexcept { return kind == Kind::posted || kind == Kind::marker; }
 };
+
+static_assert(sizeof(InFlightEntry) == 32);
 
 class InFlightTable {
 public:
@@ -61,8 +69,8 @@ public:
     InFlightTable(std::uint32_t depth, std::uint32_t sges_max)
         : mask_(std::bit_ceil(depth) - 1),
           more_keys_per_entry_(sges_max > 1 ? sges_max - 1 : 0),
-          entries_(std::make_unique<InFlightEntry[]>(mask_ + 1)),
-          more_keys_(std::make_unique<std::uint32_t[]>(std::size_t{mask_ + 1} * more_keys_per_entry_)) {}
+          entries_(mask_ + 1),
+          more_keys_(std::size_t{mask_ + 1} * more_keys_per_entry_) {}
 
     [[nodiscard]] std::uint32_t size() const noexcept { return tail_ - head_; }
     [[nodiscard]] bool empty() const noexcept { return tail_ == head_; }
@@ -70,18 +78,17 @@ public:
     [[nodiscard]] std::uint32_t next_position() const noexcept { return tail_; }
     [[nodiscard]] std::uint32_t head_position() const noexcept { return head_; }
 
-    /// Adds an entry at next_position(). `more` are the SGEs after the first.
-    InFlightEntry& push(const InFlightEntry& entry, std::span<const Sge> more = {}) noexcept {
-        InFlightEntry& slot = entries_[tail_ & mask_];
-        slot = entry;
+    /// Adds an entry at next_position(), to be filled in by the caller. The reference holds until the next push.
+    [[nodiscard]] InFlightEntry& push() noexcept { return entries_[tail_++ & mask_]; }
+    /// The keys of the newest entry's SGEs after the first.
+    void push_more_keys(std::span<const ibv_sge> more) noexcept {
         for (std::size_t i = 0; i < more.size() && i < more_keys_per_entry_; ++i) {
-            more_keys_[std::size_t{tail_ & mask_} * more_keys_per_entry_ + i] = more[i].lkey;
+            more_keys_[std::size_t{(tail_ - 1) & mask_} * more_keys_per_entry_ + i] = more[i].lkey;
         }
-        ++tail_;
-        return slot;
     }
     [[nodiscard]] InFlightEntry& front() noexcept { return entries_[head_ & mask_]; }
-    void pop() noexcept { ++head_; }
+    /// Removes the front. The reference holds until the next push.
+    InFlightEntry& pop() noexcept { return entries_[head_++ & mask_]; }
     void pop_back() noexcept { --tail_; }
     [[nodiscard]] InFlightEntry& at(std::uint32_t position) noexcept { return entries_[position & mask_]; }
 
@@ -115,8 +122,8 @@ private:
     std::uint32_t tail_ = 0;
     std::uint32_t mask_ = 0;
     std::uint32_t more_keys_per_entry_ = 0;
-    std::unique_ptr<InFlightEntry[]> entries_;
-    std::unique_ptr<std::uint32_t[]> more_keys_;
+    OwnLines<InFlightEntry> entries_;
+    OwnLines<std::uint32_t> more_keys_;
 };
 
 }  // namespace pollcore

@@ -58,7 +58,7 @@ void Worker::post_marker(WorkerQp& qp) noexcept {
     wr.wr_id = WrId{qp.handle, false, qp.sends.next_position()}.pack();
     wr.opcode = IBV_WR_RDMA_WRITE;
     wr.send_flags = IBV_SEND_SIGNALED;
-    qp.sends.push({.kind = InFlightEntry::Kind::marker});
+    qp.sends.push() = {.kind = InFlightEntry::Kind::marker};
     ibv_send_wr* bad = nullptr;
     counters_.send_doorbells.add();
     if (ibv_post_send(qp.qp, &wr, &bad) != 0) {
@@ -135,13 +135,11 @@ bool Worker::cqs_emptied(const WorkerQp& qp) const noexcept {
 void Worker::complete_leftovers(WorkerQp& qp) noexcept {
     complete_leftovers(qp, qp.sends);
     complete_leftovers(qp, qp.recvs);
-    publish_completions();
 }
 
 void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
     while (!table.empty()) {
-        const InFlightEntry entry = table.front();
-        table.pop();
+        const InFlightEntry& entry = table.pop();
         if (entry.kind == InFlightEntry::Kind::posted) {
             deliver_by_runtime(qp, entry, qp.leftover_status);
         } else if (entry.kind == InFlightEntry::Kind::unposted) {

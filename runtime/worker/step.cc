@@ -1,18 +1,7 @@
 // The loop body of a worker.
-#include <algorithm>
-
 #include "worker/worker.hpp"
 
 namespace pollcore {
-namespace {
-
-template <class T>
-std::unique_ptr<std::byte[], T> make_ring_memory(std::size_t bytes) {
-    return std::unique_ptr<std::byte[], T>(
-        static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kCacheLine})));
-}
-
-}  // namespace
 
 WorkerSession::WorkerSession(void* block, const SessionLayout& layout)
     : submissions(at_offset<void>(block, layout.submissions()), layout.submission_slots),
@@ -21,84 +10,99 @@ WorkerSession::WorkerSession(void* block, const SessionLayout& layout)
       header(session_header(block)),
       records(at_offset<QpRecord>(block, layout.records())),
       retired_counts(at_offset<std::atomic<std::uint32_t>>(block, layout.retired())),
-      shares(std::make_unique<Share[]>(layout.qps_max)) {}
+      shares(layout.qps_max) {}
 
 Worker::Worker(const WorkerOptions& options)
     : options_(options),
       qps_mask_(options.qps_max - 1),
-      qps_(std::make_unique<WorkerQp*[]>(options.qps_max)),
-      wrs_(std::make_unique<ibv_send_wr[]>(kChainWrs)),
-      recv_wrs_(std::make_unique<ibv_recv_wr[]>(kChainWrs)),
-      sges_(std::make_unique<ibv_sge[]>(kChainSges)),
-      inline_(std::make_unique<std::byte[]>(kChainInline)),
-      wcs_(std::make_unique<ibv_wc[]>(options.complete_burst)),
-      command_memory_(make_ring_memory<AlignedDelete>(ring_bytes<Command>(kCommandSlots))),
-      answer_memory_(make_ring_memory<AlignedDelete>(ring_bytes<Answer>(kAnswerSlots))) {
-    format_ring<Command>(command_memory_.get(), kCommandSlots);
-    format_ring<Answer>(answer_memory_.get(), kAnswerSlots);
-    commands_ = RingConsumer<Command>(command_memory_.get(), kCommandSlots);
-    answers_ = RingProducer<Answer>(answer_memory_.get(), kAnswerSlots);
+      qps_(options.qps_max),
+      wrs_(kChainWrs),
+      recv_wrs_(kChainWrs),
+      sges_(kChainSges),
+      inline_(kChainInline),
+      wcs_(options.complete_burst),
+      command_memory_(ring_bytes<Command>(kCommandSlots)),
+      answer_memory_(ring_bytes<Answer>(kAnswerSlots)) {
+    format_ring<Command>(command_memory_.data(), kCommandSlots);
+    format_ring<Answer>(answer_memory_.data(), kAnswerSlots);
+    commands_ = RingConsumer<Command>(command_memory_.data(), kCommandSlots);
+    answers_ = RingProducer<Answer>(answer_memory_.data(), kAnswerSlots);
 }
 
 std::uint32_t Worker::step(std::uint64_t now) noexcept {
-    if (step_ != 0) [[likely]] {
-        counters_.longest_step_cycles.raise_to(now - now_);
+    if (now != now_) {
+        if (step_ != 0) [[likely]] {
+            counters_.longest_step_cycles.raise_to(now - now_);
+        }
+        now_ = now;
     }
-    now_ = now;
-    std::uint32_t work = run_commands();
+    std::uint32_t work = 0;
+    if (commands_.ready() || !retiring_.empty() || !closing_.empty() || search_.command != 0) [[unlikely]] {
+        work += run_commands();
+    }
     work += take_submissions();
     work += take_completions();
-    account_step(work);
-    return work;
-}
-
-std::uint32_t Worker::take_submissions() noexcept {
-    const std::size_t n = polled_sessions_.size();
-    if (n == 0) {
-        return 0;
-    }
-    std::uint32_t work = 0;
-    first_session_ = first_session_ + 1 < n ? first_session_ + 1 : 0;
-    for (std::size_t i = 0, at = first_session_; i < n; ++i, at = at + 1 < n ? at + 1 : 0) {
-        WorkerSession& session = *polled_sessions_[at];
-        if (session.broken) [[unlikely]] {
-            continue;
-        }
-        if (session.submissions.ready()) {
-            work += submit(session);
-        } else {
-            session.submissions.publish();
-        }
-    }
-    ring_doorbells();
-    // A refusal or a failed post completed something already.
-    publish_completions();
-    return work;
-}
-
-std::uint32_t Worker::take_completions() noexcept {
-    const std::size_t n = polled_cqs_.size();
-    if (n == 0) {
-        return 0;
-    }
-    std::uint32_t work = 0;
-    first_cq_ = first_cq_ + 1 < n ? first_cq_ + 1 : 0;
-    for (std::size_t i = 0, at = first_cq_; i < n; ++i, at = at + 1 < n ? at + 1 : 0) {
-        WorkerCq& cq = *polled_cqs_[at];
-        if (cq.parked == 0 && !cq.failed) [[likely]] {
-            work += complete(cq);
-        }
-    }
-    publish_completions();
-    return work;
-}
-
-void Worker::account_step(std::uint32_t work) noexcept {
     ++step_;
     counters_.steps.add();
     if (work != 0) {
+        ++turn_;
         counters_.busy_steps.add();
     }
+    return work;
+}
+
+// What a step that finds nothing does is all in the next two functions: how soon a request is seen depends on how
+// short such a step is.
+
+[[gnu::always_inline]] inline std::uint32_t Worker::take_submissions() noexcept {
+    std::uint32_t work = 0;
+    const std::size_t n = polled_sessions_.size();
+    const std::size_t first = turn_of(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        WorkerSession& session = *polled_sessions_[first + i < n ? first + i : first + i - n];
+        if (!session.submissions.ready()) {
+            session.submissions.publish();
+        } else if (!session.broken) [[likely]] {
+            work += submit(session);
+        }
+    }
+    if (work != 0) {
+        ring_doorbells();
+    }
+    return work;
+}
+
+[[gnu::always_inline]] inline std::uint32_t Worker::take_completions() noexcept {
+    std::uint32_t work = 0;
+    const std::size_t n = polled_cqs_.size();
+    const std::size_t first = turn_of(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        WorkerCq& cq = *polled_cqs_[first + i < n ? first + i : first + i - n];
+        if (cq.parked == 0 && !cq.failed) [[likely]] {
+            work += poll(cq);
+        }
+    }
+    return work;
+}
+
+[[gnu::always_inline]] inline std::uint32_t Worker::poll(WorkerCq& cq) noexcept {
+    const auto burst = static_cast<int>(options_.complete_burst);
+    const int n = ibv_poll_cq(cq.cq, burst, wcs_.data());
+    if (n < burst) {
+        ++cq.emptied;
+    }
+    if (n == 0) {
+        return 0;
+    }
+    if (n < 0) [[unlikely]] {
+        fail_cq(cq);
+        return 0;
+    }
+    const auto taken = static_cast<std::uint32_t>(n);
+    route(taken);
+    cq.taken += taken;
+    counters_.completions.add(taken);
+    return taken;
 }
 
 void Worker::answer(std::uint64_t id, AnswerKind kind, std::uint32_t index, std::uint32_t session_id) noexcept {

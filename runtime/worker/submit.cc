@@ -52,9 +52,9 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     return requests;
 }
 
-Worker::Take Worker::take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+[[gnu::always_inline]] inline Worker::Take Worker::take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
     // Room for this completion beside all that are owed already: only a session that miscounts has none.
-    const std::size_t room = session.staged + std::size_t{session.in_flight} + 1;
+    const std::size_t room = std::size_t{session.in_flight} + 1;
     if (session.completions.reserve(room) < room) [[unlikely]] {
         break_session(session);
         return Take::later;
@@ -73,7 +73,7 @@ Worker::Take Worker::take(WorkerSession& session, const WorkRequest& request, st
                                    : take_send(session, *qp, share, request, slot);
 }
 
-bool Worker::over_budget(WorkerQp& qp) noexcept {
+[[gnu::always_inline]] inline bool Worker::over_budget(WorkerQp& qp) noexcept {
     if (qp.budget_step != step_) {
         qp.budget_step = step_;
         qp.budget_used = 0;
@@ -81,7 +81,7 @@ bool Worker::over_budget(WorkerQp& qp) noexcept {
     return qp.budget_used++ >= options_.qp_burst;
 }
 
-Worker::Take Worker::take_recv(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
+[[gnu::always_inline]] inline Worker::Take Worker::take_recv(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                                std::size_t slot) noexcept {
     if (share.recvs >= share.recv_depth || request.num_sge > qp.sges_max || qp.recvs.full()) [[unlikely]] {
         refuse(session, request, Status::request_refused);
@@ -93,37 +93,40 @@ Worker::Take Worker::take_recv(WorkerSession& session, WorkerQp& qp, Share& shar
     if (!chain_room(request.num_sge, 0)) [[unlikely]] {
         ring_doorbells();
     }
-    const std::span<ibv_sge> sges = gather(session, request, slot);
-    InFlightEntry entry{.tag = request.tag,
-                        .lkey = request.sge.lkey,
-                        .session = static_cast<std::uint16_t>(session.index),
-                        .opcode = request.opcode,
-                        .signaled = true,
-                        .num_sge = request.num_sge};
     ++share.recvs;
     ++session.in_flight;
+    const std::uint32_t position = qp.recvs.next_position();
+    InFlightEntry& entry = qp.recvs.push();
+    entry = {.tag = request.tag,
+             .session = &session,
+             .lkey = request.sge.lkey,
+             .opcode = request.opcode,
+             .signaled = true,
+             .num_sge = request.num_sge};
     if (qp.state == QpState::error) [[unlikely]] {
         // Some providers never flush a receive that is posted in ERR (H1), so it is not posted.
         entry.kind = InFlightEntry::Kind::unposted;
         entry.status = Status::wr_flush_err;
-        qp.recvs.push(entry);
         drain_unposted(qp, qp.recvs);
         return Take::taken;
     }
+    const std::span<ibv_sge> sges = gather(session, request, slot);
+    if (sges.size() > 1) {
+        qp.recvs.push_more_keys(sges.subspan(1));
+    }
     ibv_recv_wr& wr = recv_wrs_[recv_wrs_used_++];
-    wr.wr_id = WrId{qp.handle, true, qp.recvs.next_position()}.pack();
+    wr.wr_id = WrId{qp.handle, true, position}.pack();
     wr.next = nullptr;
     wr.sg_list = sges.data();
     wr.num_sge = request.num_sge;
     (qp.recv_tail != nullptr ? qp.recv_tail->next : qp.recv_head) = &wr;
     qp.recv_tail = &wr;
     counters_.receives.add();
-    qp.recvs.push(entry, {reinterpret_cast<const Sge*>(sges.data()) + 1, sges.size() > 1 ? sges.size() - 1 : 0});
     chain(qp);
     return Take::taken;
 }
 
-Worker::Take Worker::take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
+[[gnu::always_inline]] inline Worker::Take Worker::take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                                std::size_t slot) noexcept {
     const bool is_inline = (request.flags & kInline) != 0;
     if (request.opcode > Opcode::atomic_fetch_and_add || share.sends >= share.send_depth || qp.sends.full() ||
@@ -139,35 +142,36 @@ Worker::Take Worker::take_send(WorkerSession& session, WorkerQp& qp, Share& shar
     if (!chain_room(request.num_sge, is_inline ? request.sge.length : 0)) [[unlikely]] {
         ring_doorbells();
     }
-    InFlightEntry entry{.tag = request.tag,
-                        .lkey = request.sge.lkey,
-                        .session = static_cast<std::uint16_t>(session.index),
-                        .opcode = request.opcode,
-                        .signaled = (request.flags & kSignaled) != 0,
-                        .num_sge = is_inline ? std::uint8_t{0} : request.num_sge};
+    const bool signaled = (request.flags & kSignaled) != 0;
     ++share.sends;
     ++session.in_flight;
-    session.unsignaled += !entry.signaled;
+    session.unsignaled += !signaled;
+    const std::uint32_t position = qp.sends.next_position();
+    InFlightEntry& entry = qp.sends.push();
+    entry = {.tag = request.tag,
+             .session = &session,
+             .lkey = request.sge.lkey,
+             .opcode = request.opcode,
+             .signaled = signaled,
+             .num_sge = is_inline ? std::uint8_t{0} : request.num_sge};
     if (qp.state == QpState::error) [[unlikely]] {
         entry.kind = InFlightEntry::Kind::unposted;
         entry.status = Status::wr_flush_err;
-        qp.sends.push(entry);
         drain_unposted(qp, qp.sends);
         cover(qp);
         return Take::taken;
     }
-    const bool signal = entry.signaled || must_signal(session, qp, share);
+    const bool signal = signaled || must_signal(session, qp, share);
     qp.unsignaled_run = signal ? 0 : qp.unsignaled_run + 1;
-    if (signal && !entry.signaled) {
+    if (signal && !signaled) {
         counters_.forced_signals.add();
     }
 
     ibv_send_wr& wr = wrs_[wrs_used_++];
-    wr.wr_id = WrId{qp.handle, false, qp.sends.next_position()}.pack();
+    wr.wr_id = WrId{qp.handle, false, position}.pack();
     wr.next = nullptr;
     wr.send_flags = (request.flags & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
     fill(wr, request);
-    std::span<const Sge> more;
     if (is_inline) {
         wr.sg_list = gather_inline(session, request, slot);
         wr.num_sge = 1;
@@ -176,41 +180,28 @@ Worker::Take Worker::take_send(WorkerSession& session, WorkerQp& qp, Share& shar
         wr.sg_list = sges.data();
         wr.num_sge = request.num_sge;
         if (sges.size() > 1) {
-            more = {reinterpret_cast<const Sge*>(sges.data()) + 1, sges.size() - 1};
+            qp.sends.push_more_keys(sges.subspan(1));
         }
     }
     (qp.send_tail != nullptr ? qp.send_tail->next : qp.send_head) = &wr;
     qp.send_tail = &wr;
     counters_.sends.add();
-    qp.sends.push(entry, more);
     chain(qp);
     return Take::taken;
-}
-
-void Worker::refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept {
-    counters_.refused_requests.add();
-    Completion completion{.tag = request.tag, .qp = request.qp};
-    completion.status = status;
-    completion.flags = kByRuntime;
-    if (is_recv(request.opcode)) {
-        completion.opcode = CompletionOpcode::recv;
-        completion.flags |= kFromRecvQueue;
-    }
-    stage(session, completion);
 }
 
 // A signal that nobody asked for keeps things moving: before unsignaled work could fill the send queue, and
 // on the request that takes the last place this session has, so that a refused session always has a
 // completion or a retirement to wait for.
-bool Worker::must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept {
+[[gnu::always_inline]] inline bool Worker::must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept {
     return qp.unsignaled_run + 1 >= qp.signal_interval || share.sends >= share.send_depth ||
            session.in_flight >= session.completion_slots || session.unsignaled > session.completion_slots / 2;
 }
 
 // ---- Chains ----
 
-bool Worker::chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept {
-    return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + std::max<std::size_t>(sges, 1) <= kChainSges &&
+[[gnu::always_inline]] inline bool Worker::chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept {
+    return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + sges < kChainSges &&
            inline_used_ + inline_bytes <= kChainInline;
 }
 
@@ -218,12 +209,12 @@ static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(
               offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
 
 // The request's SGEs in the worker's own memory: the first from its line, the rest from continuations.
-std::span<ibv_sge> Worker::gather(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+[[gnu::always_inline]] inline std::span<ibv_sge> Worker::gather(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
     ibv_sge* to = &sges_[sges_used_];
     const std::size_t n = request.num_sge;
     sges_used_ += n;
     if (n > 0) {
-        std::memcpy(to, &request.sge, sizeof(Sge));
+        *to = {.addr = request.sge.addr, .length = request.sge.length, .lkey = request.sge.lkey};
     }
     for (std::size_t next = 1; next < n;) {
         const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(++slot));
@@ -249,15 +240,17 @@ ibv_sge* Worker::gather_inline(WorkerSession& session, const WorkRequest& reques
     return sge;
 }
 
-void Worker::chain(WorkerQp& qp) noexcept {
+[[gnu::always_inline]] inline void Worker::chain(WorkerQp& qp) noexcept {
     if (!qp.chained) {
         qp.chained = true;
-        chained_.push_back(&qp);  // never grows past the QPs that add_qp made room for
+        qp.next_chained = nullptr;
+        *chained_end_ = &qp;
+        chained_end_ = &qp.next_chained;
     }
 }
 
 void Worker::ring_doorbells() noexcept {
-    for (WorkerQp* qp : chained_) {
+    for (WorkerQp* qp = chained_; qp != nullptr; qp = qp->next_chained) {
         qp->chained = false;
         // Receives first: an answer to what is sent next may arrive at once.
         if (qp->recv_head != nullptr) {
@@ -267,7 +260,8 @@ void Worker::ring_doorbells() noexcept {
             post_sends(*qp);
         }
     }
-    chained_.clear();
+    chained_ = nullptr;
+    chained_end_ = &chained_;
     wrs_used_ = recv_wrs_used_ = sges_used_ = inline_used_ = 0;
 }
 
@@ -281,7 +275,7 @@ void Worker::ring_doorbells() noexcept {
     drain_unposted(qp, table);
 }
 
-void Worker::post_sends(WorkerQp& qp) noexcept {
+[[gnu::always_inline]] inline void Worker::post_sends(WorkerQp& qp) noexcept {
     ibv_send_wr* next = std::exchange(qp.send_head, nullptr);
     qp.send_tail = nullptr;
     while (next != nullptr) {
@@ -299,7 +293,7 @@ void Worker::post_sends(WorkerQp& qp) noexcept {
     }
 }
 
-void Worker::post_recvs(WorkerQp& qp) noexcept {
+[[gnu::always_inline]] inline void Worker::post_recvs(WorkerQp& qp) noexcept {
     ibv_recv_wr* next = std::exchange(qp.recv_head, nullptr);
     qp.recv_tail = nullptr;
     while (next != nullptr) {

@@ -3,7 +3,7 @@
 //
 //   step.cc      the loop body and its bookkeeping        commands.cc  what the control thread asks
 //   submit.cc    session ring -> chain per QP -> post     retire.cc    taking queue pairs out of service
-//   complete.cc  CQ -> in-flight entry -> session ring    deliver.cc   entries into completions
+//   complete.cc  CQ -> in-flight entry -> session ring
 //
 // Thread safety: all but the constructor is the worker's thread's. WorkerProxy talks to it from outside.
 // Invariants
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "pollcore/counters.hpp"
+#include "pollcore/own_lines.hpp"
 #include "session/layout.hpp"
 #include "worker/command.hpp"
 #include "worker/in_flight.hpp"
@@ -45,7 +46,7 @@ struct Share {
 
 /// The worker's end of a session. Made by the control thread, the worker's from add_session until the answer
 /// to remove_session.
-struct WorkerSession {
+struct alignas(kCacheLine) WorkerSession {
     WorkerSession(void* block, const SessionLayout& layout);
 
     RingConsumer<WorkRequest> submissions;
@@ -55,7 +56,6 @@ struct WorkerSession {
     std::uint32_t completion_slots = 0;
     std::uint32_t in_flight = 0;
     std::uint32_t unsignaled = 0;  ///< of those, unsignaled ones that nothing has retired yet
-    std::uint32_t staged = 0;      ///< completions written and not yet published
     std::uint64_t retired = 0;
     bool closing = false;
     bool broken = false;
@@ -64,10 +64,10 @@ struct WorkerSession {
     SessionHeader* header = nullptr;
     QpRecord* records = nullptr;
     std::atomic<std::uint32_t>* retired_counts = nullptr;
-    std::unique_ptr<Share[]> shares;  ///< by QP index
+    OwnLines<Share> shares;  ///< by QP index
 };
 
-struct WorkerCq {
+struct alignas(kCacheLine) WorkerCq {
     ibv_cq* cq = nullptr;
     std::uint32_t index = 0;
     std::uint32_t parked = 0;   ///< nesting
@@ -86,7 +86,7 @@ struct ShareOptions {
 
 /// The worker's end of a queue pair. Made by the control thread, the worker's from add_qp until the answer to
 /// forget_qp.
-struct WorkerQp {
+struct alignas(kCacheLine) WorkerQp {
     // Per burst.
     ibv_qp* qp = nullptr;
     QpHandle handle;
@@ -101,7 +101,8 @@ struct WorkerQp {
     ibv_send_wr* send_tail = nullptr;
     ibv_recv_wr* recv_head = nullptr;
     ibv_recv_wr* recv_tail = nullptr;
-    bool chained = false;  ///< stands in Worker::chained_
+    bool chained = false;  ///< stands in the list that begins with Worker::chained_
+    WorkerQp* next_chained = nullptr;
     InFlightTable sends;
     InFlightTable recvs;
     // Cold.
@@ -134,7 +135,7 @@ struct WorkerQp {
 /// completion says that everything before it has ended.
 inline constexpr std::uint32_t kMarkersPerQp = 1;
 
-class Worker {
+class alignas(kCacheLine) Worker {
 public:
     explicit Worker(const WorkerOptions& options);
     Worker(const Worker&) = delete;
@@ -144,8 +145,8 @@ public:
     std::uint32_t step(std::uint64_t now) noexcept;
 
     [[nodiscard]] const WorkerCounters& counters() const noexcept { return counters_; }
-    [[nodiscard]] void* command_memory() noexcept { return command_memory_.get(); }
-    [[nodiscard]] void* answer_memory() noexcept { return answer_memory_.get(); }
+    [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
+    [[nodiscard]] void* answer_memory() noexcept { return answer_memory_.data(); }
 
 private:
     // A chain is built in these before the doorbell rings; when one is used up, the chains go out and the
@@ -153,14 +154,14 @@ private:
     static constexpr std::size_t kChainWrs = 256;
     static constexpr std::size_t kChainSges = kChainWrs * 4;
     static constexpr std::size_t kChainInline = 64 * kInlineMax;
-    static_assert(kChainSges >= kSgesMax && kChainInline >= kInlineMax);
+    static_assert(kChainSges > kSgesMax && kChainInline >= kInlineMax);
 
     enum class Take : std::uint8_t { taken, later };
 
     // step.cc
     std::uint32_t take_submissions() noexcept;
     std::uint32_t take_completions() noexcept;
-    void account_step(std::uint32_t work) noexcept;
+    std::uint32_t poll(WorkerCq& cq) noexcept;
     void answer(std::uint64_t id, AnswerKind kind, std::uint32_t index = 0, std::uint32_t session_id = 0) noexcept;
 
     // submit.cc
@@ -171,7 +172,6 @@ private:
     Take take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                    std::size_t slot) noexcept;
     bool over_budget(WorkerQp& qp) noexcept;
-    void refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept;
     [[nodiscard]] bool must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept;
     [[nodiscard]] bool chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept;
     std::span<ibv_sge> gather(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
@@ -183,20 +183,25 @@ private:
     void post_recvs(WorkerQp& qp) noexcept;
 
     // complete.cc
-    std::uint32_t complete(WorkerCq& cq) noexcept;
+    void route(std::uint32_t n) noexcept;
     void route(const ibv_wc& wc) noexcept;
     void complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
     void complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
     void fail_cq(WorkerCq& cq) noexcept;
 
-    // deliver.cc
     void deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept;
+    void refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept;
     void deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept;
-    void stage(WorkerSession& session, const Completion& completion) noexcept;
+    void publish(WorkerSession& session, const Completion& completion) noexcept;
     void settle(WorkerQp& qp, const InFlightEntry& entry) noexcept;
     void retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept;
-    void drain_unposted(WorkerQp& qp, InFlightTable& table) noexcept;
-    void publish_completions() noexcept;
+    void complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept;
+    /// Entries at the front that the provider does not have complete now that all before them have (I2).
+    void drain_unposted(WorkerQp& qp, InFlightTable& table) noexcept {
+        if (!table.empty() && !table.front().with_provider()) [[unlikely]] {
+            complete_unposted(qp, table);
+        }
+    }
     void break_session(WorkerSession& session) noexcept;
 
     // retire.cc
@@ -224,6 +229,8 @@ private:
         WorkerQp* qp = qps_[handle.index & qps_mask_];
         return qp != nullptr && qp->handle == handle ? qp : nullptr;
     }
+    /// Which of `n` goes first in this step.
+    [[nodiscard]] std::size_t turn_of(std::size_t n) const noexcept { return n < 2 ? 0 : turn_ % n; }
     [[nodiscard]] WorkerSession* session_at(std::uint32_t index) noexcept {
         return index < sessions_.size() ? sessions_[index] : nullptr;
     }
@@ -232,18 +239,17 @@ private:
     WorkerOptions options_;
     std::uint64_t now_ = 0;
     std::uint64_t step_ = 0;
+    std::uint32_t turn_ = 0;  ///< goes up with each step that found something to do
     std::uint32_t qps_mask_ = 0;
-    std::uint32_t first_session_ = 0;  ///< whose turn it is to be first
-    std::uint32_t first_cq_ = 0;
     RingConsumer<Command> commands_;
     RingProducer<Answer> answers_;
-    std::vector<WorkerSession*> polled_sessions_;
-    std::vector<WorkerCq*> polled_cqs_;
-    std::vector<WorkerSession*> touched_;   ///< with staged completions
-    std::vector<WorkerQp*> chained_;        ///< with a chain to post
-    std::unique_ptr<WorkerQp*[]> qps_;      ///< by index
-    std::vector<WorkerSession*> sessions_;  ///< by index
-    std::vector<WorkerCq*> cqs_;            ///< by index
+    OwnLines<WorkerSession*> polled_sessions_;
+    OwnLines<WorkerCq*> polled_cqs_;
+    WorkerQp* chained_ = nullptr;  ///< with a chain to post, in the order of their first request
+    WorkerQp** chained_end_ = &chained_;
+    OwnLines<WorkerQp*> qps_;      ///< by index
+    OwnLines<WorkerSession*> sessions_;  ///< by index
+    OwnLines<WorkerCq*> cqs_;            ///< by index
     std::vector<WorkerQp*> retiring_;
     std::vector<WorkerSession*> closing_;
 
@@ -251,11 +257,11 @@ private:
     std::size_t recv_wrs_used_ = 0;
     std::size_t sges_used_ = 0;
     std::size_t inline_used_ = 0;
-    std::unique_ptr<ibv_send_wr[]> wrs_;
-    std::unique_ptr<ibv_recv_wr[]> recv_wrs_;
-    std::unique_ptr<ibv_sge[]> sges_;
-    std::unique_ptr<std::byte[]> inline_;
-    std::unique_ptr<ibv_wc[]> wcs_;
+    OwnLines<ibv_send_wr> wrs_;
+    OwnLines<ibv_recv_wr> recv_wrs_;
+    OwnLines<ibv_sge> sges_;
+    OwnLines<std::byte> inline_;
+    OwnLines<ibv_wc> wcs_;
 
     WorkerCounters counters_;
 
@@ -268,11 +274,8 @@ private:
     };
     KeySearch search_;
 
-    struct AlignedDelete {
-        void operator()(std::byte* p) const noexcept { ::operator delete[](p, std::align_val_t{kCacheLine}); }
-    };
-    std::unique_ptr<std::byte[], AlignedDelete> command_memory_;
-    std::unique_ptr<std::byte[], AlignedDelete> answer_memory_;
+    OwnLines<std::byte> command_memory_;
+    OwnLines<std::byte> answer_memory_;
 };
 
 }  // namespace pollcore

@@ -41,7 +41,7 @@ struct DeviceCore {
     std::atomic<bool> port_up{true};
 };
 
-class Engine {
+class alignas(kCacheLine) Engine {
 public:
     // Burst limits of one move().
     static constexpr std::uint32_t kTurnsMax = 16;           ///< QPs that send, QPs that answer
@@ -151,11 +151,11 @@ private:
     QpList<&SoftQp::tx_hook> tx_active_;
     QpList<&SoftQp::rx_hook> rx_active_;
     QpList<&SoftQp::timer_hook> timers_;
-    std::vector<std::shared_ptr<LinkPair>> incoming_;
+    OwnLines<std::shared_ptr<LinkPair>> incoming_;
     std::vector<SoftCq*> overrun_cqs_;
     // warm
     DeviceCore& core_;
-    std::unique_ptr<SoftQp*[]> qps_;
+    OwnLines<SoftQp*> qps_;
     std::uint64_t last_now_ns_ = 0;
     std::uint64_t next_deadline_ns_ = std::numeric_limits<std::uint64_t>::max();
     // cold

@@ -6,7 +6,7 @@
 namespace pollcore::soft {
 
 Engine::Engine(DeviceCore& core, std::shared_ptr<Fabric> fabric)
-    : core_(core), qps_(std::make_unique<SoftQp*[]>(kQpsPerEngineMax)), fabric_(std::move(fabric)) {
+    : core_(core), qps_(kQpsPerEngineMax), fabric_(std::move(fabric)) {
     id_ = fabric_->add(*this);
 }
 

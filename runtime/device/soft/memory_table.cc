@@ -3,7 +3,7 @@
 namespace pollcore::soft {
 
 MemoryTable::MemoryTable(std::uint32_t regions_max)
-    : regions_max_(regions_max), entries_(std::make_unique<Entry[]>(regions_max)) {
+    : regions_max_(regions_max), entries_(regions_max) {
     free_.reserve(regions_max);
     for (std::uint32_t index = regions_max; index-- > 0;)
         free_.push_back(index);

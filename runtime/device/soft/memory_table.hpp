@@ -9,8 +9,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
+
+#include "pollcore/own_lines.hpp"
 
 struct ibv_pd;
 
@@ -66,7 +67,7 @@ private:
     };
 
     const std::uint32_t regions_max_;
-    std::unique_ptr<Entry[]> entries_;
+    OwnLines<Entry> entries_;
     std::vector<std::uint32_t> free_;
 };
 

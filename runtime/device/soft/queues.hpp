@@ -15,6 +15,7 @@
 #include <infiniband/verbs.h>
 
 #include "device/soft/protocol.hpp"
+#include "pollcore/own_lines.hpp"
 
 namespace pollcore::soft {
 
@@ -38,9 +39,9 @@ struct Cqe {
 };
 static_assert(sizeof(Cqe) == 64);
 
-struct SoftCq : ibv_cq {
+struct alignas(kCacheLine) SoftCq : ibv_cq {
     // hot
-    std::unique_ptr<Cqe[]> entries;
+    OwnLines<Cqe> entries;
     std::uint32_t mask = 0;
     std::uint32_t capacity = 0;  ///< constant, as asked
     std::uint32_t head = 0;      ///< next to be polled
@@ -80,8 +81,8 @@ struct RecvWqe {
 /// Slots of a send or a receive queue.
 template <class Wqe>
 struct WorkQueue {
-    std::unique_ptr<Wqe[]> wqes;
-    std::unique_ptr<ibv_sge[]> sge_memory;
+    OwnLines<Wqe> wqes;
+    OwnLines<ibv_sge> sge_memory;
     std::uint32_t mask = 0;
     std::uint32_t depth = 0;
     std::uint32_t sges_max = 0;
@@ -91,8 +92,8 @@ struct WorkQueue {
 
     void allocate(std::uint32_t depth_wanted, std::uint32_t sges) {
         const std::uint32_t slots = std::bit_ceil(depth_wanted == 0 ? 1u : depth_wanted);
-        wqes = std::make_unique<Wqe[]>(slots);
-        sge_memory = std::make_unique<ibv_sge[]>(std::size_t{slots} * (sges == 0 ? 1 : sges));
+        wqes = OwnLines<Wqe>(slots);
+        sge_memory = OwnLines<ibv_sge>(std::size_t{slots} * (sges == 0 ? 1 : sges));
         mask = slots - 1;
         depth = depth_wanted;
         sges_max = sges;
@@ -100,7 +101,7 @@ struct WorkQueue {
     [[nodiscard]] bool full() const noexcept { return posted - freed >= depth; }
     [[nodiscard]] Wqe& at(std::uint32_t count) noexcept { return wqes[count & mask]; }
     [[nodiscard]] ibv_sge* sges(std::uint32_t count) noexcept {
-        return sge_memory.get() + std::size_t{count & mask} * sges_max;
+        return sge_memory.data() + std::size_t{count & mask} * sges_max;
     }
     void clear() noexcept { posted = done = freed = 0; }
 };
@@ -158,12 +159,12 @@ struct Responder {
     std::uint64_t va = 0;
 
     // a ring of jobs, and the last atomics for their duplicates; sized for the device's rd_atomic_max
-    std::unique_ptr<ResponseJob[]> jobs;
+    OwnLines<ResponseJob> jobs;
     std::uint32_t jobs_mask = 0;
     std::uint32_t jobs_head = 0;
     std::uint32_t jobs_tail = 0;
     std::uint32_t reads_queued = 0;
-    std::unique_ptr<AtomicResult[]> atomics;
+    OwnLines<AtomicResult> atomics;
     std::uint32_t atomics_next = 0;
 
     [[nodiscard]] bool idle() const noexcept { return jobs_head == jobs_tail; }
@@ -176,7 +177,7 @@ struct ListHook {
     bool linked = false;
 };
 
-struct SoftQp : ibv_qp {
+struct alignas(kCacheLine) SoftQp : ibv_qp {
     // hot: both directions
     Engine* engine = nullptr;  ///< constant
     LinkPair* peer = nullptr;  ///< null: no such peer, what is sent is lost
@@ -190,7 +191,7 @@ struct SoftQp : ibv_qp {
     std::uint32_t inline_max = 0;
     Requester tx;
     WorkQueue<SendWqe> sq;
-    std::unique_ptr<std::byte[]> inline_memory;
+    OwnLines<std::byte> inline_memory;
     Responder rx;
     WorkQueue<RecvWqe> rq;
     ListHook tx_hook;     ///< has something to send, or to flush
@@ -205,7 +206,7 @@ struct SoftQp : ibv_qp {
     [[nodiscard]] SoftCq& send_queue_cq() noexcept { return static_cast<SoftCq&>(*send_cq); }
     [[nodiscard]] SoftCq& recv_queue_cq() noexcept { return static_cast<SoftCq&>(*recv_cq); }
     [[nodiscard]] std::byte* inline_data(std::uint32_t count) noexcept {
-        return inline_memory.get() + std::size_t{count & sq.mask} * inline_max;
+        return inline_memory.data() + std::size_t{count & sq.mask} * inline_max;
     }
 };
 

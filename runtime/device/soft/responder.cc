@@ -87,7 +87,7 @@ void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
             return push_job(qp, job);
         case PacketKind::compare_swap:
         case PacketKind::fetch_add: {
-            const std::span<const AtomicResult> kept(rx.atomics.get(), rx.jobs_mask + 1);
+            const std::span<const AtomicResult> kept(rx.atomics.data(), rx.jobs_mask + 1);
             const auto found = std::find_if(kept.begin(), kept.end(), [&packet](const AtomicResult& result) {
                 return result.valid && result.psn == packet.psn;
             });

@@ -327,7 +327,7 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
     cq->engine = cq->engine_owner.get();
     cq->capacity = options.cqe;
     const std::uint32_t slots = std::bit_ceil(options.cqe);
-    cq->entries = std::make_unique<soft::Cqe[]>(slots);
+    cq->entries = OwnLines<soft::Cqe>(slots);
     cq->mask = slots - 1;
     cq->context = &context_;
     cq->cq_context = options.cq_context;
@@ -387,11 +387,11 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     qp->sq.allocate(cap.max_send_wr, cap.max_send_sge);
     qp->rq.allocate(cap.max_recv_wr, cap.max_recv_sge);
     qp->inline_max = cap.max_inline_data;
-    qp->inline_memory = std::make_unique<std::byte[]>(std::size_t{qp->sq.mask + 1} * cap.max_inline_data + 1);
+    qp->inline_memory = OwnLines<std::byte>(std::size_t{qp->sq.mask + 1} * cap.max_inline_data + 1);
     // Reads and atomics, an acknowledgement between each two, as many again for duplicates, a NAK.
     const std::uint32_t jobs = std::bit_ceil(2 * limits.rd_atomic_max + 2);
-    qp->rx.jobs = std::make_unique<soft::ResponseJob[]>(jobs);
-    qp->rx.atomics = std::make_unique<soft::AtomicResult[]>(jobs);
+    qp->rx.jobs = OwnLines<soft::ResponseJob>(jobs);
+    qp->rx.atomics = OwnLines<soft::AtomicResult>(jobs);
     qp->rx.jobs_mask = jobs - 1;
     qp->signal_all = options.signal_all;
     qp->cap = cap;

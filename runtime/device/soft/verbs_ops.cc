@@ -30,6 +30,16 @@ namespace {
            opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
+/// Field by field, as they were written a moment ago: a wider load would wait until the caller's stores have left
+/// its store buffer.
+void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
+    for (std::uint32_t i = 0; i < count; ++i) {
+        to[i].addr = from[i].addr;
+        to[i].length = from[i].length;
+        to[i].lkey = from[i].lkey;
+    }
+}
+
 /// Takes one work request in, or says why not. Nothing of it is executed here.
 [[nodiscard]] int enqueue(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     if (qp.sq.full())
@@ -53,7 +63,7 @@ namespace {
             to += wr.sg_list[i].length;
         }
     } else {
-        std::copy_n(wr.sg_list, num_sge, qp.sq.sges(qp.sq.posted));
+        copy_sges(wr.sg_list, num_sge, qp.sq.sges(qp.sq.posted));
     }
     wqe.wr_id = wr.wr_id;
     wqe.opcode = static_cast<std::uint8_t>(wr.opcode);
@@ -86,7 +96,7 @@ namespace {
     wqe.length = 0;
     for (std::uint32_t i = 0; i < wqe.num_sge; ++i)
         wqe.length += wr.sg_list[i].length;
-    std::copy_n(wr.sg_list, wqe.num_sge, qp.rq.sges(qp.rq.posted));
+    copy_sges(wr.sg_list, wqe.num_sge, qp.rq.sges(qp.rq.posted));
     ++qp.rq.posted;
     return 0;
 }

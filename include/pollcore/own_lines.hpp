@@ -1,0 +1,48 @@
+// Memory that shares no cache line with anything else (I5).
+//
+// A small array from the ordinary heap may lie on one line with an object that another thread writes all the time;
+// then each look at it waits for that thread's core. What one side of a ring uses per request is therefore kept in
+// whole lines of its own.
+//
+// Thread safety: that of std::vector.
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <vector>
+
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+
+template <class T>
+class OwnLinesAllocator {
+public:
+    using value_type = T;
+
+    OwnLinesAllocator() = default;
+    template <class U>
+    explicit(false) OwnLinesAllocator(const OwnLinesAllocator<U>&) noexcept {}
+
+    [[nodiscard]] T* allocate(std::size_t n) {
+        return static_cast<T*>(::operator new(whole_lines(n), std::align_val_t{kCacheLine}));
+    }
+    void deallocate(T* memory, std::size_t) noexcept { ::operator delete(memory, std::align_val_t{kCacheLine}); }
+
+    template <class U>
+    [[nodiscard]] bool operator==(const OwnLinesAllocator<U>&) const noexcept {
+        return true;
+    }
+
+private:
+    static_assert(alignof(T) <= kCacheLine);
+    [[nodiscard]] static constexpr std::size_t whole_lines(std::size_t n) noexcept {
+        return (n * sizeof(T) + kCacheLine - 1) / kCacheLine * kCacheLine;
+    }
+};
+
+/// A vector whose elements lie on cache lines of their own.
+template <class T>
+using OwnLines = std::vector<T, OwnLinesAllocator<T>>;
+
+}  // namespace pollcore
