@@ -12,36 +12,23 @@
 namespace pollcore::daemon {
 namespace {
 
-std::uint64_t stride_of(const ServiceConfig& config) noexcept {
-    // Buffers do not share cache lines: the device writes one while another is being sent.
-    return (config.message_size_max + kCacheLine - 1) / kCacheLine * kCacheLine;
-}
-
 std::uint32_t ring_slots(std::uint64_t wanted) noexcept {
     return static_cast<std::uint32_t>(std::bit_ceil(std::max<std::uint64_t>(wanted, 16)));
 }
 
-std::uint64_t messages_of(const ServiceConfig& config) noexcept {
-    return std::uint64_t{config.depth} * config.connections_max;
-}
-
 }  // namespace
-
-std::uint64_t EchoService::buffer_bytes(const ServiceConfig& config) noexcept {
-    return stride_of(config) * messages_of(config);
-}
 
 EchoService::EchoService(Runtime& runtime, const ServiceConfig& config)
     : Service(config.name),
       config_(config),
       length_max_(static_cast<std::uint32_t>(config.message_size_max)),
-      stride_(stride_of(config)),
+      stride_(config.buffer_stride()),
       pd_(runtime.create_protection_domain(config.device)),
-      region_(runtime.allocate(buffer_bytes(config), Access{.local_write = true}, config.device, &pd_)),
+      region_(runtime.allocate(config.memory_bytes(), Access{.local_write = true}, config.device, &pd_)),
       session_(runtime.open_session(
           {.worker = config.worker,
-           .submission_slots = ring_slots(std::min<std::uint64_t>(messages_of(config), kSubmissionSlotsMax)),
-           .completion_slots = ring_slots(messages_of(config))})),
+           .submission_slots = ring_slots(std::min<std::uint64_t>(config.messages_max(), kSubmissionSlotsMax)),
+           .completion_slots = ring_slots(config.messages_max())})),
       connections_(config.connections_max),
       reception_(runtime, config_, *this) {
     for (Connection& connection : connections_) {

@@ -55,9 +55,6 @@ public:
     [[nodiscard]] bool drained() const noexcept override;
     bool close() noexcept override;
 
-    /// What the buffers of a service take.
-    [[nodiscard]] static std::uint64_t buffer_bytes(const ServiceConfig& config) noexcept;
-
 private:
     static constexpr std::size_t kPollBurst = 64;
     static constexpr std::uint32_t kSubmissionSlotsMax = 4096;

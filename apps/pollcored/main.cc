@@ -18,7 +18,6 @@ int run(const Options& options) {
     Config config;
     try {
         config = load_config(options.config_file);
-        check_services(config);
     } catch (const ConfigError& error) {
         // As it is, without the log's prefix: it begins with file and line, which editors and people look
         // for.

@@ -47,7 +47,4 @@ private:
 /// Makes the service that the configuration describes. Throws Error.
 [[nodiscard]] std::unique_ptr<Service> make_service(Runtime& runtime, const ServiceConfig& config);
 
-/// What goes beyond one service, or beyond what pollcore's own limits allow. Throws ConfigError.
-void check_services(const Config& config);
-
 }  // namespace pollcore::daemon

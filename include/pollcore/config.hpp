@@ -67,6 +67,18 @@ struct ServiceConfig {
     std::uint64_t size = 1ull << 20;          ///< memory: bytes of the region
     std::uint32_t connections_max = 16;
 
+    /// echo: bytes from one of its buffers to the next. They share no cache line, since the device writes one while
+    /// another is being sent.
+    [[nodiscard]] std::uint64_t buffer_stride() const noexcept {
+        return (message_size_max + kCacheLine - 1) / kCacheLine * kCacheLine;
+    }
+    /// echo: messages that may be in flight on all its connections.
+    [[nodiscard]] std::uint64_t messages_max() const noexcept { return std::uint64_t{depth} * connections_max; }
+    /// Registered memory that the service takes, in bytes. With every field at its largest it is 2^63.
+    [[nodiscard]] std::uint64_t memory_bytes() const noexcept {
+        return kind == Kind::memory ? size : buffer_stride() * messages_max();
+    }
+
     bool operator==(const ServiceConfig&) const = default;
 };
 

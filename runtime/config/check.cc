@@ -113,16 +113,6 @@ const Object& find_by_name(const std::vector<Object>& objects, const std::string
     origin.refuse(path, toml_quoted_short(name), fmt::format("no [[{}]] has this name", section), names);
 }
 
-// Memory that a service cannot do without.
-std::uint64_t memory_needed(const ServiceConfig& service) {
-    if (service.kind == ServiceConfig::Kind::memory) {
-        return service.size;
-    }
-    // At most 2^31 * 2^16 * 2^16 by their rules: no overflow.
-    static_assert(kMessageSize.max == 1ull << 31 && kQueueDepthMax == 1u << 16 && kQpsMax == 1u << 16);
-    return service.message_size_max * service.depth * service.connections_max;
-}
-
 void check_address(const ServiceConfig& service, const DeviceConfig& device, const std::string& path,
                    const Origin& origin) {
     const std::string shown = toml_quoted_short(service.address);
@@ -170,7 +160,13 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
             fmt::format("the completion queues of worker {} (cq_depth) hold fewer", toml_quoted(worker.name)),
             fmt::format("an integer from 1 to {}", worker.cq_depth));
     }
-    if (const std::uint64_t needed = memory_needed(service); needed > config.memory.size) {
+    if (service.kind == ServiceConfig::Kind::echo && service.messages_max() > kRingSlotsMax) {
+        origin.refuse(path + ".depth", fmt::format("{}", service.depth),
+                      fmt::format("times connections_max {} it is {} messages in flight, and a completion ring holds {}",
+                                  service.connections_max, service.messages_max(), kRingSlotsMax),
+                      fmt::format("an integer from 1 to {}", kRingSlotsMax / service.connections_max));
+    }
+    if (const std::uint64_t needed = service.memory_bytes(); needed > config.memory.size) {
         const bool echo = service.kind == ServiceConfig::Kind::echo;
         origin.refuse(
             path + (echo ? ".message_size_max" : ".size"),
@@ -181,6 +177,32 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
                  : fmt::format("memory.size is {}", print_bytes(config.memory.size)),
             fmt::format("what fits into memory.size, which can be up to \"{}\"",
                         print_bytes(kMemorySize.max)));
+    }
+}
+
+// What each service may have by itself and all of them cannot have together.
+void check_sums(const Config& config, const Origin& origin) {
+    std::uint64_t connections = 0;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < config.services.size(); ++i) {
+        const ServiceConfig& service = config.services[i];
+        const std::string path = item("service", i);
+        connections += service.connections_max;
+        if (connections > config.qps_max) {
+            origin.refuse(path + ".connections_max", fmt::format("{}", service.connections_max),
+                          fmt::format("with the services before it that makes {} connections, and runtime.qps_max allows "
+                                      "{} queue pairs",
+                                      connections, config.qps_max),
+                          fmt::format("up to {} for all services together", config.qps_max));
+        }
+        bytes += service.memory_bytes();  // each is within memory.size, so the sum does not wrap
+        if (bytes > config.memory.size) {
+            origin.refuse(path + ".name", toml_quoted_short(service.name),
+                          fmt::format("its buffers and those of the services before it take {}, and memory.size is {}",
+                                      print_bytes(bytes), print_bytes(config.memory.size)),
+                          fmt::format("what fits into memory.size, which can be up to \"{}\"",
+                                      print_bytes(kMemorySize.max)));
+        }
     }
 }
 
@@ -197,6 +219,7 @@ void check(const Config& config, const Cpus& cpus, const Origin& origin) {
     for (std::size_t i = 0; i < config.services.size(); ++i) {
         check_service(config, i, origin);
     }
+    check_sums(config, origin);
 }
 
 }  // namespace pollcore::config

@@ -11,7 +11,7 @@ namespace pollcore {
 
 std::unique_ptr<Connector> make_connector(Device& device) {
     if (auto* soft = dynamic_cast<SoftDevice*>(&device)) {
-        return make_names_connector(*soft);
+        return std::make_unique<NamesConnector>(*soft);
     }
     if (dynamic_cast<VerbsDevice*>(&device) != nullptr) {
         return std::make_unique<RdmaCmConnector>(device);

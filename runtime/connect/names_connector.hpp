@@ -8,17 +8,90 @@
 // the table and the inboxes, which have their own locks.
 // Invariants: every connect() and accept() ends in one `established` or `failed`; an established connection
 // in at most one `disconnected`. The QP of the passive side is in RTS before the active side hears of it.
+//
+//   names_connector.cc  what the user asks      names_messages.cc  what the other side says
 #pragma once
 
+#include <deque>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "connect/connector.hpp"
+#include "connect/names_fabric.hpp"
+#include "device/soft/soft_device.hpp"
 
 namespace pollcore {
 
-class SoftDevice;
-
 /// The device must outlive the connector.
-[[nodiscard]] std::unique_ptr<Connector> make_names_connector(SoftDevice& device);
+class NamesConnector final : public Connector {
+public:
+    explicit NamesConnector(SoftDevice& device)
+        : device_(device),
+          table_(NameTable::of_fabric(device.fabric_name())),
+          inbox_(std::make_shared<Inbox>()) {}
+    ~NamesConnector() override;
+
+    [[nodiscard]] ListenerId listen(const std::string& address) override;
+    [[nodiscard]] std::string address_of(ListenerId listener) const override;
+    void stop_listening(ListenerId listener) override;
+    [[nodiscard]] ConnectionId connect(const std::string& address, ConnectingQp qp,
+                                       const PathAttributes& path,
+                                       std::span<const std::byte> private_data) override;
+    void accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
+                std::span<const std::byte> private_data) override;
+    void reject(ConnectionId request, std::span<const std::byte> private_data) override;
+    void disconnect(ConnectionId connection) override;
+    void forget(ConnectionId connection) noexcept override;
+    [[nodiscard]] int fd() const noexcept override { return inbox_->fd(); }
+    [[nodiscard]] std::optional<ConnectEvent> next_event() override;
+
+private:
+    enum class State {
+        requested,  ///< active: the request is out
+        asked,      ///< passive: the request was given to the user
+        accepted,   ///< passive: the reply is out
+        established,
+        ended,  ///< its last event is queued or taken
+    };
+    struct Connection {
+        State state{};
+        Endpoint peer;
+        std::string name;
+        Offer peer_offer;  ///< passive: of the request
+        ConnectingQp qp;   ///< active: until the reply
+        PathAttributes path;
+        std::uint32_t psn = 0;
+    };
+
+    void handle(Message message);
+    void on_request(Message message);
+    void on_reply(ConnectionId id, Connection& connection, Message message);
+    /// RTR and RTS with what both sides agreed.
+    void make_ready(Connection& connection, ConnectingQp& qp, const PathAttributes& path, const Offer& peer);
+    [[nodiscard]] Offer offer_of(const ConnectingQp& qp, const PathAttributes& path, std::uint32_t psn);
+    [[nodiscard]] std::uint32_t next_psn() noexcept;
+    void queue(ConnectEvent event);
+    void fail(ConnectionId id, Connection& connection, int error, std::string text,
+              std::vector<std::byte> private_data = {});
+    [[nodiscard]] Connection& find(ConnectionId id, State state, std::string_view what);
+    void tell(const Connection& connection, ConnectionId own, Message message);
+    void refuse(const Connection& connection, ConnectionId own, int error, std::string text,
+                std::span<const std::byte> private_data = {});
+    void leave(ConnectionId id, const Connection& connection, const std::string& why);
+
+    SoftDevice& device_;
+    std::shared_ptr<NameTable> table_;
+    std::shared_ptr<Inbox> inbox_;
+    std::map<ListenerId, std::string> listeners_;
+    std::map<ConnectionId, Connection> connections_;
+    std::deque<ConnectEvent> events_;
+    std::uint64_t last_id_ = 0;
+    std::uint32_t last_psn_ = 0;
+};
 
 }  // namespace pollcore

@@ -33,11 +33,19 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
 void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& event) {
     const char* text = ibv_event_type_str(event.event_type);
     switch (event.event_type) {
-        case IBV_EVENT_QP_FATAL:
-        case IBV_EVENT_QP_REQ_ERR:
+        // The first two are the peer's doing, and tell this side why its QP has ended.
         case IBV_EVENT_QP_ACCESS_ERR:
+            log_warning("queue pair {}: {}", event.element.qp->qp_num, text);
+            fail_qp(event.element.qp, Status::loc_access_err);
+            break;
+        case IBV_EVENT_QP_REQ_ERR:
+            log_warning("queue pair {}: {}", event.element.qp->qp_num, text);
+            fail_qp(event.element.qp, Status::rem_inv_req_err);
+            break;
+        case IBV_EVENT_QP_FATAL:
         case IBV_EVENT_PATH_MIG_ERR:
-            fail_qp(event.element.qp, text);
+            log_error("queue pair {}: {}", event.element.qp->qp_num, text);
+            fail_qp(event.element.qp, Status::fatal_err);
             break;
         case IBV_EVENT_COMM_EST:
             device.connector->communication_established(event.element.qp->qp_num);
@@ -68,13 +76,12 @@ void RuntimeState::lose_cq(const ibv_cq* verbs_cq) {
     }
 }
 
-void RuntimeState::fail_qp(const ibv_qp* verbs_qp, const char* event) {
+void RuntimeState::fail_qp(const ibv_qp* verbs_qp, Status cause) {
     for (const auto& qp : qps_) {
         if (qp != nullptr && qp->qp.get() == verbs_qp) {
-            log_error("queue pair {}: {}", verbs_qp->qp_num, event);
             // The device has moved it to ERR; the worker learns of it here if no completion told it yet.
             workers_[qp->worker]->proxy->park(qp->handle);
-            workers_[qp->worker]->proxy->unpark(qp->handle, QpState::error, Status::fatal_err);
+            workers_[qp->worker]->proxy->unpark(qp->handle, QpState::error, cause);
             qp->state = QpState::error;
             return;
         }

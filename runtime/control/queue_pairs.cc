@@ -109,11 +109,6 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
                            .max_recv_sge = std::max(options.sges_max, 1u),
                            .max_inline_data = options.inline_max}};
     // Creating touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
-    slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
-    Transition init = to_init(device.device->port(), access_flags(options.remote_access));
-    device.device->modify(slot->qp.get(), init.attr, init.mask);
-
-    end.qp = slot->qp.get();
     end.handle = slot->handle;
     end.device = device.index;
     end.signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax);
@@ -123,14 +118,26 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     end.recv_cq = slot->recv_cq;
     end.sges_max = static_cast<std::uint8_t>(std::max(options.sges_max, 1u));
     end.inline_max = static_cast<std::uint16_t>(options.inline_max);
+    slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
+    end.qp = slot->qp.get();
     worker.proxy->add_qp(end);
 
     worker.cqs[slot->send_cq]->reserved += slot->send_entries;
     worker.cqs[slot->recv_cq]->reserved += slot->recv_entries;
     qp_generations_[index] = slot->handle.generation;
     next_qp_index_ = static_cast<std::uint16_t>(index + 1);
-    const QpHandle handle = slot->handle;
     qps_[index] = std::move(slot);
+
+    // From here on the worker knows it, so that its CQs are parked for what follows, and for the way back.
+    QpSlot& qp = *qps_[index];
+    const QpHandle handle = qp.handle;
+    try {
+        Transition init = to_init(device.device->port(), access_flags(options.remote_access));
+        modify_here(qp, init.attr, init.mask, QpState::init);
+    } catch (...) {
+        destroy_qp_here(qp);
+        throw;
+    }
     return handle;
 }
 

@@ -186,7 +186,7 @@ private:
     void on_async_event(DeviceSlot& device, const ibv_async_event& event);
     void lose_cq(const ibv_cq* cq);
     void take_worker_reports();
-    void fail_qp(const ibv_qp* qp, const char* event);
+    void fail_qp(const ibv_qp* qp, Status cause);
     void replace_cq(WorkerSlot& worker, std::uint32_t index);
     [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
 

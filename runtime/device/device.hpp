@@ -15,12 +15,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/log.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -127,7 +129,11 @@ private:
 template <class T>
 struct DeviceDeleter {
     Device* device = nullptr;
-    void operator()(T* object) const noexcept { (void)device->destroy(object); }
+    void operator()(T* object) const noexcept {
+        if (const int error = device->destroy(object); error != 0) {
+            log_error("{} keeps an object that is of no more use: {}", device->describe(), std::strerror(error));
+        }
+    }
 };
 template <class T>
 using DeviceObject = std::unique_ptr<T, DeviceDeleter<T>>;

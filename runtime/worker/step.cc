@@ -45,7 +45,6 @@ std::uint32_t Worker::step(std::uint64_t now) noexcept {
     ++step_;
     counters_.steps.add();
     if (work != 0) {
-        ++turn_;
         counters_.busy_steps.add();
     }
     return work;
@@ -57,7 +56,7 @@ std::uint32_t Worker::step(std::uint64_t now) noexcept {
 [[gnu::always_inline]] inline std::uint32_t Worker::take_submissions() noexcept {
     std::uint32_t work = 0;
     const std::size_t n = polled_sessions_.size();
-    const std::size_t first = turn_of(n);
+    const std::size_t first = first_session_ < n ? first_session_ : 0;
     for (std::size_t i = 0; i < n; ++i) {
         WorkerSession& session = *polled_sessions_[first + i < n ? first + i : first + i - n];
         if (!session.submissions.ready()) {
@@ -67,6 +66,7 @@ std::uint32_t Worker::step(std::uint64_t now) noexcept {
         }
     }
     if (work != 0) {
+        first_session_ = first + 1;
         ring_doorbells();
     }
     return work;
@@ -75,12 +75,15 @@ std::uint32_t Worker::step(std::uint64_t now) noexcept {
 [[gnu::always_inline]] inline std::uint32_t Worker::take_completions() noexcept {
     std::uint32_t work = 0;
     const std::size_t n = polled_cqs_.size();
-    const std::size_t first = turn_of(n);
+    const std::size_t first = first_cq_ < n ? first_cq_ : 0;
     for (std::size_t i = 0; i < n; ++i) {
         WorkerCq& cq = *polled_cqs_[first + i < n ? first + i : first + i - n];
         if (cq.parked == 0 && !cq.failed) [[likely]] {
             work += poll(cq);
         }
+    }
+    if (work != 0) {
+        first_cq_ = first + 1;
     }
     return work;
 }

@@ -229,8 +229,6 @@ private:
         WorkerQp* qp = qps_[handle.index & qps_mask_];
         return qp != nullptr && qp->handle == handle ? qp : nullptr;
     }
-    /// Which of `n` goes first in this step.
-    [[nodiscard]] std::size_t turn_of(std::size_t n) const noexcept { return n < 2 ? 0 : turn_ % n; }
     [[nodiscard]] WorkerSession* session_at(std::uint32_t index) noexcept {
         return index < sessions_.size() ? sessions_[index] : nullptr;
     }
@@ -239,7 +237,8 @@ private:
     WorkerOptions options_;
     std::uint64_t now_ = 0;
     std::uint64_t step_ = 0;
-    std::uint32_t turn_ = 0;  ///< goes up with each step that found something to do
+    std::size_t first_session_ = 0;  ///< whose turn it is to be first; one past the last stands for 0
+    std::size_t first_cq_ = 0;
     std::uint32_t qps_mask_ = 0;
     RingConsumer<Command> commands_;
     RingProducer<Answer> answers_;

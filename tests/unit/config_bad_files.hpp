@@ -18,6 +18,9 @@ inline constexpr std::string_view kEcho =
 inline constexpr std::string_view kMemory =
     "[[service]]\nname = \"s\"\nkind = \"memory\"\ndevice = \"d\"\nworker = \"w\"\n";  // 5
 
+inline constexpr std::string_view kSecondMemory =
+    "[[service]]\nname = \"t\"\nkind = \"memory\"\ndevice = \"d\"\nworker = \"w\"\n";  // 5
+
 inline std::string join(std::initializer_list<std::string_view> parts) {
     std::string text;
     for (const std::string_view part : parts) {
@@ -400,6 +403,19 @@ inline std::vector<BadFile> all() {
          join({kDevice, kWorker, kMemory, "address = \"a\"\nsize = \"1GiB\"\n"}),
          "f.toml:13: service[0].size = \"1GiB\": memory.size is 64MiB; accepted: what fits into memory.size, "
          "which can be up to \"1TiB\""},
+        {"more_messages_than_a_completion_ring", echo_with("address = \"a\"\ndepth = 4096\nconnections_max = 1024"),
+         "f.toml:13: service[0].depth = 4096: times connections_max 1024 it is 4194304 messages in flight, and a "
+         "completion ring holds 1048576; accepted: an integer from 1 to 1024"},
+        {"more_connections_together_than_qps",
+         join({kDevice, kWorker, kEcho, "address = \"a\"\nconnections_max = 600\nmessage_size_max = \"64B\"\n", kSecondMemory,
+               "address = \"b\"\nconnections_max = 600\n"}),
+         "f.toml:21: service[1].connections_max = 600: with the services before it that makes 1200 connections, and "
+         "runtime.qps_max allows 1024 queue pairs; accepted: up to 1024 for all services together"},
+        {"services_beyond_the_memory_together",
+         join({kDevice, kWorker, kMemory, "address = \"a\"\nsize = \"40MiB\"\n", kSecondMemory,
+               "address = \"b\"\nsize = \"40MiB\"\n"}),
+         "f.toml:15: service[1].name = \"t\": its buffers and those of the services before it take 80MiB, and memory.size is "
+         "64MiB; accepted: what fits into memory.size, which can be up to \"1TiB\""},
     };
 }
 

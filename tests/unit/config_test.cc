@@ -476,7 +476,7 @@ public:
         for (std::uint32_t i = 0; i < workers; ++i) {
             made.workers.push_back(worker(i));
         }
-        for (std::uint64_t i = number(0, 8); i > 0; --i) {
+        for (std::uint64_t i = number(0, kServicesMax); i > 0; --i) {
             made.services.push_back(service(made));
         }
         return made;
@@ -537,6 +537,8 @@ private:
         made.cq_depth = 1u << number(4, 22);
         return made;
     }
+    // So small that all of them fit together.
+    static constexpr std::uint64_t kServicesMax = 8;
     ServiceConfig service(const Config& made_so_far) {
         const DeviceConfig& device = pick(made_so_far.devices);
         const WorkerConfig& worker = pick(made_so_far.workers);
@@ -549,11 +551,11 @@ private:
             device.kind == DeviceConfig::Kind::soft ? word() : "[fe80::1%eth0]:" + std::to_string(++words_);
         if (number(0, 1) == 1) {
             made.kind = ServiceConfig::Kind::memory;
-            made.size = number(64, made_so_far.memory.size);
+            made.size = number(64, made_so_far.memory.size / kServicesMax);
         } else {
             made.depth = number32(1, 16);
-            made.message_size_max =
-                number(1, std::min<std::uint64_t>(made_so_far.memory.size / (16 * 16), 1ull << 31));
+            const std::uint64_t most = made_so_far.memory.size / (kServicesMax * 16 * 16) / kCacheLine * kCacheLine;
+            made.message_size_max = number(1, std::min<std::uint64_t>(most, 1ull << 31));
         }
         return made;
     }

@@ -56,8 +56,8 @@ protected:
     std::unique_ptr<SoftDevice> far = open_soft_device({.name = "far"});
     End a{*near};
     End b{*far};
-    std::unique_ptr<Connector> caller = make_names_connector(*near);
-    std::unique_ptr<Connector> server = make_names_connector(*far);
+    std::unique_ptr<Connector> caller = std::make_unique<NamesConnector>(*near);
+    std::unique_ptr<Connector> server = std::make_unique<NamesConnector>(*far);
     ConnectionId active = 0;
     ConnectionId passive = 0;
 };
@@ -235,7 +235,7 @@ TEST_F(NamesConnectorTest, private_data_over_the_limit_is_refused_at_the_call) {
 
 TEST_F(NamesConnectorTest, a_name_is_known_on_its_own_fabric_only) {
     const auto elsewhere = open_soft_device({.name = "other", .fabric = "elsewhere"});
-    const auto stranger = make_names_connector(*elsewhere);
+    const auto stranger = std::make_unique<NamesConnector>(*elsewhere);
     (void)server->listen("here");
     (void)stranger->listen("here");
     End e(*elsewhere);

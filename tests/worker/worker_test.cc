@@ -354,10 +354,9 @@ TEST_F(WorkerTest, ClosingAQpCompletesEverythingInFlight) {
         ASSERT_EQ(world->session().try_submit(write(10 + tag, 0)), Refusal::none);
     }
     const QpHandle old = b->handle();
+    const WorkRequest late = recv(99);
     EXPECT_TRUE(world->close(*b));
     EXPECT_EQ(world->session().state(old), QpState::closed);
-    WorkRequest late = recv(99);
-    late.qp = old;
     EXPECT_EQ(world->session().try_submit(late), Refusal::stale_handle);
     const auto completions = world->await(4);
     EXPECT_EQ(completions.size(), 4u);

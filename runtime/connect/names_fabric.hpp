@@ -1,0 +1,165 @@
+// What the connectors of one fabric share: messages, the inboxes that they go into, and the names of listeners.
+//
+// Thread safety: an inbox and a table of names may be used by any thread; each has its own lock.
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "connect/connector.hpp"
+#include "pollcore/error.hpp"
+#include "pollcore/queue_pair.hpp"
+
+namespace pollcore {
+
+class Inbox;
+
+/// One side of a connection, as the other side addresses it.
+struct Endpoint {
+    std::shared_ptr<Inbox> inbox;
+    ConnectionId connection = 0;
+};
+
+/// What one side tells the other about its QP and its limits.
+struct Offer {
+    QpInfo qp;
+    std::uint8_t max_rd_atomic = 0;
+    std::uint8_t max_dest_rd_atomic = 0;
+};
+
+struct Message {
+    enum class Kind {
+        request,  ///< to a listener
+        reply,    ///< accepted: the passive QP is in RTS
+        ready,    ///< the active QP is in RTS too
+        refused,  ///< rejected, or the other side failed or left before it was ready
+        disconnect,
+    };
+    Kind kind{};
+    ConnectionId to = 0;      ///< request: 0
+    ListenerId listener = 0;  ///< request
+    Endpoint from;
+    Offer offer;  ///< request, reply
+    std::vector<std::byte> private_data;
+    int error = 0;     ///< refused
+    std::string text;  ///< request: the peer; refused: the sentence
+};
+
+/// Where a connector's messages arrive; its eventfd is readable while the connector has something to do.
+class Inbox {
+public:
+    Inbox() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+        if (fd_ < 0) {
+            throw Error(
+                errno,
+                "cannot make an eventfd for connections by name; raise the limit of open files (ulimit -n)");
+        }
+    }
+    Inbox(const Inbox&) = delete;
+    Inbox& operator=(const Inbox&) = delete;
+    ~Inbox() { close(fd_); }
+
+    [[nodiscard]] int fd() const noexcept { return fd_; }
+
+    /// False when the connector is gone.
+    bool put(Message message) {
+        const std::lock_guard guard(mutex_);
+        if (closed_)
+            return false;
+        messages_.push_back(std::move(message));
+        signal();
+        return true;
+    }
+    [[nodiscard]] std::optional<Message> take() {
+        const std::lock_guard guard(mutex_);
+        if (messages_.empty())
+            return std::nullopt;
+        Message message = std::move(messages_.front());
+        messages_.pop_front();
+        return message;
+    }
+    /// Something of the connector's own waits to be taken.
+    void wake() {
+        const std::lock_guard guard(mutex_);
+        signal();
+    }
+    /// The connector found nothing to do; true unless a message came meanwhile.
+    bool rest() {
+        const std::lock_guard guard(mutex_);
+        if (!messages_.empty())
+            return false;
+        eventfd_t count = 0;
+        (void)eventfd_read(fd_, &count);
+        return true;
+    }
+    /// No more messages; gives those that were not taken.
+    [[nodiscard]] std::deque<Message> close_down() {
+        const std::lock_guard guard(mutex_);
+        closed_ = true;
+        return std::exchange(messages_, {});
+    }
+
+private:
+    // The counter is read back to 0 whenever the connector rests, so it cannot be full.
+    void signal() { (void)eventfd_write(fd_, 1); }
+
+    std::mutex mutex_;
+    std::deque<Message> messages_;
+    bool closed_ = false;
+    const int fd_;
+};
+
+/// The names of one fabric.
+class NameTable {
+public:
+    struct Listener {
+        std::shared_ptr<Inbox> inbox;
+        ListenerId id = 0;
+    };
+
+    [[nodiscard]] static std::shared_ptr<NameTable> of_fabric(const std::string& fabric) {
+        static std::mutex mutex;
+        static std::map<std::string, std::weak_ptr<NameTable>> tables;
+        const std::lock_guard guard(mutex);
+        std::weak_ptr<NameTable>& known = tables[fabric];
+        if (auto table = known.lock())
+            return table;
+        auto table = std::make_shared<NameTable>();
+        known = table;
+        return table;
+    }
+
+    [[nodiscard]] bool add(const std::string& name, Listener listener) {
+        const std::lock_guard guard(mutex_);
+        return listeners_.emplace(name, std::move(listener)).second;
+    }
+    void remove(const std::string& name) {
+        const std::lock_guard guard(mutex_);
+        listeners_.erase(name);
+    }
+    [[nodiscard]] std::optional<Listener> find(const std::string& name) {
+        const std::lock_guard guard(mutex_);
+        const auto found = listeners_.find(name);
+        if (found == listeners_.end())
+            return std::nullopt;
+        return found->second;
+    }
+
+private:
+    std::mutex mutex_;
+    std::map<std::string, Listener> listeners_;
+};
+
+}  // namespace pollcore
