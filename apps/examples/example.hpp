@@ -1,0 +1,63 @@
+// What the examples share: submitting, and waiting for a completion, where anything unexpected ends the program.
+//
+// Thread safety: that of the session.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include "pollcore/runtime.hpp"
+
+namespace example {
+
+inline void submit(pollcore::Session& session, const pollcore::WorkRequest& request) {
+    const pollcore::Refusal refusal = session.try_submit(request);
+    if (refusal != pollcore::Refusal::none) {
+        throw std::runtime_error(fmt::format("the request was not accepted: {}", pollcore::refusal_name(refusal)));
+    }
+}
+
+/// Spins for the next completion of the session, and not for ever.
+inline pollcore::Completion next_completion(pollcore::Session& session) {
+    constexpr std::chrono::seconds kPatience{10};
+    constexpr std::uint32_t kPollsPerLook = 1u << 20;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    pollcore::Completion completion;
+    for (std::uint32_t polls = 1; session.poll({&completion, 1}) == 0; ++polls) {
+        if (polls % kPollsPerLook == 0 && std::chrono::steady_clock::now() > deadline) {
+            throw std::runtime_error("no completion came");
+        }
+    }
+    if (!completion.ok()) {
+        throw std::runtime_error(fmt::format("request {} completed with {} ({})", completion.tag,
+                                             pollcore::status_name(completion.status),
+                                             pollcore::status_text(completion.status)));
+    }
+    return completion;
+}
+
+/// Both queue pairs are in this process. Two hosts do the same with what each sent the other, or by address:
+/// Runtime::listen and QueuePair::connect.
+inline void connect(pollcore::QueuePair& one, pollcore::QueuePair& other) {
+    const pollcore::QpInfo info = one.info();
+    one.connect(other.info());
+    other.connect(info);
+}
+
+/// Runs `program`; an exception's text goes to stderr.
+template <class Program>
+int run(Program&& program) {
+    try {
+        program();
+        return 0;
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "{}\n", error.what());
+        return 1;
+    }
+}
+
+}  // namespace example

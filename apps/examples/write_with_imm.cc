@@ -1,0 +1,57 @@
+// The classical first program: one end writes into the other's memory, and an immediate tells the other that it did.
+//
+//   write_with_imm CONFIG        for example: write_with_imm config/loopback.toml
+#include <cstring>
+#include <string_view>
+
+#include "example.hpp"
+
+using namespace pollcore;
+
+int main(int argc, char** argv) {
+    if (argc != 2) {
+        fmt::print(stderr, "usage: write_with_imm CONFIG\n");
+        return 2;
+    }
+    return example::run([&] {
+        Runtime runtime(load_config(argv[1]));     // opens the devices, starts the workers
+        Session session = runtime.open_session();  // this thread's way to a worker
+        MemoryRegion source = runtime.allocate(4096);
+        MemoryRegion target = runtime.allocate(4096);
+        QueuePair writer = runtime.create_queue_pair({.shares = {{.session = &session}}});
+        QueuePair reader = runtime.create_queue_pair({.shares = {{.session = &session}}});
+
+        // The write lands where the writer says. The receive only takes the immediate: it needs no buffer.
+        WorkRequest receive;
+        receive.tag = 1;
+        receive.qp = reader.handle();
+        receive.opcode = Opcode::recv;
+        example::submit(session, receive);
+        example::connect(writer, reader);
+
+        constexpr std::string_view kText = "written by the other end";
+        std::memcpy(source.data(), kText.data(), kText.size());
+        WorkRequest write;
+        write.tag = 2;
+        write.qp = writer.handle();
+        write.opcode = Opcode::rdma_write_with_imm;
+        write.flags = kSignaled;
+        write.num_sge = 1;
+        write.sge = {.addr = source.addr(), .length = kText.size(), .lkey = source.lkey()};
+        write.remote_addr = target.addr();
+        write.rkey = target.rkey();
+        write.imm_data = 2026;
+        example::submit(session, write);
+
+        // One completion for each end, in whichever order they come.
+        for (int ends = 0; ends < 2; ++ends) {
+            const Completion completion = example::next_completion(session);
+            if (completion.from_recv_queue()) {
+                fmt::print("the reader was told {}: {} bytes arrived: \"{}\"\n", completion.imm_data, completion.byte_len,
+                           std::string_view(reinterpret_cast<const char*>(target.data()), completion.byte_len));
+            } else {
+                fmt::print("the writer's request {} is done\n", completion.tag);
+            }
+        }
+    });
+}

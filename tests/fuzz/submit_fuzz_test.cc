@@ -1,0 +1,264 @@
+// Random work requests, and random bytes where work requests should be. Nothing crashes, nothing is lost, and who behaves
+// does not notice.
+//
+//   POLLCORE_FUZZ_SECONDS   how long each test goes on (2)
+//   POLLCORE_FUZZ_SEED      to repeat a run; it is printed at the start
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <unordered_map>
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+    const char* text = std::getenv(name);
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+class SubmitFuzz : public ::testing::Test {
+protected:
+    SubmitFuzz()
+        : seed_(from_environment("POLLCORE_FUZZ_SEED", std::random_device{}())),
+          random_(seed_),
+          deadline_(std::chrono::steady_clock::now() +
+                    std::chrono::seconds(from_environment("POLLCORE_FUZZ_SECONDS", 2))) {
+        std::printf("POLLCORE_FUZZ_SEED=%llu\n", static_cast<unsigned long long>(seed_));
+        world_.add_session();
+        world_.add_cq();
+        region_ = &world_.register_memory(memory_.data(), memory_.size());
+        make_pair();
+    }
+
+    bool time_left() { return std::chrono::steady_clock::now() < deadline_; }
+    std::uint64_t number(std::uint64_t most) { return std::uniform_int_distribution<std::uint64_t>(0, most)(random_); }
+    bool one_in(std::uint64_t n) { return number(n - 1) == 0; }
+
+    void make_pair() { std::tie(a_, b_) = world_.pair({.shares = shares_, .sges_max = 4, .inline_max = 64}); }
+    static std::string describe(const SteppedWorld::Qp& qp) {
+        return "QP " + std::to_string(qp.qp->qp_num) + ": state " + std::to_string(static_cast<int>(qp.end.state)) +
+               ", sends in flight " + std::to_string(qp.end.sends.size()) + ", receives " +
+               std::to_string(qp.end.recvs.size()) + "\n";
+    }
+    void share_with(std::vector<ShareOptions> shares) {
+        shares_ = std::move(shares);
+        EXPECT_TRUE(world_.close(*a_));
+        EXPECT_TRUE(world_.close(*b_));
+        make_pair();
+    }
+    void replace_broken_pair() {
+        for (const SteppedWorld::Qp* qp : {a_, b_}) {
+            if (world_.session().state(qp->handle()) == QpState::error) {
+                share_with(shares_);
+                return;
+            }
+        }
+    }
+
+    Sge any_sge() {
+        const auto base = reinterpret_cast<std::uintptr_t>(memory_.data());
+        Sge sge{.addr = base + number(memory_.size() - 1), .length = static_cast<std::uint32_t>(number(256)),
+                .lkey = region_->lkey};
+        if (one_in(16)) {
+            sge.addr = random_();
+        }
+        if (one_in(16)) {
+            sge.length = static_cast<std::uint32_t>(random_());
+        }
+        if (one_in(16)) {
+            sge.lkey = static_cast<std::uint32_t>(random_());
+        }
+        return sge;
+    }
+
+    // Random bytes, some of which are made meaningful, so that much of it gets past the first check.
+    WorkRequest any_request() {
+        std::array<std::uint64_t, sizeof(WorkRequest) / 8> words;
+        for (std::uint64_t& word : words) {
+            word = random_();
+        }
+        auto request = std::bit_cast<WorkRequest>(words);
+        if (!one_in(8)) {
+            request.qp = (one_in(2) ? a_ : b_)->handle();
+        }
+        if (!one_in(8)) {
+            request.opcode = one_in(3) ? Opcode::recv : static_cast<Opcode>(number(7));
+        }
+        if (!one_in(8)) {
+            request.flags = request.opcode == Opcode::recv ? std::uint8_t{0} : static_cast<std::uint8_t>(number(15));
+        }
+        if (!one_in(8)) {
+            request.num_sge = static_cast<std::uint8_t>(number(4));
+        }
+        if (!one_in(4)) {
+            request.sge = any_sge();
+        }
+        if (!one_in(4)) {
+            request.remote_addr = reinterpret_cast<std::uintptr_t>(memory_.data()) + number(memory_.size() - 1);
+            request.rkey = region_->rkey;
+        }
+        return request;
+    }
+
+    const std::uint64_t seed_;
+    std::mt19937_64 random_;
+    const std::chrono::steady_clock::time_point deadline_;
+    alignas(64) std::array<std::byte, 8192> memory_{};
+    SteppedWorld world_;
+    std::vector<ShareOptions> shares_{{0, 8, 8}};
+    ibv_mr* region_ = nullptr;
+    SteppedWorld::Qp* a_ = nullptr;
+    SteppedWorld::Qp* b_ = nullptr;
+};
+
+TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
+    struct Outstanding {
+        bool signaled = false;
+    };
+    std::unordered_map<std::uint64_t, Outstanding> outstanding;
+    std::uint64_t next_tag = 0;
+    std::uint64_t accepted = 0;
+    std::uint64_t refused = 0;
+    std::uint64_t failed = 0;
+    std::uint64_t unsignaled_failed = 0;
+    const auto take = [&] {
+        for (const Completion& completion : world_.poll()) {
+            const auto found = outstanding.find(completion.tag);
+            ASSERT_NE(found, outstanding.end()) << "tag " << completion.tag << " completes twice, or was never submitted";
+            failed += !completion.ok();
+            EXPECT_TRUE(found->second.signaled || !completion.ok());
+            unsignaled_failed += !found->second.signaled;
+            outstanding.erase(found);
+        }
+    };
+    while (time_left()) {
+        for (int i = 0; i < 64; ++i) {
+            WorkRequest request = any_request();
+            request.tag = next_tag++;
+            Refusal refusal{};
+            switch (number(3)) {
+                case 0: {
+                    std::array<Sge, 6> sges;
+                    for (Sge& sge : sges) {
+                        sge = any_sge();
+                    }
+                    refusal = world_.session().try_submit(request, std::span(sges).first(number(sges.size())));
+                    break;
+                }
+                case 1:
+                    refusal = world_.session().try_submit_inline(request, std::span(memory_).first(number(80)));
+                    break;
+                case 2:
+                    refusal = world_.session().try_submit(std::span(&request, 1)).refusal;
+                    break;
+                default:
+                    refusal = world_.session().try_submit(request);
+                    break;
+            }
+            if (refusal == Refusal::none) {
+                ++accepted;
+                outstanding[request.tag] = {is_recv(request.opcode) || (request.flags & kSignaled) != 0};
+            } else {
+                ++refused;
+            }
+            if (one_in(4)) {
+                world_.step();
+                world_.now += number(100'000);
+                take();
+            }
+        }
+        world_.step(4);
+        take();
+        replace_broken_pair();
+        take();
+    }
+    EXPECT_TRUE(world_.close(*a_));
+    EXPECT_TRUE(world_.close(*b_));
+    take();
+    // What is left was unsignaled and succeeded.
+    for (const auto& [tag, request] : outstanding) {
+        EXPECT_FALSE(request.signaled) << "tag " << tag << " never completed";
+    }
+    const SessionFigures figures = world_.session().figures();
+    EXPECT_EQ(figures.accepted, accepted);
+    EXPECT_EQ(figures.retired, outstanding.size());
+    EXPECT_EQ(figures.completed + figures.retired, accepted);
+    std::printf("%llu accepted, %llu of them failed (%llu unsignaled), %llu refused\n",
+                static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(failed),
+                static_cast<unsigned long long>(unsignaled_failed), static_cast<unsigned long long>(refused));
+    EXPECT_GT(accepted, 1000u);
+    EXPECT_GT(refused, 1000u);
+    EXPECT_GT(failed, 100u);
+}
+
+// A session whose ring another process could write: not through Session, but as raw slots.
+TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
+    std::uint64_t hostile_sessions = 0;
+    std::uint64_t slots = 0;
+    std::uint64_t served = 0;
+    while (time_left()) {
+        const std::uint32_t index = world_.add_session();
+        ++hostile_sessions;
+        share_with({{0, 8, 8}, {index, 8, 0}});
+        SteppedWorld::End& end = *world_.ends[index];
+        RingProducer<WorkRequest> submissions(at_offset<void>(end.block, end.layout.submissions()),
+                                              end.layout.submission_slots);
+        RingConsumer<Completion> completions(at_offset<void>(end.block, end.layout.completions()),
+                                             end.layout.completion_slots);
+        for (int round = 0; round < 200 && time_left(); ++round) {
+            const std::size_t n = submissions.reserve(1 + number(7));
+            for (std::size_t i = 0; i < n; ++i) {
+                submissions.write(i, any_request());
+            }
+            submissions.commit(n);
+            slots += n;
+            world_.step(2);
+            world_.now += 10'000;
+            if (one_in(2)) {
+                completions.release(completions.peek(16));
+                completions.publish();
+            }
+            // The other's write goes through, or ends with the queue pair that the hostile one has broken.
+            WorkRequest request;
+            request.tag = 1;
+            request.qp = a_->handle();
+            request.opcode = Opcode::rdma_write;
+            request.flags = kSignaled;
+            request.num_sge = 1;
+            request.sge = {reinterpret_cast<std::uintptr_t>(memory_.data()), 8, region_->lkey};
+            request.remote_addr = reinterpret_cast<std::uintptr_t>(memory_.data()) + 4096;
+            request.rkey = region_->rkey;
+            if (world_.session().try_submit(request) == Refusal::none) {
+                std::vector<Completion> mine;
+                // As long as all retries to a peer QP that the hostile one has broken may take: half a second.
+                for (int i = 0; i < 10'000 && mine.empty(); ++i) {
+                    world_.step();
+                    world_.now += 100'000;
+                    mine = world_.poll();
+                }
+                ASSERT_EQ(mine.size(), 1u) << describe(*a_) << describe(*b_);
+                EXPECT_EQ(mine[0].tag, 1u);
+                served += mine[0].ok();
+            }
+            replace_broken_pair();
+        }
+        share_with({{0, 8, 8}});
+        world_.proxy.remove_session(index);
+        world_.ends[index].reset();
+        (void)world_.proxy.take_unasked();  // that it was broken
+    }
+    std::printf("%llu slots of %llu sessions; the other session was served %llu times\n",
+                static_cast<unsigned long long>(slots), static_cast<unsigned long long>(hostile_sessions),
+                static_cast<unsigned long long>(served));
+    EXPECT_GT(slots, 1000u);
+    EXPECT_GT(served, 100u);
+}
+
+}  // namespace
+}  // namespace pollcore::testing

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The programs of apps/examples do what their first lines say, on the device that POLLCORE_TEST_DEVICE names (soft, or
+# verbs:NAME):
+#
+#   tests/system/examples.sh DIRECTORY        where they were built
+set -euo pipefail
+
+[[ $# -eq 1 ]] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+programs=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+device=${POLLCORE_TEST_DEVICE:-soft}
+{
+    printf '[runtime]\nlock_directory = "%s"\n\n[memory]\nsize = "16MiB"\n\n[[device]]\nname = "d"\n' "$work"
+    case $device in
+        soft) printf 'kind = "soft"\n' ;;
+        verbs:*) printf 'kind = "verbs"\nverbs_name = "%s"\n' "${device#verbs:}" ;;
+        *) echo "POLLCORE_TEST_DEVICE = $device: accepted are soft and verbs:NAME" >&2; exit 2 ;;
+    esac
+    printf '\n[[worker]]\nname = "w"\ncore = 1\nidle = "yield"\n'
+} >"$work/config"
+
+expect() { # PATTERN PROGRAM ARGUMENT...
+    local pattern=$1
+    shift
+    echo "== $*"
+    timeout 60 "$programs/$1" "$work/config" "${@:2}" >"$work/out" 2>"$work/err" || {
+        echo "exit code $?" >&2
+        cat "$work/out" "$work/err" >&2
+        return 1
+    }
+    cat "$work/out"
+    grep -Eq "$pattern" "$work/out" || { echo "it does not say: $pattern" >&2; return 1; }
+}
+
+expect 'the reader was told 2026: 24 bytes arrived: "written by the other end"' write_with_imm
+expect "the writer's request 2 is done" write_with_imm
+expect '^2000 orders, 6000 pieces filled' order_gateway 2000 1000000
+expect '^median [0-9]+ ns, 99% [0-9]+ ns, worst [0-9]+ ns; [0-9]+ over the budget of 1000000 ns' order_gateway 2000 1000000
+expect '^4096 records locked once, and refused to the second who asked' remote_store
+
+# What is wrong is said, and the exit code tells it.
+for wrong in '/nowhere.toml' "$work/config abc" "$work/config 0"; do
+    # shellcheck disable=SC2086 # the arguments are words
+    if "$programs/order_gateway" $wrong >"$work/out" 2>"$work/err"; then
+        echo "order_gateway $wrong: exit code 0" >&2
+        exit 1
+    fi
+    [[ -s $work/err ]] || { echo "order_gateway $wrong: says nothing" >&2; exit 1; }
+done
