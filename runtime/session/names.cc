@@ -20,7 +20,7 @@ constexpr std::array kStatuses{
     StatusWords{Status::loc_eec_op_err, "IBV_WC_LOC_EEC_OP_ERR", "local EE context operation error"},
     StatusWords{Status::loc_prot_err, "IBV_WC_LOC_PROT_ERR", "local protection error"},
     StatusWords{Status::wr_flush_err, "IBV_WC_WR_FLUSH_ERR", "Work Request Flushed Error"},
-    StatusWords{Status::mw_bind_err, "IBV_WC_MW_BIND_ERR", "memory bind operation error"},
+    StatusWords{Status::mw_bind_err, "IBV_WC_MW_BIND_ERR", "memory management operation error"},
     StatusWords{Status::bad_resp_err, "IBV_WC_BAD_RESP_ERR", "bad response error"},
     StatusWords{Status::loc_access_err, "IBV_WC_LOC_ACCESS_ERR", "local access error"},
     StatusWords{Status::rem_inv_req_err, "IBV_WC_REM_INV_REQ_ERR", "remote invalid request error"},
