@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 # of one run do not survive all of them. So an attempt counts only if the round trip was the same before and after it, and
 # the first that keeps the bound ends the test. A real loss shows in all of them.
 for ((attempt = 0; attempt < 12; attempt++)); do
-    scripts/demo --no-setup --json "$work/json" >"$work/out" || { cat "$work/out"; exit 1; }
+    scripts/demo --no-setup --build "${POLLCORE_BUILD:-build/release}" --json "$work/json" >"$work/out" || { cat "$work/out"; exit 1; }
     for what in direct runtime 'difference / round trip' 'context switches' 'ran on'; do
         grep -q "$what" "$work/out" || { echo "the demo does not show: $what" >&2; exit 1; }
     done
