@@ -136,6 +136,7 @@ private:
     [[nodiscard]] QpAccount& account(QpHandle qp) noexcept;
     void refresh_retired(QpHandle qp) noexcept;
     [[nodiscard]] bool completion_room() noexcept;
+    [[nodiscard]] bool refresh_completion_room() noexcept;
     void count_accepted(const WorkRequest& request) noexcept;
     void destroy() noexcept;
     [[nodiscard]] std::size_t complete_untaken(std::span<Completion> out) noexcept;

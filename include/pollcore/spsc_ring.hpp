@@ -129,6 +129,14 @@ public:
 
     [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
 
+    /// Asks for the next slot's line, for a caller that has something to do before it writes there: fetching the
+    /// line from the consumer, who watches it, takes as long as a hop. Nothing happens while the ring may be full.
+    void prefetch() const noexcept {
+        if (tail_ - released_cached_ <= mask_) [[likely]] {
+            ring_detail::prefetch_for_write(slots_ + (tail_ & mask_));
+        }
+    }
+
     /// Slots that may be written now: `wanted`, or fewer when the ring has no more.
     [[nodiscard]] std::size_t reserve(std::size_t wanted) noexcept {
         std::size_t room = capacity() - static_cast<std::size_t>(tail_ - released_cached_);
@@ -158,7 +166,8 @@ public:
         tail_ += n;
         // Relaxed: only observers read it, and an old value does them no harm.
         header_->produced.store(tail_, std::memory_order_relaxed);
-        if (mask_ >= 4 * kPrefetchLines) {
+        // Batches only: one item at a time it takes lines from a consumer that watches them, and costs more than it saves.
+        if (n > 1 && mask_ >= 4 * kPrefetchLines) {
             ring_detail::prefetch_for_write(&slots_[(tail_ + kPrefetchLines * (kCacheLine / sizeof(T))) & mask_]);
         }
     }

@@ -85,7 +85,7 @@ void Session::assert_owner() noexcept {
 
 // ---- Admission (I3): the one place on this side that decides whether a work request is taken. ----
 
-Session::QpAccount& Session::account(QpHandle qp) noexcept {
+[[gnu::always_inline]] inline Session::QpAccount& Session::account(QpHandle qp) noexcept {
     QpAccount& account = accounts_[qp.index];
     if (account.generation != qp.generation) [[unlikely]] {
         // The index was given to another queue pair: nothing of the old one is in flight any more.
@@ -94,7 +94,7 @@ Session::QpAccount& Session::account(QpHandle qp) noexcept {
     return account;
 }
 
-void Session::refresh_retired(QpHandle qp) noexcept {
+[[gnu::noinline]] void Session::refresh_retired(QpHandle qp) noexcept {
     QpAccount& mine = account(qp);
     // Acquire, with the release in the worker's publication: buffers of retired requests are free.
     const std::uint32_t now = retired_[qp.index].load(std::memory_order_acquire);
@@ -102,17 +102,19 @@ void Session::refresh_retired(QpHandle qp) noexcept {
     mine.retired_seen = now;
 }
 
-bool Session::completion_room() noexcept {
+[[gnu::always_inline]] inline bool Session::completion_room() noexcept {
     // Taken completions count only once the worker can know that their slots are free.
-    if (accepted_ - retired_seen_ - completions_.published() < completion_slots_) [[likely]] {
-        return true;
-    }
+    return accepted_ - retired_seen_ - completions_.published() < completion_slots_ || refresh_completion_room();
+}
+
+[[gnu::noinline]] bool Session::refresh_completion_room() noexcept {
     completions_.publish();
     retired_seen_ = header_->retired.load(std::memory_order_acquire);
     return accepted_ - retired_seen_ - completions_.published() < completion_slots_;
 }
 
-Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
+// Inlined, so that each way of submitting has only those checks that it can fail.
+[[gnu::always_inline]] inline Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
                        std::uint32_t slots, std::size_t ahead) noexcept {
     if (closed_ || header_ == nullptr) [[unlikely]] {
         return Refusal::session_closed;
@@ -183,7 +185,7 @@ Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::u
     return Refusal::none;
 }
 
-void Session::count_accepted(const WorkRequest& request) noexcept {
+[[gnu::always_inline]] inline void Session::count_accepted(const WorkRequest& request) noexcept {
     ++accepted_;
     QpAccount& mine = account(request.qp);
     ++(is_recv(request.opcode) ? mine.recv_outstanding : mine.send_outstanding);
@@ -193,6 +195,7 @@ void Session::count_accepted(const WorkRequest& request) noexcept {
 
 Refusal Session::try_submit(const WorkRequest& request) noexcept {
     assert_owner();
+    submissions_.prefetch();
     const Refusal refusal =
         request.num_sge > 1 ? Refusal::too_many_sges : admit(request, request.num_sge, 0, 1);
     if (refusal != Refusal::none) {
@@ -206,6 +209,7 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
 
 Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
     assert_owner();
+    submissions_.prefetch();
     Submitted result;
     for (const WorkRequest& request : requests) {
         // Written and not yet published: the worker sees all of them at once, and rings one doorbell.
@@ -231,6 +235,7 @@ Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sge
         ++refused_;
         return Refusal::too_many_sges;
     }
+    submissions_.prefetch();
     const auto num_sge = static_cast<std::uint32_t>(sges.size());
     const std::uint32_t slots = slots_for_sges(num_sge);
     const Refusal refusal = admit(request, num_sge, 0, slots);
@@ -260,6 +265,7 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
         ++refused_;
         return Refusal::inline_too_long;
     }
+    submissions_.prefetch();
     const bool takes_inline = request.opcode <= Opcode::send_with_imm;
     const auto length = static_cast<std::uint32_t>(payload.size());
     const std::uint32_t slots = slots_for_inline(length);
@@ -287,6 +293,13 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
 
 // ---- Completion ----
 
+[[gnu::always_inline]] inline void Session::settle(const Completion& completion) noexcept {
+    QpAccount& mine = accounts_[completion.qp.index & qps_mask_];
+    if (mine.generation == completion.qp.generation) [[likely]] {
+        --(completion.from_recv_queue() ? mine.recv_outstanding : mine.send_outstanding);
+    }
+}
+
 std::size_t Session::poll(std::span<Completion> out) noexcept {
     if (header_ == nullptr) [[unlikely]] {
         return 0;
@@ -307,13 +320,6 @@ std::size_t Session::poll(std::span<Completion> out) noexcept {
         return complete_untaken(out);
     }
     return 0;
-}
-
-void Session::settle(const Completion& completion) noexcept {
-    QpAccount& mine = accounts_[completion.qp.index & qps_mask_];
-    if (mine.generation == completion.qp.generation) [[likely]] {
-        --(completion.from_recv_queue() ? mine.recv_outstanding : mine.send_outstanding);
-    }
 }
 
 // Requests that were accepted while the runtime stopped on another thread: no worker will take them (I1).

@@ -36,6 +36,9 @@ void Worker::route(std::uint32_t n) noexcept {
         counters_.stale_completions.add();
         return;
     }
+    if (const InFlightEntry& entry = table.at(id.position); entry.kind == InFlightEntry::Kind::posted && entry.signaled) [[likely]] {
+        entry.session->completions.prefetch();
+    }
     if (id.recv) {
         complete_recv(*qp, offset, wc);
     } else {
@@ -147,8 +150,9 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
     } else {
         completion.opcode = kSendCompletions[static_cast<std::uint8_t>(entry.opcode)];
     }
-    settle(qp, entry);
+    // The application first: what follows is seen by nobody else.
     publish(*entry.session, completion);
+    settle(qp, entry);
 }
 
 [[gnu::cold]] void Worker::refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept {
