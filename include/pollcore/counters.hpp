@@ -28,8 +28,8 @@ private:
 
 /// Written by the worker's thread.
 struct alignas(kCacheLine) WorkerCounters {
-    Counter steps;
-    Counter busy_steps;          ///< steps that found something to do
+    Counter steps;               ///< looks for work
+    Counter busy_steps;          ///< of those, the ones that found something to do
     Counter sends;               ///< send-queue work requests given to the provider
     Counter send_doorbells;      ///< ibv_post_send calls
     Counter receives;            ///< receives given to the provider
@@ -45,7 +45,7 @@ struct alignas(kCacheLine) WorkerCounters {
     Counter failed_polls;        ///< CQs that were given up
     Counter broken_sessions;     ///< sessions whose rings were tampered with
     Counter commands;
-    Counter longest_step_cycles; ///< longest time between two looks at the clock: a step that did something and the few idle ones before it
+    Counter longest_step_cycles; ///< longest time between two turns: commands, and then looks for work until one found some
 };
 
 /// Written by the control thread.

@@ -27,32 +27,26 @@ void cpu_pause() noexcept {
 #endif
 }
 
-// Turns the worker until it is to stop; `idle` follows each step that found nothing to do. Reading the clock
-// costs as much as half of such a step, so only one in kIdleStepsPerLook of them is followed by a look.
-template <std::uint32_t kIdleStepsPerLook, class Idle>
-void run_worker(Worker& worker, const std::atomic<bool>& stop, Idle idle) noexcept {
-    std::uint64_t now = cycles_now();
-    std::uint32_t idle_steps = 0;
+// Turns the worker until it is to stop; `idle` follows each step that found nothing to do. The clock, the commands and
+// `stop` together cost more than a look for work, so while there is none they have their turn once in `looks`.
+template <class Idle>
+void run_worker(Worker& worker, const std::atomic<bool>& stop, std::uint32_t looks, Idle idle) noexcept {
     // Relaxed: what the worker leaves behind is read after its thread was joined.
     while (!stop.load(std::memory_order_relaxed)) {
-        if (worker.step(now) == 0) {
+        if (worker.step(cycles_now(), looks) == 0) {
             idle();
-            if (++idle_steps % kIdleStepsPerLook != 0) {
-                continue;
-            }
         }
-        now = cycles_now();
     }
 }
 
 void run_worker(Worker& worker, const std::atomic<bool>& stop, IdlePolicy policy) noexcept {
     switch (policy) {
         case IdlePolicy::spin:
-            return run_worker<16>(worker, stop, [] {});
+            return run_worker(worker, stop, 16, [] {});
         case IdlePolicy::pause:
-            return run_worker<4>(worker, stop, cpu_pause);
+            return run_worker(worker, stop, 1, cpu_pause);
         case IdlePolicy::yield:
-            return run_worker<1>(worker, stop, sched_yield);  // which may take as long as others like
+            return run_worker(worker, stop, 1, sched_yield);  // which may take as long as others like
     }
 }
 

@@ -29,7 +29,7 @@ Worker::Worker(const WorkerOptions& options)
     answers_ = RingProducer<Answer>(answer_memory_.data(), kAnswerSlots);
 }
 
-std::uint32_t Worker::step(std::uint64_t now) noexcept {
+std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     if (now != now_) {
         if (step_ != 0) [[likely]] {
             counters_.longest_step_cycles.raise_to(now - now_);
@@ -40,18 +40,21 @@ std::uint32_t Worker::step(std::uint64_t now) noexcept {
     if (commands_.ready() || !retiring_.empty() || !closing_.empty() || search_.command != 0) [[unlikely]] {
         work += run_commands();
     }
-    work += take_submissions();
-    work += take_completions();
+    std::uint32_t looked = 0;
+    do {
+        work += take_submissions();
+        work += take_completions();
+    } while (++looked < looks && work == 0);
     ++step_;
-    counters_.steps.add();
+    counters_.steps.add(looked);
     if (work != 0) {
         counters_.busy_steps.add();
     }
     return work;
 }
 
-// What a step that finds nothing does is all in the next two functions: how soon a request is seen depends on how
-// short such a step is.
+// What a look that finds nothing does is all in the next two functions: how soon a request is seen depends on how
+// short such a look is.
 
 [[gnu::always_inline]] inline std::uint32_t Worker::take_submissions() noexcept {
     std::uint32_t work = 0;

@@ -141,8 +141,9 @@ public:
     Worker(const Worker&) = delete;
     Worker& operator=(const Worker&) = delete;
 
-    /// One turn. `now` is in cycles of the clock that deadlines are in. Returns how much was done.
-    std::uint32_t step(std::uint64_t now) noexcept;
+    /// One turn: commands, then submissions and completions, the latter two up to `looks` times until there are some.
+    /// `now` is in cycles of the clock that deadlines are in. Returns how much was done.
+    std::uint32_t step(std::uint64_t now, std::uint32_t looks = 1) noexcept;
 
     [[nodiscard]] const WorkerCounters& counters() const noexcept { return counters_; }
     [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
