@@ -135,7 +135,11 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
         Transition init = to_init(device.device->port(), access_flags(options.remote_access));
         modify_here(qp, init.attr, init.mask, QpState::init);
     } catch (...) {
-        destroy_qp_here(qp);
+        try {
+            destroy_qp_here(qp);
+        } catch (const std::exception& error) {
+            log_error("after a failure: {}", error.what());  // that failure is what the caller is told
+        }
         throw;
     }
     return handle;
