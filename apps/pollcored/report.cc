@@ -18,6 +18,15 @@ std::string_view idle_text(IdlePolicy idle) noexcept {
     return "unknown";
 }
 
+std::string_view poll_text(PollVerbs poll) noexcept {
+    switch (poll) {
+        case PollVerbs::automatic: return "auto";
+        case PollVerbs::extended: return "extended";
+        case PollVerbs::plain: return "plain";
+    }
+    return "unknown";
+}
+
 std::string count(std::size_t n, std::string_view noun) {
     return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
 }
@@ -27,16 +36,16 @@ std::string count(std::size_t n, std::string_view noun) {
 void log_runtime(const Runtime& runtime, const std::string& service_cpus) {
     const RuntimeReport report = runtime.report();
     for (const DeviceReport& device : report.devices) {
-        log_info("device {}: {}; up to {} inline bytes, {} work requests per queue, {} CQ entries, {} SGEs",
+        log_info("device {}: {}; up to {} inline bytes, {} work requests per queue, {} CQ entries, {} SGEs; {}",
                  device.name, device.description, device.inline_max, device.qp_depth_max, device.cqes_max,
-                 device.sges_max);
+                 device.sges_max, device.extended_cqs ? "extended CQs" : "plain CQs only");
     }
     log_info("memory: {}", report.memory);
     log_info("EAL: {}", report.eal);
     const std::vector<WorkerConfig>& workers = runtime.config().workers;
     for (std::size_t i = 0; i < workers.size(); ++i) {
-        log_info("worker {}: core {}, idle {}, thread {}", workers[i].name, workers[i].core,
-                 idle_text(workers[i].idle), runtime.worker_thread_id(i));
+        log_info("worker {}: core {}, idle {}, poll {}, thread {}", workers[i].name, workers[i].core,
+                 idle_text(workers[i].idle), poll_text(workers[i].poll), runtime.worker_thread_id(i));
     }
     log_info("services and control: CPUs {}", service_cpus);
 }

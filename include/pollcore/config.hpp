@@ -35,6 +35,13 @@ enum class IdlePolicy {
     yield,  ///< gives the core away; for cores that are shared
 };
 
+/// By which verbs a worker polls its CQs.
+enum class PollVerbs {
+    automatic,  ///< "auto": extended where the device has it, else plain
+    extended,   ///< ibv_start_poll and its kin, on which a provider can do without its lock
+    plain,      ///< ibv_poll_cq
+};
+
 struct WorkerConfig {
     std::string name;
     std::uint32_t core = 0;          ///< CPU number; an lcore of this number is the worker's own
@@ -43,6 +50,7 @@ struct WorkerConfig {
     std::uint32_t complete_burst = kBurstDefault;  ///< completions taken from one CQ in one step
     std::uint32_t qp_burst = kBurstDefault;        ///< work requests posted to one QP in one step
     std::uint32_t cq_depth = 4096;                 ///< entries of a CQ that the worker opens; a power of two
+    PollVerbs poll = PollVerbs::automatic;         ///< chosen for each CQ when it is opened
 
     bool operator==(const WorkerConfig&) const = default;
 };

@@ -134,6 +134,7 @@ struct DeviceReport {
     std::uint32_t qp_depth_max = 0;
     std::uint32_t cqes_max = 0;
     std::uint32_t sges_max = 0;
+    bool extended_cqs = false;  ///< its CQs can be polled by ibv_start_poll
 };
 struct RuntimeReport {
     std::vector<DeviceReport> devices;

@@ -43,6 +43,8 @@ inline constexpr Choice<DeviceConfig::Kind> kDeviceKinds[] = {{"soft", DeviceCon
                                                               {"verbs", DeviceConfig::Kind::verbs}};
 inline constexpr Choice<IdlePolicy> kIdlePolicies[] = {
     {"spin", IdlePolicy::spin}, {"pause", IdlePolicy::pause}, {"yield", IdlePolicy::yield}};
+inline constexpr Choice<PollVerbs> kPollVerbs[] = {
+    {"auto", PollVerbs::automatic}, {"extended", PollVerbs::extended}, {"plain", PollVerbs::plain}};
 inline constexpr Choice<MemoryConfig::Hugepages> kHugepages[] = {
     {"require", MemoryConfig::Hugepages::require},
     {"prefer", MemoryConfig::Hugepages::prefer},
@@ -98,6 +100,7 @@ void each_field(const WorkerConfig&, const Cpus& cpus, Visit&& visit) {
     visit(optional("complete_burst"), &WorkerConfig::complete_burst, kBurst);
     visit(optional("qp_burst"), &WorkerConfig::qp_burst, kBurst);
     visit(optional("cq_depth"), &WorkerConfig::cq_depth, CountRule{kCqDepthMin, kCqDepthMax, true});
+    visit(optional("poll"), &WorkerConfig::poll, ChoiceRule<PollVerbs>{kPollVerbs});
 }
 
 template <class Visit>

@@ -163,10 +163,15 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     auto slot = std::make_unique<CqSlot>();
     slot->device = device.index;
     slot->capacity = worker.config.cq_depth;
+    const DeviceLimits& limits = device.device->limits();
+    const bool by_extended = worker.config.poll != PollVerbs::plain && limits.extended_cqs;
     slot->cq = UniqueCq(device.device->create_cq({.cqe = worker.config.cq_depth,
-                                                  .domain = device.domains.at(worker_index(worker)).get()}),
+                                                  .domain = device.domains.at(worker_index(worker)).get(),
+                                                  .extended = by_extended}),
                         {device.device.get()});
     slot->worker_cq.cq = slot->cq.get();
+    slot->worker_cq.extended = by_extended ? extended(slot->cq.get()) : nullptr;
+    slot->worker_cq.next_poll = limits.next_poll;
     slot->worker_cq.depth = static_cast<std::uint32_t>(slot->cq->cqe);
     const auto empty = std::find(worker.cqs.begin(), worker.cqs.end(), nullptr);
     const auto index = static_cast<std::uint32_t>(empty - worker.cqs.begin());

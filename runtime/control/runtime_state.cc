@@ -125,10 +125,18 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
                               .inline_max = limits.inline_max,
                               .qp_depth_max = limits.qp_depth_max,
                               .cqes_max = limits.cqes_max,
-                              .sges_max = limits.sges_max});
+                              .sges_max = limits.sges_max,
+                              .extended_cqs = limits.extended_cqs});
 }
 
 void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t index) {
+    for (const auto& device : devices_) {
+        if (worker_config.poll == PollVerbs::extended && !device->device->limits().extended_cqs) {
+            throw Error(EOPNOTSUPP, fmt::format("worker \"{}\" has poll = \"extended\", and {} has no extended completion "
+                                                "queues; \"auto\" uses them where there are any",
+                                                worker_config.name, device->device->describe()));
+        }
+    }
     auto slot = std::make_unique<WorkerSlot>();
     slot->config = worker_config;
     slot->worker = std::make_unique<Worker>(WorkerOptions{.submit_burst = worker_config.submit_burst,

@@ -1,6 +1,6 @@
 // The cold side of an RDMA device, real or software.
 //
-// The data path never comes here: it calls ibv_post_send, ibv_post_recv and ibv_poll_cq on the genuine
+// The data path never comes here: it calls ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_start_poll on the genuine
 // objects that this class makes, whatever the device behind them.
 //
 // Thread safety: all calls are made by one control thread at a time. They may block (H17).
@@ -39,7 +39,16 @@ struct DeviceLimits {
     std::uint32_t comp_vectors = 1;
     bool atomics = false;
     bool thread_domains = false;  ///< objects of a ThreadDomain do without the provider's locks
+    bool extended_cqs = false;    ///< CQs can be polled by ibv_start_poll and its kin
+    /// ibv_next_poll keeps its word when the CQ has run empty. Where it does not, each completion is taken between a
+    /// start and an end of its own.
+    bool next_poll = true;
 };
+
+/// What create_cq made with CqOptions::extended.
+[[nodiscard]] inline ibv_cq_ex* extended(ibv_cq* cq) noexcept {
+    return reinterpret_cast<ibv_cq_ex*>(cq);  // ibv_cq_ex_to_cq(3) back; verbs promise that they begin alike
+}
 
 /// One entry of a port's GID table.
 struct GidEntry {
@@ -62,6 +71,9 @@ struct CqOptions {
     ibv_comp_channel* channel = nullptr;
     std::uint32_t comp_vector = 0;
     void* cq_context = nullptr;
+    /// To be polled by ibv_start_poll: the CQ is an ibv_cq_ex, whose immediates and standard fields can be read. With
+    /// a domain it is single-threaded where the device has that. EOPNOTSUPP where DeviceLimits::extended_cqs is false.
+    bool extended = false;
 };
 
 struct QpOptions {

@@ -1,4 +1,5 @@
 // The loop body of a worker.
+#include "worker/extended_poll.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore {
@@ -93,7 +94,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 
 [[gnu::always_inline]] inline std::uint32_t Worker::poll(WorkerCq& cq) noexcept {
     const auto burst = static_cast<int>(options_.complete_burst);
-    const int n = ibv_poll_cq(cq.cq, burst, wcs_.data());
+    const int n = cq.extended == nullptr ? ibv_poll_cq(cq.cq, burst, wcs_.data()) : poll_extended(cq, burst, wcs_.data());
     if (n < burst) {
         ++cq.emptied;
     }

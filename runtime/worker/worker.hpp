@@ -69,9 +69,12 @@ struct alignas(kCacheLine) WorkerSession {
 
 struct alignas(kCacheLine) WorkerCq {
     ibv_cq* cq = nullptr;
+    ibv_cq_ex* extended = nullptr;  ///< the same, where it is polled by ibv_start_poll; else by ibv_poll_cq
+    bool next_poll = true;          ///< DeviceLimits::next_poll
     std::uint32_t index = 0;
     std::uint32_t parked = 0;   ///< nesting
     bool failed = false;
+    int broken = 0;             ///< an extended poll failed with this error, which is dealt with once its batch was
     std::uint32_t depth = 0;    ///< entries it can hold
     std::uint64_t emptied = 0;  ///< how often a poll came back with less than it could take
     std::uint64_t taken = 0;    ///< entries polled so far

@@ -3,6 +3,7 @@
 // The device comes from the environment, so that the same binary runs on each:
 //   POLLCORE_TEST_DEVICE=soft            the software device (default)
 //   POLLCORE_TEST_DEVICE=verbs:rxe0      a verbs device; POLLCORE_TEST_ADDRESS is an address of its port
+//   POLLCORE_TEST_POLL=plain             CQs are polled by ibv_poll_cq; extended (default): by ibv_start_poll
 // Where a device's answer differs from the specification's, Deviation names it; tests/conformance/README.md
 // has the table.
 #pragma once
@@ -29,6 +30,7 @@ struct TestDevice {
     bool verbs = false;
     std::string verbs_name;
     std::string address;  // verbs: of the device's port
+    PollVerbs poll = PollVerbs::extended;
 
     static const TestDevice& get() {
         static const TestDevice device = [] {
@@ -48,6 +50,13 @@ struct TestDevice {
                 ADD_FAILURE() << "POLLCORE_TEST_DEVICE=" << text;
                 std::exit(2);
             }
+            const char* poll = std::getenv("POLLCORE_TEST_POLL");
+            const std::string way = poll != nullptr ? poll : "extended";
+            if (way != "extended" && way != "plain") {
+                ADD_FAILURE() << "POLLCORE_TEST_POLL=" << way;
+                std::exit(2);
+            }
+            d.poll = way == "plain" ? PollVerbs::plain : PollVerbs::extended;
             return d;
         }();
         return device;
@@ -83,6 +92,7 @@ inline Config test_config(std::uint32_t workers = 1) {
         worker.core = worker_core() - i;
         worker.idle = IdlePolicy::yield;  // the machine may have fewer cores than threads
         worker.cq_depth = 1024;
+        worker.poll = TestDevice::get().poll;
         config.workers.push_back(worker);
     }
     config.qps_max = 256;

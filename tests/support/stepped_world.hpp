@@ -26,6 +26,7 @@ public:
         WorkerOptions worker;
         std::uint32_t submission_slots = 64;
         std::uint32_t completion_slots = 64;
+        bool extended_cqs = false;  ///< polled by ibv_start_poll
         SoftDeviceOptions device;
     };
 
@@ -97,12 +98,15 @@ public:
         return index;
     }
     Session& session(std::uint32_t index = 0) { return ends[index]->session; }
+    WorkerCq& cq(std::uint32_t index) { return *cqs_[index]; }
 
     std::uint32_t add_cq(std::uint32_t cqe = 1024) {
         auto cq = std::make_unique<WorkerCq>();
-        verbs_cqs_.emplace_back(device->create_cq({.cqe = cqe, .domain = domain_.get()}),
-                                DeviceDeleter<ibv_cq>{device.get()});
+        verbs_cqs_.emplace_back(
+            device->create_cq({.cqe = cqe, .domain = domain_.get(), .extended = options_.extended_cqs}),
+            DeviceDeleter<ibv_cq>{device.get()});
         cq->cq = verbs_cqs_.back().get();
+        cq->extended = options_.extended_cqs ? extended(cq->cq) : nullptr;
         cq->depth = cqe;
         const auto index = static_cast<std::uint32_t>(cqs_.size());
         proxy.add_cq(index, *cq);

@@ -166,7 +166,7 @@ TEST_F(PollcoredTest, TheLogTellsWhatWasFoundAndDecided) {
     ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
     const std::string log = daemon.err();
     for (const char* text :
-         {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield",
+         {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield", "poll auto", "extended CQs",
           "service echo0: listens on echo0; messages of up to 4096 bytes", "ready: 1 service"}) {
         EXPECT_NE(log.find(text), std::string::npos) << "no \"" << text << "\" in\n" << log;
     }

@@ -102,7 +102,7 @@ inline std::vector<BadFile> all() {
          "[[device]] for each device"},
         {"a_worker_that_is_no_table", join({"worker = [3]\n", kDevice}),
          "f.toml:1: worker[0] = 3: it is an integer where a table belongs; accepted: a table with the keys "
-         "name, core, idle, submit_burst, complete_burst, qp_burst, cq_depth"},
+         "name, core, idle, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
         {"a_runtime_that_is_a_list", join({kDevice, kWorker, "[[runtime]]\nqps_max = 16\n"}),
          "f.toml:7: runtime = [...]: it is a list where a table belongs; accepted: a table with the keys "
          "qps_max, lock_directory, drain_timeout, log_level"},
@@ -110,10 +110,10 @@ inline std::vector<BadFile> all() {
          "f.toml:52: device[16]: there are 17; accepted: 1 to 16 tables [[device]]"},
         {"an_unknown_key_near_to_one", worker_with("submit_brust = 8"),
          "f.toml:7: worker[0].submit_brust = 8: there is no such key, did you mean \"submit_burst\"?; "
-         "accepted: name, core, idle, submit_burst, complete_burst, qp_burst, cq_depth"},
+         "accepted: name, core, idle, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
         {"an_unknown_key_near_to_nothing", worker_with("priority = 99"),
          "f.toml:7: worker[0].priority = 99: there is no such key; accepted: name, core, idle, submit_burst, "
-         "complete_burst, qp_burst, cq_depth"},
+         "complete_burst, qp_burst, cq_depth, poll"},
         {"an_unknown_key_in_quotes", memory_with("\"huge pages\" = \"never\""),
          "f.toml:8: memory.\"huge pages\" = \"never\": there is no such key, did you mean \"hugepages\"?; "
          "accepted: hugepages, size"},
@@ -297,6 +297,9 @@ inline std::vector<BadFile> all() {
         {"an_unknown_choice", worker_with("idle = \"sleep\""),
          "f.toml:7: worker[0].idle = \"sleep\": there is no such choice; accepted: \"spin\", \"pause\", "
          "\"yield\""},
+        {"an_unknown_way_to_poll", worker_with("poll = \"ex\""),
+         "f.toml:7: worker[0].poll = \"ex\": there is no such choice; accepted: \"auto\", \"extended\", "
+         "\"plain\""},
         {"an_unknown_log_level", runtime_with("log_level = \"Info\""),
          "f.toml:8: runtime.log_level = \"Info\": there is no such choice; accepted: \"error\", \"warning\", "
          "\"info\", \"debug\""},

@@ -170,6 +170,7 @@ submit_burst = 32  # default
 complete_burst = 32  # default
 qp_burst = 32  # default
 cq_depth = 4096  # default
+poll = "auto"  # default
 
 [[service]]
 name = "s"
@@ -270,6 +271,7 @@ private:
         made.complete_burst = number32(1, kBurstMax);
         made.qp_burst = number32(1, kBurstMax);
         made.cq_depth = 1u << number(4, 22);
+        made.poll = static_cast<PollVerbs>(number(0, 2));
         return made;
     }
     // So small that all of them fit together.

@@ -129,10 +129,10 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     while (!overrun_cqs_.empty()) {
         SoftCq* cq = overrun_cqs_.back();
         overrun_cqs_.pop_back();
-        core_.events.raise(IBV_EVENT_CQ_ERR, cq);
+        core_.events.raise(IBV_EVENT_CQ_ERR, cq->plain());
         for (std::uint32_t index = 0; index < kQpsPerEngineMax; ++index) {
             SoftQp* qp = qps_[index];
-            if (qp == nullptr || (qp->send_cq != cq && qp->recv_cq != cq))
+            if (qp == nullptr || (&qp->send_queue_cq() != cq && &qp->recv_queue_cq() != cq))
                 continue;
             if (qp->current == IBV_QPS_RESET || qp->current == IBV_QPS_ERR)
                 continue;

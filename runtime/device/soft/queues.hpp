@@ -1,4 +1,4 @@
-// The software device's objects: genuine ibv_pd, ibv_mr, ibv_cq and ibv_qp with the device's own part behind.
+// The software device's objects: genuine ibv_pd, ibv_mr, ibv_cq_ex and ibv_qp with the device's own part behind.
 //
 // Thread safety: an object is touched under the lock of its engine only; what is constant after creation is
 // said so. Use counts of PDs belong to the device's control mutex.
@@ -39,18 +39,30 @@ struct Cqe {
 };
 static_assert(sizeof(Cqe) == 64);
 
-struct alignas(kCacheLine) SoftCq : ibv_cq {
+/// An extended CQ, which is an ordinary one too: verbs let both ways of polling have it.
+struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
+    [[nodiscard]] static SoftCq& of(ibv_cq& cq) noexcept {
+        return static_cast<SoftCq&>(reinterpret_cast<ibv_cq_ex&>(cq));  // as ibv_cq_ex_to_cq() back
+    }
+    [[nodiscard]] ibv_cq* plain() noexcept { return ibv_cq_ex_to_cq(this); }
+
     // hot
-    OwnLines<Cqe> entries;
+    alignas(kCacheLine) OwnLines<Cqe> entries;
     std::uint32_t mask = 0;
     std::uint32_t capacity = 0;  ///< constant, as asked
     std::uint32_t head = 0;      ///< next to be polled
     std::uint32_t tail = 0;
     bool dead = false;         ///< overrun
+    bool shown = false;        ///< between ibv_start_poll and ibv_end_poll: the entry at head is the current one
     Engine* engine = nullptr;  ///< constant
     // cold
     std::shared_ptr<Engine> engine_owner;
     std::uint32_t users = 0;  ///< queues of QPs; under the device's control mutex
+
+    [[nodiscard]] bool empty() const noexcept { return head == tail; }
+    [[nodiscard]] Cqe& front() noexcept { return entries[head & mask]; }
+    /// Takes the front out and gives back the slots of its QP that it stands for.
+    void pop() noexcept;
 };
 
 // ---- queue pair ----
@@ -203,12 +215,19 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     ibv_qp_attr attr{};  ///< as modified so far
     ibv_qp_cap cap{};
 
-    [[nodiscard]] SoftCq& send_queue_cq() noexcept { return static_cast<SoftCq&>(*send_cq); }
-    [[nodiscard]] SoftCq& recv_queue_cq() noexcept { return static_cast<SoftCq&>(*recv_cq); }
+    [[nodiscard]] SoftCq& send_queue_cq() noexcept { return SoftCq::of(*send_cq); }
+    [[nodiscard]] SoftCq& recv_queue_cq() noexcept { return SoftCq::of(*recv_cq); }
     [[nodiscard]] std::byte* inline_data(std::uint32_t count) noexcept {
         return inline_memory.data() + std::size_t{count & sq.mask} * inline_max;
     }
 };
+
+inline void SoftCq::pop() noexcept {
+    const Cqe& entry = front();
+    if (entry.qp != nullptr)
+        (entry.receive ? entry.qp->rq.freed : entry.qp->sq.freed) = entry.freed;
+    ++head;
+}
 
 /// A list of QPs threaded through one of their hooks; no memory of its own.
 template <ListHook SoftQp::*Hook>

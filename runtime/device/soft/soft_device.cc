@@ -64,6 +64,7 @@ DeviceLimits default_soft_limits() noexcept {
     limits.comp_vectors = 1;
     limits.atomics = true;
     limits.thread_domains = true;
+    limits.extended_cqs = true;
     return limits;
 }
 
@@ -321,8 +322,13 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
                     fmt::format("cannot make a CQ on completion vector {} of {}: it has {}, counted from 0",
                                 options.comp_vector, describe(), options_.limits.comp_vectors));
     }
+    if (options.extended && !options_.limits.extended_cqs) {
+        throw Error(std::errc::operation_not_supported,
+                    fmt::format("cannot make an extended CQ on {}: it has none; poll by ibv_poll_cq", describe()));
+    }
     const std::lock_guard guard(control_mutex_);
     auto cq = std::make_unique<SoftCq>();
+    soft::set_extended_ops(*cq);
     cq->engine_owner = engine_of(options.domain);
     cq->engine = cq->engine_owner.get();
     cq->capacity = options.cqe;
@@ -334,12 +340,12 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
     cq->cqe = static_cast<int>(options.cqe);
     pthread_mutex_init(&cq->mutex, nullptr);
     pthread_cond_init(&cq->cond, nullptr);
-    return cq.release();
+    return cq.release()->plain();
 }
 
 int SoftDevice::destroy(ibv_cq* cq) noexcept {
     const std::lock_guard guard(control_mutex_);
-    auto* own = static_cast<SoftCq*>(cq);
+    auto* own = &SoftCq::of(*cq);
     if (own->users != 0 || core_->events.unacknowledged(cq) != 0)
         return EBUSY;
     {
@@ -372,8 +378,8 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     const std::lock_guard guard(control_mutex_);
     require_within(describe(), "QPs", qps_ + 1, limits.qps_max);
     auto engine = engine_of(options.domain);
-    auto* send_cq = static_cast<SoftCq*>(options.send_cq);
-    auto* recv_cq = static_cast<SoftCq*>(options.recv_cq);
+    auto* send_cq = options.send_cq == nullptr ? nullptr : &SoftCq::of(*options.send_cq);
+    auto* recv_cq = options.recv_cq == nullptr ? nullptr : &SoftCq::of(*options.recv_cq);
     if (options.pd == nullptr || send_cq == nullptr || recv_cq == nullptr ||
         send_cq->engine != engine.get() || recv_cq->engine != engine.get()) {
         throw Error(
@@ -400,8 +406,8 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     qp->context = &context_;
     qp->qp_context = options.qp_context;
     qp->pd = options.pd;
-    qp->send_cq = send_cq;
-    qp->recv_cq = recv_cq;
+    qp->send_cq = options.send_cq;
+    qp->recv_cq = options.recv_cq;
     qp->state = IBV_QPS_RESET;
     qp->qp_type = options.type;
     {

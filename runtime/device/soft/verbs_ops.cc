@@ -136,18 +136,15 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
 }
 
 int poll_cq(ibv_cq* base, int num_entries, ibv_wc* wc) noexcept {
-    auto& cq = static_cast<SoftCq&>(*base);
+    SoftCq& cq = SoftCq::of(*base);
     const std::lock_guard guard(cq.engine->lock());
     (void)cq.engine->move();
     if (cq.dead) [[unlikely]]
         return -1;
     int taken = 0;
-    for (; taken < num_entries && cq.head != cq.tail; ++taken) {
-        const Cqe& entry = cq.entries[cq.head & cq.mask];
-        wc[taken] = entry.wc;
-        if (entry.qp != nullptr)
-            (entry.receive ? entry.qp->rq.freed : entry.qp->sq.freed) = entry.freed;
-        ++cq.head;
+    for (; taken < num_entries && !cq.empty(); ++taken) {
+        wc[taken] = cq.front().wc;
+        cq.pop();
     }
     return taken;
 }

@@ -10,4 +10,7 @@ namespace pollcore::soft {
 /// All entries that the inline verbs reach; what the device does not have answers EOPNOTSUPP.
 [[nodiscard]] ibv_context_ops verbs_ops() noexcept;
 
+/// Fills in what ibv_start_poll and its kin reach through the CQ itself.
+void set_extended_ops(ibv_cq_ex& cq) noexcept;
+
 }  // namespace pollcore::soft

@@ -109,6 +109,10 @@ int read_numa_node(const ibv_device& device) {
     return file >> node ? node : -1;
 }
 
+// What Soft-RoCE says for a vendor. Its ibv_next_poll, in rdma-core 44 at least, moves on and gives the lock back when it
+// finds nothing, and the ibv_end_poll that must follow does both again: the CQ then shows old entries as new ones.
+constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
+
 std::uint32_t at_least_zero(int value) {
     return static_cast<std::uint32_t>(std::max(value, 0));
 }
@@ -176,6 +180,7 @@ void VerbsDevice::query_limits() {
     limits_.memory_region_max = attr.max_mr_size;
     limits_.comp_vectors = at_least_zero(context_->num_comp_vectors);
     limits_.atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
+    limits_.next_poll = attr.vendor_id != kSoftRoceVendor;
 }
 
 void VerbsDevice::check_port() {
@@ -226,6 +231,15 @@ void VerbsDevice::probe() {
     const UniqueCq cq(create_cq({.cqe = 1}), {this});
     limits_.inline_max = probe_inline_max(pd.get(), cq.get());
     limits_.thread_domains = probe_thread_domains(pd.get());
+    limits_.extended_cqs = probe_extended_cqs();
+}
+
+bool VerbsDevice::probe_extended_cqs() {
+    ibv_cq* cq = create_extended_cq({.cqe = 1});
+    if (cq != nullptr) {
+        (void)ibv_destroy_cq(cq);
+    }
+    return cq != nullptr;  // else CQs are polled by ibv_poll_cq, whatever the cause
 }
 
 std::uint32_t VerbsDevice::probe_inline_max(ibv_pd* pd, ibv_cq* cq) {

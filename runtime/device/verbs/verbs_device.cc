@@ -66,36 +66,46 @@ VerbsThreadDomain& VerbsDevice::own(ThreadDomain& domain) const {
     return *verbs_domain;
 }
 
-ibv_cq* VerbsDevice::create_single_threaded_cq(const CqOptions& options) {
-    VerbsThreadDomain& domain = own(*options.domain);
+ibv_cq* VerbsDevice::create_extended_cq(const CqOptions& options) {
     ibv_cq_init_attr_ex attr{};
     attr.cqe = options.cqe;
     attr.cq_context = options.cq_context;
     attr.channel = options.channel;
     attr.comp_vector = options.comp_vector;
     attr.wc_flags = IBV_WC_STANDARD_FLAGS;
-    attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
-    attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
-    if (limits_.thread_domains) {
-        if (cq_pd_ == nullptr) {
-            cq_pd_ = create_pd();
-        }
-        attr.comp_mask |= IBV_CQ_INIT_ATTR_MASK_PD;
-        attr.parent_domain = domain.within(cq_pd_);
+    const auto make = [&] {
         ibv_cq_ex* cq = ibv_create_cq_ex(context_.get(), &attr);
-        // A provider may have parent domains and not take them for CQs; it says so by one of these.
-        if (cq != nullptr || (errno != EOPNOTSUPP && errno != EINVAL)) {
-            return cq == nullptr ? nullptr : ibv_cq_ex_to_cq(cq);
+        return cq == nullptr ? nullptr : ibv_cq_ex_to_cq(cq);
+    };
+    // A provider may have extended CQs but none of the flags, or parent domains and not take them for CQs; it says so
+    // by one of these.
+    const auto not_offered = [] { return errno == EOPNOTSUPP || errno == EINVAL; };
+    if (options.domain != nullptr) {
+        VerbsThreadDomain& domain = own(*options.domain);
+        attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+        attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+        if (limits_.thread_domains) {
+            if (cq_pd_ == nullptr) {
+                cq_pd_ = create_pd();
+            }
+            attr.comp_mask |= IBV_CQ_INIT_ATTR_MASK_PD;
+            attr.parent_domain = domain.within(cq_pd_);
+            if (ibv_cq* cq = make(); cq != nullptr || !not_offered()) {
+                return cq;
+            }
+            attr.comp_mask &= ~static_cast<std::uint32_t>(IBV_CQ_INIT_ATTR_MASK_PD);
+            attr.parent_domain = nullptr;
         }
-        attr.comp_mask &= ~static_cast<std::uint32_t>(IBV_CQ_INIT_ATTR_MASK_PD);
-        attr.parent_domain = nullptr;
+        if (ibv_cq* cq = make(); cq != nullptr || !not_offered()) {
+            return cq;
+        }
+        attr.comp_mask = 0;
+        attr.flags = 0;
     }
-    ibv_cq_ex* cq = ibv_create_cq_ex(context_.get(), &attr);
-    return cq == nullptr ? nullptr : ibv_cq_ex_to_cq(cq);
+    return make();
 }
 
-// A single-threaded CQ spares the provider's lock only where it is polled by ibv_start_poll; ibv_poll_cq,
-// which works on it all the same, may go on taking one (H6).
+// ibv_poll_cq takes the provider's lock whatever the CQ was made with (H6), so only an extended one gains by a domain.
 ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
     if (options.cqe < 1) {
         throw Error(EINVAL,
@@ -108,19 +118,22 @@ ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
         throw Error(EINVAL, fmt::format("RDMA device {} has no completion vector {}: its vectors are 0 to {}",
                                         name(), options.comp_vector, limits_.comp_vectors - 1));
     }
-    ibv_cq* cq = nullptr;
     if (options.domain != nullptr) {
-        cq = create_single_threaded_cq(options);
+        (void)own(*options.domain);
     }
-    if (cq == nullptr && (options.domain == nullptr || errno == EOPNOTSUPP || errno == ENOSYS)) {
-        cq = ibv_create_cq(context_.get(), static_cast<int>(options.cqe), options.cq_context, options.channel,
-                           static_cast<int>(options.comp_vector));
+    if (options.extended && !limits_.extended_cqs) {
+        throw Error(EOPNOTSUPP, fmt::format("RDMA device {} has no extended completion queues", name()));
     }
+    ibv_cq* cq = options.extended
+                     ? create_extended_cq(options)
+                     : ibv_create_cq(context_.get(), static_cast<int>(options.cqe), options.cq_context,
+                                     options.channel, static_cast<int>(options.comp_vector));
     if (cq == nullptr) {
         throw verbs_error(errno,
-                          fmt::format("cannot make a completion queue of {} entries on RDMA device {} (which "
+                          fmt::format("cannot make {} completion queue of {} entries on RDMA device {} (which "
                                       "allows {})",
-                                      options.cqe, name(), limits_.cqes_max));
+                                      options.extended ? "an extended" : "a", options.cqe, name(),
+                                      limits_.cqes_max));
     }
     return cq;
 }

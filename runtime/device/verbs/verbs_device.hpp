@@ -64,16 +64,17 @@ private:
 
     void query_limits();
     void check_port();
-    /// Finds limits_.inline_max and limits_.thread_domains by making objects, since verbs have no query for
+    /// Finds limits_.inline_max, thread_domains and extended_cqs by making objects, since verbs have no query for
     /// them.
     void probe();
     [[nodiscard]] std::uint32_t probe_inline_max(ibv_pd* pd, ibv_cq* cq);
     [[nodiscard]] bool probe_thread_domains(ibv_pd* pd);
+    [[nodiscard]] bool probe_extended_cqs();
 
     void check_cap(const ibv_qp_cap& cap) const;
     [[nodiscard]] VerbsThreadDomain& own(ThreadDomain& domain) const;
-    /// Null, with errno, when the device has no such CQs.
-    [[nodiscard]] ibv_cq* create_single_threaded_cq(const CqOptions& options);
+    /// Null, with errno, when the device made none.
+    [[nodiscard]] ibv_cq* create_extended_cq(const CqOptions& options);
 
     UniqueContext context_;
     DeviceLimits limits_;

@@ -1,0 +1,61 @@
+// Polling by ibv_start_poll, ibv_next_poll and ibv_end_poll, into what ibv_poll_cq would have filled.
+//
+// Only here can a provider leave out its lock (H6). Each field that is read is a call through a pointer, so only what
+// is valid and of use is read (I6), and the rest of the ibv_wc is left as it was.
+//
+// Thread safety: the worker's.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+
+#include "worker/in_flight.hpp"
+#include "worker/worker.hpp"
+
+namespace pollcore {
+
+[[gnu::always_inline]] inline void read_current(ibv_cq_ex& cq, ibv_wc& wc) noexcept {
+    wc.wr_id = cq.wr_id;
+    wc.status = cq.status;
+    if (cq.status != IBV_WC_SUCCESS) [[unlikely]] {
+        wc.vendor_err = ibv_wc_read_vendor_err(&cq);
+        return;
+    }
+    wc.byte_len = ibv_wc_read_byte_len(&cq);
+    if (!WrId::unpack(cq.wr_id).recv) {
+        return;  // the in-flight table knows the rest
+    }
+    wc.opcode = ibv_wc_read_opcode(&cq);
+    wc.wc_flags = ibv_wc_read_wc_flags(&cq);
+    if ((wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0) {
+        wc.imm_data = ibv_wc_read_imm_data(&cq);
+    }
+}
+
+/// As ibv_poll_cq: takes up to `most` completions, `most` being at least 1, and returns how many there were, or -1 when
+/// there are none and never will be. A CQ that fails after some were taken says so at the next call.
+[[nodiscard]] inline int poll_extended(WorkerCq& cq, int most, ibv_wc* wcs) noexcept {
+    ibv_cq_ex& from = *cq.extended;
+    int taken = 0;
+    int result = cq.broken;
+    while (result == 0 && taken < most) {
+        ibv_poll_cq_attr attr{};
+        result = ibv_start_poll(&from, &attr);
+        if (result != 0) {
+            break;
+        }
+        read_current(from, wcs[taken++]);
+        while (cq.next_poll && taken < most && (result = ibv_next_poll(&from)) == 0) {
+            read_current(from, wcs[taken++]);
+        }
+        ibv_end_poll(&from);
+    }
+    if (result != 0 && result != ENOENT) [[unlikely]] {
+        cq.broken = result;
+        return taken > 0 ? taken : -1;
+    }
+    return taken;
+}
+
+}  // namespace pollcore

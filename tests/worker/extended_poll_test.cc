@@ -1,0 +1,235 @@
+// The worker on CQs that it polls by ibv_start_poll, and providers whose extended polling goes wrong.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+// What the scripted functions do, in the place of the CQ's own. One test at a time runs in one thread.
+struct Script {
+    decltype(ibv_cq_ex::start_poll) start = nullptr;
+    decltype(ibv_cq_ex::next_poll) next = nullptr;
+    decltype(ibv_cq_ex::end_poll) end = nullptr;
+    int start_fails_with = 0;
+    int next_fails_with = 0;  // once `next_allowed` have found something
+    int next_allowed = 0;
+    int started = 0;
+    int ended = 0;
+};
+Script script;
+
+int scripted_start(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
+    if (script.start_fails_with != 0) {
+        return script.start_fails_with;
+    }
+    const int result = script.start(cq, attr);
+    script.started += result == 0;
+    return result;
+}
+int scripted_next(ibv_cq_ex* cq) {
+    if (script.next_fails_with != 0 && script.next_allowed == 0) {
+        return script.next_fails_with;
+    }
+    const int result = script.next(cq);
+    script.next_allowed -= result == 0;
+    return result;
+}
+void scripted_end(ibv_cq_ex* cq) {
+    ++script.ended;
+    script.end(cq);
+}
+
+// Soft-RoCE's, in rdma-core 44, leaves a CQ that nobody can use when it finds nothing.
+int unusable_next(ibv_cq_ex* cq) {
+    ADD_FAILURE() << "ibv_next_poll was called on a provider where it cannot be";
+    return script.next(cq);
+}
+
+[[noreturn]] void must_not_be_read() {
+    ADD_FAILURE() << "a field was read that is not valid";
+    std::abort();
+}
+
+class ExtendedPoll : public ::testing::Test {
+protected:
+    static SteppedWorld::Options options() {
+        SteppedWorld::Options with;
+        with.extended_cqs = true;
+        with.worker.complete_burst = 4;
+        return with;
+    }
+    ExtendedPoll() : world(options()) {
+        std::tie(a, b) = world.pair(SteppedWorld::QpShape{});
+        memory = &world.register_memory(bytes, sizeof(bytes));
+        cq = world.cq(0).extended;
+        script = Script{.start = cq->start_poll, .next = cq->next_poll, .end = cq->end_poll};
+        cq->start_poll = scripted_start;
+        cq->next_poll = scripted_next;
+        cq->end_poll = scripted_end;
+    }
+
+    [[nodiscard]] WorkRequest request(Opcode opcode, std::uint64_t tag, std::uint8_t flags = kSignaled) const {
+        return {.tag = tag,
+                .sge = {reinterpret_cast<std::uintptr_t>(bytes), 8, memory->lkey},
+                .remote_addr = reinterpret_cast<std::uintptr_t>(bytes + 64),
+                .rkey = memory->rkey,
+                .qp = opcode == Opcode::recv ? b->handle() : a->handle(),
+                .opcode = opcode,
+                .flags = opcode == Opcode::recv ? std::uint8_t{0} : flags,
+                .num_sge = 1};
+    }
+    void submit(const WorkRequest& wr) { ASSERT_EQ(world.session().try_submit(wr), Refusal::none); }
+
+    alignas(64) std::byte bytes[4096] = {};
+    SteppedWorld world;
+    SteppedWorld::Qp* a = nullptr;
+    SteppedWorld::Qp* b = nullptr;
+    ibv_mr* memory = nullptr;
+    ibv_cq_ex* cq = nullptr;
+};
+
+TEST_F(ExtendedPoll, BringsEverythingInOrderAndEndsEachBatchThatItStarted) {
+    // Nobody may fall back on the other way.
+    world.device->context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) -> int {
+        ADD_FAILURE() << "ibv_poll_cq";
+        return 0;
+    };
+    for (std::uint64_t tag = 0; tag < 16; ++tag) {
+        submit(request(Opcode::rdma_write, tag));
+    }
+    const auto completions = world.await(16);
+    ASSERT_EQ(completions.size(), 16u);
+    for (std::uint64_t tag = 0; tag < 16; ++tag) {
+        EXPECT_EQ(completions[tag].tag, tag);
+        EXPECT_EQ(completions[tag].status, Status::success);
+        EXPECT_EQ(completions[tag].opcode, CompletionOpcode::rdma_write);
+    }
+    EXPECT_GE(script.started, 4) << "a burst is 4";
+    EXPECT_EQ(script.started, script.ended);
+}
+
+TEST_F(ExtendedPoll, ReadsOfAnErrorOnlyWhatIsValid) {
+    cq->read_opcode = [](ibv_cq_ex*) -> ibv_wc_opcode { must_not_be_read(); };
+    cq->read_byte_len = [](ibv_cq_ex*) -> std::uint32_t { must_not_be_read(); };
+    cq->read_imm_data = [](ibv_cq_ex*) -> __be32 { must_not_be_read(); };
+    cq->read_wc_flags = [](ibv_cq_ex*) -> unsigned { must_not_be_read(); };
+    cq->read_vendor_err = [](ibv_cq_ex*) -> std::uint32_t { return 0x77; };
+    submit(request(Opcode::recv, 1));
+    WorkRequest bad = request(Opcode::rdma_read, 2);
+    bad.rkey ^= 0x5500;
+    submit(bad);
+    submit(request(Opcode::send_with_imm, 3));
+    std::vector<Completion> completions = world.await(3);  // the peer's receive is flushed, too
+    ASSERT_EQ(completions.size(), 3u);
+    for (const Completion& completion : completions) {
+        EXPECT_EQ(completion.vendor_err, 0x77u);
+        EXPECT_EQ(completion.byte_len, 0u);
+    }
+    std::sort(completions.begin(), completions.end(), [](const auto& x, const auto& y) { return x.tag < y.tag; });
+    EXPECT_EQ(completions[0].status, Status::wr_flush_err);
+    EXPECT_EQ(completions[0].opcode, CompletionOpcode::recv);
+    EXPECT_EQ(completions[1].status, Status::rem_access_err);
+    EXPECT_EQ(completions[1].opcode, CompletionOpcode::rdma_read);
+    EXPECT_EQ(completions[2].status, Status::wr_flush_err);
+    EXPECT_EQ(completions[2].opcode, CompletionOpcode::send);
+}
+
+TEST_F(ExtendedPoll, ReadsAnImmediateOnlyWhereThereIsOne) {
+    static std::uint32_t reads = 0;
+    static decltype(ibv_cq_ex::read_imm_data) own = nullptr;
+    reads = 0;
+    own = cq->read_imm_data;
+    cq->read_imm_data = [](ibv_cq_ex* it) {
+        ++reads;
+        return own(it);
+    };
+    submit(request(Opcode::recv, 1));
+    submit(request(Opcode::recv, 2));
+    submit(request(Opcode::send, 3));
+    WorkRequest with = request(Opcode::send_with_imm, 4);
+    with.imm_data = 0x0a0b0c0d;
+    submit(with);
+    std::vector<Completion> received;
+    for (const Completion& completion : world.await(4)) {
+        if (completion.from_recv_queue()) {
+            received.push_back(completion);
+        }
+    }
+    ASSERT_EQ(received.size(), 2u);
+    EXPECT_EQ(received[0].flags, kFromRecvQueue);
+    EXPECT_EQ(received[1].flags, kFromRecvQueue | kWithImm);
+    EXPECT_EQ(received[1].imm_data, 0x0a0b0c0du);
+    EXPECT_EQ(reads, 1u);
+}
+
+TEST_F(ExtendedPoll, AStartThatFailsFailsTheCqAndItsQps) {
+    submit(request(Opcode::rdma_write, 1));
+    script.start_fails_with = EIO;
+    world.step(3);
+    EXPECT_EQ(world.worker.counters().failed_polls.value(), 1u);
+    EXPECT_EQ(world.session().cause(a->handle()), Status::fatal_err);
+    EXPECT_EQ(world.session().cause(b->handle()), Status::fatal_err);
+    const auto said = world.proxy.take_unasked();
+    ASSERT_EQ(said.size(), 1u);
+    EXPECT_EQ(said[0].kind, AnswerKind::cq_failed);
+}
+
+class ABatchThatFails : public ExtendedPoll, public ::testing::WithParamInterface<int> {};
+
+TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
+    script.next_fails_with = GetParam();
+    script.next_allowed = 1;
+    for (std::uint64_t tag = 0; tag < 4; ++tag) {
+        submit(request(Opcode::rdma_write, tag));
+    }
+    world.step();  // all four complete in the device at once
+    const auto read = world.poll();
+    ASSERT_EQ(read.size(), 2u);
+    for (std::uint64_t tag = 0; tag < 2; ++tag) {
+        EXPECT_EQ(read[tag].tag, tag);
+        EXPECT_EQ(read[tag].status, Status::success);
+    }
+    EXPECT_EQ(script.started, script.ended) << "an end follows a failed next";
+
+    world.step();
+    EXPECT_EQ(world.worker.counters().failed_polls.value(), 1u);
+    EXPECT_EQ(world.session().cause(a->handle()), Status::fatal_err);
+    EXPECT_TRUE(world.poll().empty());
+    // The rest completes once the QP is gone (H2).
+    const QpHandle handle = a->handle();
+    world.proxy.park(handle);
+    ASSERT_EQ(world.device->destroy(a->qp.get()), 0);
+    (void)a->qp.release();
+    world.proxy.forget(handle);
+    const auto rest = world.poll();
+    ASSERT_EQ(rest.size(), 2u);
+    EXPECT_EQ(rest[0].tag, 2u);
+    EXPECT_EQ(rest[0].status, Status::fatal_err);
+    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+}
+
+// mlx5 answers with a number below 0.
+INSTANTIATE_TEST_SUITE_P(Errors, ABatchThatFails, ::testing::Values(EIO, -2));
+
+TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfItsOwn) {
+    world.cq(0).next_poll = false;
+    cq->next_poll = unusable_next;
+    for (std::uint64_t tag = 0; tag < 16; ++tag) {
+        submit(request(Opcode::rdma_write, tag));
+    }
+    const auto completions = world.await(16);
+    ASSERT_EQ(completions.size(), 16u);
+    for (std::uint64_t tag = 0; tag < 16; ++tag) {
+        EXPECT_EQ(completions[tag].tag, tag);
+    }
+    EXPECT_EQ(script.started, 16);
+    EXPECT_EQ(script.ended, 16);
+}
+
+}  // namespace
+}  // namespace pollcore::testing
