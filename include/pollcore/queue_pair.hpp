@@ -12,11 +12,34 @@
 
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
+#include "pollcore/work_request.hpp"
 
 namespace pollcore {
 
 class Session;
 class ProtectionDomain;
+
+/// The transport service of a queue pair; values of `enum ibv_qp_type` (ibv_create_qp(3)).
+enum class QpType : std::uint8_t {
+    rc = 2,  ///< reliable connection
+    uc = 3,  ///< unreliable connection: nothing is acknowledged, a lost packet loses its message
+    ud = 4,  ///< unreliable datagram: no connection, each send names its destination, a message is one packet
+};
+
+/// What the specification allows on a send queue of this type (ibv_post_send(3)). Sessions and workers go by the mask
+/// that a queue pair got when it was made.
+[[nodiscard]] constexpr OpcodeMask opcodes_of(QpType type) noexcept {
+    constexpr OpcodeMask kSends = opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm);
+    constexpr OpcodeMask kWrites = opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm);
+    constexpr OpcodeMask kAnswered = opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::atomic_cmp_and_swp) |
+                                     opcode_bit(Opcode::atomic_fetch_and_add);
+    switch (type) {
+        case QpType::rc: return kSends | kWrites | kAnswered;
+        case QpType::uc: return kSends | kWrites;
+        case QpType::ud: return kSends;
+    }
+    return 0;
+}
 
 /// Path and reliability attributes of a connection; the names and value ranges of
 /// `struct ibv_qp_attr` (ibv_modify_qp(3)). rdma_cm chooses GID, packet sequence numbers and address;
@@ -68,6 +91,7 @@ struct QpShare {
 };
 
 struct QueuePairOptions {
+    QpType type = QpType::rc;
     std::string device{};           ///< name from the configuration; empty: the only one
     const ProtectionDomain* pd = nullptr;  ///< null: the device's default
     /// Sessions that may post. All belong to one worker. Receives belong to the first, with `recv_depth` slots.

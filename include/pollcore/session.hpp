@@ -36,7 +36,7 @@ enum class Refusal : std::uint8_t {
     stale_handle,    ///< no such queue pair, or it was closed
     not_connected,   ///< a send before the QP is ready
     qp_in_error,     ///< see Session::cause
-    bad_opcode,
+    bad_opcode,      ///< no opcode, or not one of this QP's type: see opcodes_of
     bad_flags,
     too_many_sges,
     inline_too_long,

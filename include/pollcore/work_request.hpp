@@ -35,6 +35,17 @@ enum class Opcode : std::uint8_t {
     return opcode == Opcode::atomic_cmp_and_swp || opcode == Opcode::atomic_fetch_and_add;
 }
 
+/// A set of send-queue opcodes, a bit for each value: what a queue pair may post.
+using OpcodeMask = std::uint16_t;
+[[nodiscard]] constexpr OpcodeMask opcode_bit(Opcode opcode) noexcept {
+    return static_cast<OpcodeMask>(1u << static_cast<unsigned>(opcode));
+}
+/// Whatever byte `opcode` is.
+[[nodiscard]] constexpr bool allows(OpcodeMask opcodes, Opcode opcode) noexcept {
+    const auto value = static_cast<unsigned>(opcode);
+    return value < 16 && (opcodes >> value & 1) != 0;
+}
+
 /// Bits of WorkRequest::flags. The first four are those of `enum ibv_send_flags`.
 enum SendFlag : std::uint8_t {
     kFence = 1 << 0,      ///< wait for the reads and atomics before (IBV_SEND_FENCE)
@@ -50,17 +61,36 @@ struct Sge {
     std::uint32_t lkey = 0;
 };
 
+/// Where a datagram goes, with WorkRequest::remote_qkey.
+struct UdDestination {
+    UdDestination() = default;
+    /// `handle` is the way there, from AddressHandle::handle(); `qpn` the queue pair's number there.
+    constexpr UdDestination(AhHandle handle, std::uint32_t qpn) noexcept
+        : ah_index(handle.index), ah_generation(handle.generation), remote_qpn(qpn) {}
+    [[nodiscard]] constexpr AhHandle ah() const noexcept { return {ah_index, ah_generation}; }
+
+    std::uint16_t ah_index;
+    std::uint16_t ah_generation;
+    std::uint32_t remote_qpn;
+};
+
 /// One work request. Fields that an opcode does not use are ignored.
 struct alignas(kCacheLine) WorkRequest {
     std::uint64_t tag = 0;          ///< the application's own, comes back in Completion::tag
     Sge sge{};                      ///< the first SGE; used if num_sge >= 1
-    std::uint64_t remote_addr = 0;  ///< RDMA and atomics: address at the peer
+    union {
+        std::uint64_t remote_addr = 0;  ///< RDMA and atomics: address at the peer
+        UdDestination ud;               ///< on a UD queue pair
+    };
     union {
         std::uint64_t compare_add = 0;  ///< atomics: compare value, or the addend
         std::uint32_t imm_data;         ///< *_with_imm: the number that the peer sees, in host order
     };
     std::uint64_t swap = 0;             ///< compare-and-swap: the new value
-    std::uint32_t rkey = 0;             ///< RDMA and atomics: key of the peer's memory region
+    union {
+        std::uint32_t rkey = 0;     ///< RDMA and atomics: key of the peer's memory region
+        std::uint32_t remote_qkey;  ///< on a UD queue pair: must be the destination's (ibv_post_send(3))
+    };
     std::uint32_t submitted_at = 0;     ///< low half of a sampled clock, for stage latency; the library's
     QpHandle qp{};                      ///< the queue pair
     Opcode opcode = Opcode::send;
@@ -72,6 +102,7 @@ struct alignas(kCacheLine) WorkRequest {
 static_assert(std::is_trivially_copyable_v<WorkRequest> && std::is_standard_layout_v<WorkRequest>);
 static_assert(sizeof(WorkRequest) == 64);
 static_assert(offsetof(WorkRequest, sge) == 8 && offsetof(WorkRequest, remote_addr) == 24);
+static_assert(offsetof(WorkRequest, ud) == 24 && sizeof(UdDestination) == 8 && offsetof(WorkRequest, remote_qkey) == 48);
 static_assert(offsetof(WorkRequest, compare_add) == 32 && offsetof(WorkRequest, imm_data) == 32);
 static_assert(offsetof(WorkRequest, swap) == 40 && offsetof(WorkRequest, rkey) == 48);
 static_assert(offsetof(WorkRequest, qp) == 56 && offsetof(WorkRequest, opcode) == 60);

@@ -103,6 +103,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
                    .domain = device.domains.at(slot->worker).get(),
                    .send_cq = worker.cqs[slot->send_cq]->cq.get(),
                    .recv_cq = worker.cqs[slot->recv_cq]->cq.get(),
+                   .type = static_cast<ibv_qp_type>(options.type),
                    .cap = {.max_send_wr = slot->send_entries,
                            .max_recv_wr = std::max(slot->recv_entries, 1u),
                            .max_send_sge = std::max(options.sges_max, 1u),
@@ -111,6 +112,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     // Creating touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
     end.handle = slot->handle;
     end.device = device.index;
+    end.opcodes = opcodes_of(options.type);
     end.signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax);
     end.sends = InFlightTable(slot->send_entries, std::max(options.sges_max, 1u));
     end.recvs = InFlightTable(std::max(slot->recv_entries, 1u), std::max(options.sges_max, 1u));

@@ -24,10 +24,31 @@ namespace pollcore {
 struct QpRecord {
     // generation 16 | state 8 | cause 8 | sges_max 8 | flags 8 | inline_max 16
     std::atomic<std::uint64_t> status{0};
-    // send depth 32 | receive depth 32, of this session
-    std::atomic<std::uint64_t> depths{0};
+    // send depth 24 | receive depth 24, of this session | opcodes 16
+    std::atomic<std::uint64_t> limits{0};
 };
 static_assert(sizeof(QpRecord) == 16);
+
+/// QpRecord::limits, unpacked.
+struct QpLimitsWord {
+    std::uint32_t send_depth = 0;
+    std::uint32_t recv_depth = 0;
+    OpcodeMask opcodes = 0;
+
+    static constexpr unsigned kDepthBits = 24;
+    static constexpr std::uint32_t kDepthMask = (1u << kDepthBits) - 1;
+    static_assert(kQueueDepthMax <= kDepthMask);
+
+    [[nodiscard]] static constexpr QpLimitsWord unpack(std::uint64_t word) noexcept {
+        return {static_cast<std::uint32_t>(word) & kDepthMask,
+                static_cast<std::uint32_t>(word >> kDepthBits) & kDepthMask,
+                static_cast<OpcodeMask>(word >> 2 * kDepthBits)};
+    }
+    [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
+        return std::uint64_t{send_depth} | std::uint64_t{recv_depth} << kDepthBits |
+               std::uint64_t{opcodes} << 2 * kDepthBits;
+    }
+};
 
 /// QpRecord::status, unpacked.
 struct QpStatusWord {

@@ -123,7 +123,7 @@ void Session::assert_owner() noexcept {
         return Refusal::stale_handle;
     }
     QpRecord& record = records_[request.qp.index];
-    // Acquire, with the worker's release: the depths belong to this status.
+    // Acquire, with the worker's release: the limits belong to this status.
     const auto qp = QpStatusWord::unpack(record.status.load(std::memory_order_acquire));
     if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {
         return Refusal::stale_handle;
@@ -134,7 +134,7 @@ void Session::assert_owner() noexcept {
     if (num_sge > qp.sges_max) [[unlikely]] {
         return Refusal::too_many_sges;
     }
-    const std::uint64_t depths = record.depths.load(std::memory_order_relaxed);
+    const auto limits = QpLimitsWord::unpack(record.limits.load(std::memory_order_relaxed));
     QpAccount& mine = account(request.qp);
     if (is_recv(request.opcode)) {
         if (!(qp.flags & QpStatusWord::kReceives)) [[unlikely]] {
@@ -143,11 +143,11 @@ void Session::assert_owner() noexcept {
         if (request.flags != 0 || inline_length != 0) [[unlikely]] {
             return Refusal::bad_flags;
         }
-        if (mine.recv_outstanding >= static_cast<std::uint32_t>(depths >> 32)) {
+        if (mine.recv_outstanding >= limits.recv_depth) {
             return Refusal::receive_queue_full;
         }
     } else {
-        if (request.opcode > Opcode::atomic_fetch_and_add) [[unlikely]] {
+        if (!allows(limits.opcodes, request.opcode)) [[unlikely]] {
             return Refusal::bad_opcode;
         }
         if ((request.flags & ~(kFence | kSignaled | kSolicited)) != 0) [[unlikely]] {
@@ -162,13 +162,12 @@ void Session::assert_owner() noexcept {
         if (inline_length > qp.inline_max) [[unlikely]] {
             return Refusal::inline_too_long;
         }
-        const auto depth = static_cast<std::uint32_t>(depths);
-        if (mine.send_outstanding >= depth) {
-            if (depth == 0) {
+        if (mine.send_outstanding >= limits.send_depth) {
+            if (limits.send_depth == 0) {
                 return Refusal::no_share;
             }
             refresh_retired(request.qp);
-            if (mine.send_outstanding >= depth) {
+            if (mine.send_outstanding >= limits.send_depth) {
                 return Refusal::send_queue_full;
             }
         }

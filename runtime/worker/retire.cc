@@ -24,14 +24,16 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
     for (std::size_t i = 0; i < qp.shares.size(); ++i) {
         const ShareOptions& share = qp.shares[i];
         QpRecord& record = sessions_[share.session]->records[qp.handle.index];
-        record.depths.store(std::uint64_t{share.recv_depth} << 32 | share.send_depth, std::memory_order_relaxed);
+        const QpLimitsWord limits{
+            .send_depth = share.send_depth, .recv_depth = share.recv_depth, .opcodes = qp.opcodes};
+        record.limits.store(limits.pack(), std::memory_order_relaxed);
         const QpStatusWord word{.generation = qp.handle.generation,
                                 .state = qp.state,
                                 .cause = qp.cause,
                                 .sges_max = qp.sges_max,
                                 .flags = share.recv_depth > 0 ? QpStatusWord::kReceives : std::uint8_t{0},
                                 .inline_max = qp.inline_max};
-        // Release, with the acquire in Session::admit: the depths above belong to this status.
+        // Release, with the acquire in Session::admit: the limits above belong to this status.
         record.status.store(word.pack(), std::memory_order_release);
     }
 }

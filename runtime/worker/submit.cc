@@ -129,7 +129,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
 [[gnu::always_inline]] inline Worker::Take Worker::take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                                std::size_t slot) noexcept {
     const bool is_inline = (request.flags & kInline) != 0;
-    if (request.opcode > Opcode::atomic_fetch_and_add || share.sends >= share.send_depth || qp.sends.full() ||
+    if (!allows(qp.opcodes, request.opcode) || share.sends >= share.send_depth || qp.sends.full() ||
         request.num_sge > qp.sges_max || qp.state == QpState::init ||
         (is_inline && (request.sge.length > qp.inline_max || request.opcode > Opcode::send_with_imm)) ||
         (is_atomic(request.opcode) && request.remote_addr % sizeof(std::uint64_t) != 0)) [[unlikely]] {

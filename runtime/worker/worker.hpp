@@ -95,6 +95,7 @@ struct alignas(kCacheLine) WorkerQp {
     QpHandle handle;
     QpState state = QpState::init;
     Status cause = Status::success;
+    OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< what its send queue takes
     std::uint32_t parked = 0;
     std::uint32_t unsignaled_run = 0;
     std::uint32_t signal_interval = 1;  ///< a signal at least this often

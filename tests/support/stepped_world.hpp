@@ -59,6 +59,7 @@ public:
         std::uint16_t inline_max = 64;
         std::uint32_t send_cq = 0;
         std::uint32_t recv_cq = 0;
+        OpcodeMask opcodes = opcodes_of(QpType::rc);
     };
 
     SteppedWorld() : SteppedWorld(Options{}) {}
@@ -147,6 +148,7 @@ public:
         end.recv_cq = shape.recv_cq;
         end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
         end.inline_max = shape.inline_max;
+        end.opcodes = shape.opcodes;
         end.shares = shape.shares;
         proxy.add_qp(end);
         qps.push_back(std::move(qp));

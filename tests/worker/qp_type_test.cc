@@ -1,0 +1,114 @@
+// Which opcodes a queue pair takes: decided by its type when it is made, and asked on both sides of the ring.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <set>
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+constexpr std::array kTypes{QpType::rc, QpType::uc, QpType::ud};
+
+/// The specification's table, written out (ibv_post_send(3)).
+std::set<Opcode> allowed(QpType type) {
+    switch (type) {
+        case QpType::rc:
+            return {Opcode::rdma_write, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm,
+                    Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::atomic_fetch_and_add};
+        case QpType::uc:
+            return {Opcode::rdma_write, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm};
+        case QpType::ud:
+            return {Opcode::send, Opcode::send_with_imm};
+    }
+    return {};
+}
+
+TEST(OpcodeMask, HoldsWhatTheSpecificationAllowsForTheTypeAndNoOtherByte) {
+    for (const QpType type : kTypes) {
+        for (unsigned value = 0; value < 256; ++value) {
+            const auto opcode = static_cast<Opcode>(value);
+            EXPECT_EQ(allows(opcodes_of(type), opcode), allowed(type).contains(opcode))
+                << "type " << static_cast<int>(type) << ", opcode " << value;
+        }
+    }
+}
+
+TEST(OpcodeMask, TravelsBesideTheLargestDepths) {
+    const QpLimitsWord all{.send_depth = kQueueDepthMax, .recv_depth = kQueueDepthMax, .opcodes = 0xffff};
+    const auto back = QpLimitsWord::unpack(all.pack());
+    EXPECT_EQ(back.send_depth, kQueueDepthMax);
+    EXPECT_EQ(back.recv_depth, kQueueDepthMax);
+    EXPECT_EQ(back.opcodes, 0xffff);
+    const auto none = QpLimitsWord::unpack(QpLimitsWord{.send_depth = 1, .recv_depth = 2, .opcodes = 0}.pack());
+    EXPECT_EQ(none.send_depth, 1u);
+    EXPECT_EQ(none.recv_depth, 2u);
+    EXPECT_EQ(none.opcodes, 0u);
+}
+
+/// Queue pairs that take what their type allows; the device's own are RC, which takes it all.
+class QpTypes : public ::testing::TestWithParam<QpType> {
+protected:
+    QpTypes() {
+        region = &world.register_memory(memory.data(), sizeof(memory));
+        std::tie(a, b) = world.pair({.opcodes = opcodes_of(GetParam())});
+    }
+    [[nodiscard]] WorkRequest request(Opcode opcode) const {
+        const auto base = reinterpret_cast<std::uintptr_t>(memory.data());
+        return {.tag = 1,
+                .sge = {base, 8, region->lkey},
+                .remote_addr = base + 64,
+                .rkey = region->rkey,
+                .qp = a->handle(),
+                .opcode = opcode,
+                .flags = kSignaled,
+                .num_sge = 1};
+    }
+
+    std::array<std::uint64_t, 64> memory{};
+    SteppedWorld world;
+    ibv_mr* region = nullptr;
+    SteppedWorld::Qp* a = nullptr;
+    SteppedWorld::Qp* b = nullptr;
+};
+
+TEST_P(QpTypes, RefuseAtSubmissionWhatTheTypeDoesNotHave) {
+    for (unsigned value = 0; value < 256; ++value) {
+        const auto opcode = static_cast<Opcode>(value);
+        if (is_recv(opcode)) {
+            continue;
+        }
+        const Refusal wanted = allowed(GetParam()).contains(opcode) ? Refusal::none : Refusal::bad_opcode;
+        EXPECT_EQ(world.session().try_submit(request(opcode)), wanted) << "opcode " << value;
+    }
+    EXPECT_EQ(world.session().figures().accepted, allowed(GetParam()).size());
+}
+
+// As a client that does not ask its library would: straight into the shared ring.
+TEST_P(QpTypes, RefuseAtTheWorkerWhatTheSessionLetPass) {
+    SteppedWorld::End& end = *world.ends[0];
+    RingProducer<WorkRequest> raw(at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots);
+    std::uint64_t refused = 0;
+    for (unsigned value = 0; value < 256; ++value) {
+        const auto opcode = static_cast<Opcode>(value);
+        if (is_recv(opcode) || allowed(GetParam()).contains(opcode)) {
+            continue;
+        }
+        ASSERT_TRUE(raw.try_push(request(opcode)));
+        world.step();
+        const auto completions = world.poll();
+        ASSERT_EQ(completions.size(), 1u) << "opcode " << value;
+        EXPECT_EQ(completions[0].status, Status::request_refused) << "opcode " << value;
+        EXPECT_TRUE(completions[0].flags & kByRuntime);
+        ++refused;
+    }
+    EXPECT_EQ(refused, 255 - allowed(GetParam()).size());
+    EXPECT_EQ(world.worker.counters().refused_requests.value(), refused);
+    EXPECT_EQ(world.worker.counters().sends.value(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, QpTypes, ::testing::ValuesIn(kTypes));
+
+}  // namespace
+}  // namespace pollcore::testing
