@@ -41,6 +41,7 @@ struct alignas(kCacheLine) WorkerCounters {
     Counter markers;             ///< work requests of the runtime's own
     Counter post_failures;       ///< of those, the ones that it refused
     Counter refused_requests;    ///< work requests that failed the worker's own admission
+    Counter cut_short;           ///< work requests whose queue pair ended before the device had completed them
     Counter stale_completions;   ///< of queue pairs that are gone, or that name nothing in flight
     Counter failed_polls;        ///< CQs that were given up
     Counter broken_sessions;     ///< sessions whose rings were tampered with
@@ -52,6 +53,7 @@ struct alignas(kCacheLine) WorkerCounters {
 struct ControlCounters {
     Counter command_ring_full;  ///< commands that found no room: reported as errors to whoever asked
     Counter async_events;       ///< asynchronous events of devices, acknowledged
+    Counter cut_short;          ///< queue pairs that were closed before the device had completed their work
     Counter connections;        ///< established
     Counter disconnections;
 };

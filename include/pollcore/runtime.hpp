@@ -72,7 +72,8 @@ public:
 
     /// Takes the QP out of service: every work request in flight gets its completion, by the device or, with
     /// status qp_closed, by the runtime. False when it had to be cut short by the configuration's
-    /// drain_timeout. The destructor closes too.
+    /// drain_timeout: the log says how many work requests that were, and both counters named cut_short count it. The
+    /// destructor closes too.
     bool close();
 
 private:
@@ -152,7 +153,8 @@ public:
     Runtime& operator=(Runtime&&) noexcept = default;
 
     /// Closes every queue pair and session with what is in flight, stops the workers, closes the devices.
-    /// False when draining was cut short by the configuration's drain_timeout. The destructor does it too.
+    /// False when draining was cut short by the configuration's drain_timeout, which all queue pairs share: see
+    /// QueuePair::close for the report. The destructor does it too.
     bool stop();
 
     [[nodiscard]] Session open_session(const SessionOptions& options = {});

@@ -271,12 +271,19 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
                                kDrainAtLeast);
     const bool drained =
         workers_[qp.worker]->proxy->retire(handle, cycles_now() + cycles_from(left), left);
-    if (!drained) {
-        log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completes it",
-                    qp.qp->qp_num, devices_[qp.device]->config.name, left.count());
+    if (drained) {
+        destroy_qp_here(qp);
+        return true;
     }
+    counters.cut_short.add();
+    const std::uint32_t qp_num = qp.qp->qp_num;
+    const std::string& device = devices_[qp.device]->config.name;
+    const Counter& completed = workers_[qp.worker]->worker->counters().cut_short;
+    const std::uint64_t before = completed.value();
     destroy_qp_here(qp);
-    return drained;
+    log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completed {} requests",
+                qp_num, device, left.count(), completed.value() - before);
+    return false;
 }
 
 void RuntimeState::destroy_qp_here(QpSlot& qp) {

@@ -132,8 +132,8 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
 void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t index) {
     for (const auto& device : devices_) {
         if (worker_config.poll == PollVerbs::extended && !device->device->limits().extended_cqs) {
-            throw Error(EOPNOTSUPP, fmt::format("worker \"{}\" has poll = \"extended\", and {} has no extended completion "
-                                                "queues; \"auto\" uses them where there are any",
+            throw Error(EOPNOTSUPP, fmt::format("worker \"{}\" has poll = \"extended\", and {} has no extended "
+                                                "completion queues; \"auto\" uses them where there are any",
                                                 worker_config.name, device->device->describe()));
         }
     }

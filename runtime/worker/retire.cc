@@ -143,6 +143,7 @@ void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
     while (!table.empty()) {
         const InFlightEntry& entry = table.pop();
         if (entry.kind == InFlightEntry::Kind::posted) {
+            counters_.cut_short.add();
             deliver_by_runtime(qp, entry, qp.leftover_status);
         } else if (entry.kind == InFlightEntry::Kind::unposted) {
             deliver_by_runtime(qp, entry, entry.status);

@@ -43,9 +43,10 @@ protected:
         return made;
     }
     Refusal write(const Link& over, std::uint32_t session, std::uint64_t tag) {
+        const auto address = reinterpret_cast<std::uintptr_t>(bytes);
         return world.session(session).try_submit(WorkRequest{.tag = tag,
-                                                             .sge = {reinterpret_cast<std::uintptr_t>(bytes), 8, memory.lkey},
-                                                             .remote_addr = reinterpret_cast<std::uintptr_t>(bytes + 64),
+                                                             .sge = {address, 8, memory.lkey},
+                                                             .remote_addr = address + 64,
                                                              .rkey = memory.rkey,
                                                              .qp = over.near->handle(),
                                                              .opcode = Opcode::rdma_write,

@@ -1,0 +1,451 @@
+// Everything may be closed in any order, from any state, with work in flight: each within the time limit, and what was
+// accepted is accounted for on every session that can still be asked.
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "device/device.hpp"
+#include "fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kDrainTimeout = 2000ms;
+// For one close. A session's may close several queue pairs, which share the time to drain.
+constexpr auto kCloseLimit = kDrainTimeout + 3000ms;
+
+enum class From { init, half_connected, connected, by_address, in_error };
+constexpr From kFroms[] = {From::init, From::half_connected, From::connected, From::by_address, From::in_error};
+const char* name_of(From from) {
+    switch (from) {
+        case From::init: return "Init";
+        case From::half_connected: return "HalfConnected";
+        case From::connected: return "Connected";
+        case From::by_address: return "ConnectedByAddress";
+        case From::in_error: return "InError";
+    }
+    return "?";
+}
+
+Config teardown_config() {
+    Config config = test_config();
+    config.drain_timeout = kDrainTimeout;
+    return config;
+}
+
+std::string listen_address() {
+    return TestDevice::get().verbs ? TestDevice::get().address + ":0" : "teardown";
+}
+
+/// A session, and what its thread knows of its work.
+struct Client {
+    explicit Client(Runtime& runtime) : session(runtime.open_session()) {}
+
+    void submit(const WorkRequest& request) {
+        const Refusal refusal = session.try_submit(request);
+        if (refusal == Refusal::none) {
+            ++accepted;
+            outstanding.emplace(request.tag, request);
+        }
+    }
+    void poll() {
+        Completion some[16];
+        while (const std::size_t n = session.poll(some)) {
+            for (std::size_t i = 0; i < n; ++i) {
+                ++completed;
+                const auto found = outstanding.find(some[i].tag);
+                ASSERT_NE(found, outstanding.end()) << "tag " << some[i].tag << " came twice, or was never submitted";
+                if (some[i].ok() && !is_recv(found->second.opcode)) {
+                    ASSERT_TRUE(found->second.flags & kSignaled) << "tag " << some[i].tag;
+                }
+                outstanding.erase(found);
+            }
+        }
+    }
+    /// I1, at any time.
+    void expect_conserved() {
+        const SessionFigures figures = session.figures();
+        ASSERT_EQ(figures.accepted, accepted);
+        ASSERT_EQ(figures.completed, completed);
+        ASSERT_GE(figures.accepted, figures.completed + figures.retired);
+    }
+    /// Once nothing can be in flight any more.
+    void expect_all_accounted() {
+        poll();
+        const SessionFigures figures = session.figures();
+        EXPECT_EQ(figures.in_flight(), 0u);
+        EXPECT_EQ(figures.retired, outstanding.size());
+        for (const auto& [tag, request] : outstanding) {
+            ASSERT_FALSE(is_recv(request.opcode)) << "receive " << tag << " never completed";
+            ASSERT_FALSE(request.flags & kSignaled) << "tag " << tag << " never completed";
+        }
+    }
+
+    Session session;
+    std::map<std::uint64_t, WorkRequest> outstanding;
+    std::uint64_t accepted = 0;
+    std::uint64_t completed = 0;
+};
+
+/// Two queue pairs that both clients post to, and everything else that can be closed.
+class Scene {
+public:
+    static constexpr std::size_t kParts = 8;
+
+    Scene(Runtime& on, From state, std::mt19937& with)
+        : runtime(on),
+          random(with),
+          pd(runtime.create_protection_domain()),
+          near(std::make_unique<Client>(runtime)),
+          far(std::make_unique<Client>(runtime)),
+          from(runtime.allocate(16384, Access::all(), "", &pd)),
+          to(runtime.allocate(16384, Access::all(), "", &pd)),
+          listener(runtime.listen(listen_address())) {
+        a = make_qp(near->session, far->session);
+        b = make_qp(far->session, near->session);
+        bring_to(state);
+        load(40);
+    }
+
+    /// Closes what `part` names; closing twice is closing once.
+    void close(std::size_t part) {
+        const auto began = std::chrono::steady_clock::now();
+        switch (part) {
+            case 0: EXPECT_TRUE(a.close()) << "was cut short"; break;
+            case 1: EXPECT_TRUE(b.close()) << "was cut short"; break;
+            case 2: near->session.close(); break;
+            case 3: far->session.close(); break;
+            case 4: deregister(from); break;
+            case 5: deregister(to); break;
+            case 6: listener = Listener(); break;
+            case 7: pd = ProtectionDomain(); break;
+            default: FAIL() << part;
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit) << "part " << part;
+        expect_conserved();
+    }
+    void expect_conserved() {
+        for (Client* client : {near.get(), far.get()}) {
+            if (random() % 2 == 0) {
+                client->poll();
+            }
+            client->expect_conserved();
+        }
+    }
+    /// Work of either session on either QP, as much as there is room for.
+    void load(int requests) {
+        for (int i = 0; i < requests; ++i) {
+            Client& client = random() % 2 == 0 ? *near : *far;
+            client.submit(some_request());
+        }
+    }
+    void expect_end() {
+        near->expect_all_accounted();
+        far->expect_all_accounted();
+        EXPECT_NO_THROW(from.deregister());
+        EXPECT_NO_THROW(to.deregister());
+    }
+    /// The objects themselves, in any order too; some may be closed, some not.
+    void destroy_in_any_order() {
+        std::vector<std::function<void()>> ends{
+            [this] { a = QueuePair(); },       [this] { b = QueuePair(); },    [this] { near.reset(); },
+            [this] { far.reset(); },           [this] { from = MemoryRegion(); }, [this] { to = MemoryRegion(); },
+            [this] { listener = Listener(); }, [this] { pd = ProtectionDomain(); }};
+        std::shuffle(ends.begin(), ends.end(), random);
+        for (const auto& end : ends) {
+            const auto began = std::chrono::steady_clock::now();
+            end();
+            EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit);
+        }
+    }
+
+private:
+    QueuePair make_qp(Session& first, Session& second) {
+        QueuePairOptions options;
+        options.pd = &pd;
+        options.shares = {{.session = &first, .send_depth = 16}, {.session = &second, .send_depth = 16}};
+        options.recv_depth = 16;
+        options.separate_cqs = random() % 2 == 0;
+        return runtime.create_queue_pair(options);
+    }
+    void bring_to(From state) {
+        // Sends may meet no receive, and peers may vanish: then they fail soon.
+        constexpr PathAttributes kPath{.timeout = 10, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
+        switch (state) {
+            case From::init: return;
+            case From::half_connected: a.connect(b.info(), kPath); return;
+            case From::by_address: {
+                std::future<void> answered = std::async(std::launch::async, [this] {
+                    std::optional<ConnectionRequest> request = listener.next_request(10s);
+                    ASSERT_TRUE(request.has_value());
+                    request->accept(b, {.path = kPath});
+                });
+                (void)a.connect(listener.address(), {.path = kPath, .timeout = 10s});
+                answered.get();
+                return;
+            }
+            case From::connected:
+            case From::in_error: {
+                const QpInfo info_a = a.info();
+                a.connect(b.info(), kPath);
+                b.connect(info_a, kPath);
+                if (state == From::in_error) {
+                    load(20);
+                    WorkRequest bad = some_request();
+                    bad.opcode = Opcode::rdma_write;
+                    bad.flags = kSignaled;
+                    bad.sge.length = 8;
+                    bad.qp = a.handle();
+                    bad.rkey ^= 0x5500;
+                    near->submit(bad);
+                    const auto deadline = std::chrono::steady_clock::now() + 10s;
+                    while (near->session.state(a.handle()) != QpState::error &&
+                           std::chrono::steady_clock::now() < deadline) {
+                        sched_yield();
+                    }
+                    EXPECT_EQ(near->session.state(a.handle()), QpState::error);
+                }
+                return;
+            }
+        }
+    }
+    WorkRequest some_request() {
+        static constexpr Opcode kOpcodes[] = {Opcode::send,      Opcode::send_with_imm,      Opcode::rdma_write,
+                                              Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::rdma_write_with_imm,
+                                              Opcode::recv,      Opcode::recv};
+        const Opcode opcode = kOpcodes[random() % std::size(kOpcodes)];
+        return {.tag = next_tag++,
+                .sge = {from.addr(), static_cast<std::uint32_t>(is_atomic(opcode) ? 8 : random() % 4096), from.lkey()},
+                .remote_addr = to.addr(),
+                .rkey = to.rkey(),
+                .qp = random() % 2 == 0 ? a.handle() : b.handle(),
+                .opcode = opcode,
+                .flags = is_recv(opcode) || random() % 3 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled},
+                .num_sge = 1};
+    }
+    // Refused while work in flight names it; then it goes with the rest.
+    void deregister(MemoryRegion& region) {
+        try {
+            region.deregister();
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), std::errc::device_or_resource_busy) << error.what();
+            EXPECT_GT(near->session.figures().in_flight() + far->session.figures().in_flight(), 0u);
+        }
+    }
+
+    Runtime& runtime;
+    std::mt19937& random;
+    std::uint64_t next_tag = 1;
+    ProtectionDomain pd;
+    std::unique_ptr<Client> near;
+    std::unique_ptr<Client> far;
+    MemoryRegion from;
+    MemoryRegion to;
+    Listener listener;
+    QueuePair a;
+    QueuePair b;
+};
+
+class Teardown : public ::testing::TestWithParam<From> {
+protected:
+    // In the guest each step takes its time.
+    static int rounds(int here, int in_the_guest) { return TestDevice::get().verbs ? in_the_guest : here; }
+
+    static std::vector<std::size_t> order(std::mt19937& random, std::size_t parts) {
+        std::vector<std::size_t> all(parts);
+        for (std::size_t i = 0; i < parts; ++i) {
+            all[i] = i;
+        }
+        std::shuffle(all.begin(), all.end(), random);
+        return all;
+    }
+    static std::string print(const std::vector<std::size_t>& parts) {
+        std::string text;
+        for (const std::size_t part : parts) {
+            text += std::to_string(part) + " ";
+        }
+        return text;
+    }
+};
+
+TEST_P(Teardown, OfAllPartsInAnyOrderWhileTheRuntimeGoesOn) {
+    Runtime runtime(teardown_config());
+    for (int round = 0; round < rounds(40, 6); ++round) {
+        std::mt19937 random(static_cast<unsigned>(round) * 7 + 1);
+        Scene scene(runtime, GetParam(), random);
+        const auto parts = order(random, Scene::kParts);
+        SCOPED_TRACE("round " + std::to_string(round) + ", order " + print(parts));
+        for (const std::size_t part : parts) {
+            scene.close(part);
+            scene.load(3);  // the others are used on, as far as they go
+        }
+        scene.expect_end();
+        if (HasFatalFailure()) {
+            return;
+        }
+    }
+    EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
+    EXPECT_TRUE(runtime.stop());
+}
+
+TEST_P(Teardown, OfTheRuntimeBetweenAnyTwoOthers) {
+    for (int round = 0; round < rounds(12, 3); ++round) {
+        std::mt19937 random(static_cast<unsigned>(round) * 13 + 5);
+        Runtime runtime(teardown_config());
+        Scene scene(runtime, GetParam(), random);
+        const auto parts = order(random, Scene::kParts);
+        const std::size_t before = random() % (Scene::kParts + 1);
+        SCOPED_TRACE("round " + std::to_string(round) + ", stopped after " + std::to_string(before) + " of " +
+                     print(parts));
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+            if (i == before) {
+                const auto began = std::chrono::steady_clock::now();
+                EXPECT_TRUE(runtime.stop());
+                EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit);
+                scene.expect_conserved();
+            }
+            scene.close(parts[i]);
+            scene.load(3);
+        }
+        EXPECT_TRUE(runtime.stop());
+        scene.expect_end();
+    }
+}
+
+TEST_P(Teardown, OfTheObjectsThemselvesBeforeOrAfterTheRuntime) {
+    for (int round = 0; round < rounds(12, 3); ++round) {
+        std::mt19937 random(static_cast<unsigned>(round) * 17 + 3);
+        SCOPED_TRACE("round " + std::to_string(round));
+        auto runtime = std::make_unique<Runtime>(teardown_config());
+        Scene scene(*runtime, GetParam(), random);
+        if (round % 2 == 0) {
+            const auto began = std::chrono::steady_clock::now();
+            runtime.reset();
+            EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit);
+        }
+        scene.destroy_in_any_order();
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(From, Teardown, ::testing::ValuesIn(kFroms),
+                         [](const auto& from) { return std::string(name_of(from.param)); });
+
+// ---- While somebody waits for a connection ----
+
+class TeardownWhileConnecting : public ::testing::TestWithParam<int> {};
+
+TEST_P(TeardownWhileConnecting, EndsTheWaitAndNothingHangs) {
+    Runtime runtime(teardown_config());
+    Client client(runtime);
+    Listener listener = runtime.listen(listen_address());
+    QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &client.session}}});
+    std::future<std::errc> outcome = std::async(std::launch::async, [&] {
+        try {
+            (void)qp.connect(listener.address(), {.timeout = 20s});
+        } catch (const Error& error) {
+            return static_cast<std::errc>(error.code().value());
+        }
+        return std::errc{};
+    });
+    // The peer has heard of it and does not answer.
+    std::optional<ConnectionRequest> request = listener.next_request(10s);
+    ASSERT_TRUE(request.has_value());
+    const auto began = std::chrono::steady_clock::now();
+    switch (GetParam()) {
+        case 0: client.session.close(); break;   // takes its queue pairs along
+        case 1: EXPECT_TRUE(runtime.stop()); break;
+        case 2: request.reset(); break;          // rejects
+        default: FAIL();
+    }
+    EXPECT_EQ(outcome.wait_for(kCloseLimit), std::future_status::ready);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit);
+    EXPECT_EQ(outcome.get(), GetParam() == 2 ? std::errc::connection_refused : std::errc::operation_canceled);
+}
+
+INSTANTIATE_TEST_SUITE_P(By, TeardownWhileConnecting, ::testing::Values(0, 1, 2), [](const auto& by) {
+    return std::string(by.param == 0 ? "Session" : by.param == 1 ? "Runtime" : "Peer");
+});
+
+// ---- A device that completes nothing any more ----
+
+int poll_nothing(ibv_cq*, int, ibv_wc*) { return 0; }
+
+class SilentDevice : public Conformance {
+protected:
+    static constexpr auto kLimit = 300ms;
+    static Config config() {
+        Config with = test_config();
+        with.workers[0].poll = PollVerbs::plain;  // whose verb can be taken away on any device
+        with.drain_timeout = kLimit;
+        return with;
+    }
+    SilentDevice() : Conformance(config()) {
+        runtime.device().context()->ops.poll_cq = poll_nothing;  // there is no CQ yet that the worker polls
+        connect_pair();
+        for (std::uint64_t tag = 0; tag < 10; ++tag) {
+            submit(recv(tag, 64));
+        }
+        for (std::uint64_t tag = 10; tag < 15; ++tag) {
+            submit(rdma(Opcode::rdma_write, tag, 8, tag % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
+        }
+        // What the worker had not posted by then would be flushed by itself.
+        const WorkerCounters& counters = runtime.worker_counters(0);
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        while ((counters.receives.value() < 10 || counters.sends.value() < 5) &&
+               std::chrono::steady_clock::now() < deadline) {
+            sched_yield();
+        }
+    }
+    void expect_completed_by_runtime(std::size_t n) {
+        const auto completions = await(n);
+        ASSERT_EQ(completions.size(), n);
+        for (const Completion& completion : completions) {
+            EXPECT_EQ(completion.status, Status::qp_closed);
+            EXPECT_TRUE(completion.flags & kByRuntime);
+        }
+    }
+};
+
+TEST_F(SilentDevice, HasItsQueuePairsCutShortAtTheLimitAndItIsReported) {
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_FALSE(a.close());
+    const auto took = std::chrono::steady_clock::now() - began;
+    EXPECT_GE(took, kLimit - 5ms) << "it was not given its time";
+    EXPECT_LT(took, kLimit + 3000ms);
+    EXPECT_EQ(runtime.control_counters().cut_short.value(), 1u);
+    EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 5u) << "unsignaled ones too: nobody knows how they ended";
+    expect_completed_by_runtime(5);
+    EXPECT_FALSE(b.close());
+    expect_completed_by_runtime(10);
+    EXPECT_EQ(runtime.control_counters().cut_short.value(), 2u);
+    EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 15u);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+TEST_F(SilentDevice, DoesNotHoldUpASessionsEnd) {
+    const auto began = std::chrono::steady_clock::now();
+    session.close();
+    EXPECT_LT(std::chrono::steady_clock::now() - began, kLimit + 3000ms) << "both queue pairs share the limit";
+    expect_completed_by_runtime(15);
+    EXPECT_EQ(runtime.control_counters().cut_short.value(), 2u);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+TEST_F(SilentDevice, DoesNotHoldUpTheRuntimesEnd) {
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_FALSE(runtime.stop());
+    EXPECT_LT(std::chrono::steady_clock::now() - began, kLimit + 3000ms);
+    expect_completed_by_runtime(15);
+    EXPECT_EQ(runtime.control_counters().cut_short.value(), 2u);
+    EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 15u);
+    EXPECT_FALSE(runtime.stop()) << "the outcome stays the same";
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+}  // namespace
+}  // namespace pollcore::testing

@@ -1,0 +1,389 @@
+// What the verbs let a work request be, and what its completion then stands for: order, unsignaled work, fences,
+// lengths, pieces, immediates, limits.
+#include <algorithm>
+#include <array>
+
+#include "fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class WorkRequests : public Conformance {
+protected:
+    static constexpr std::uint32_t kSges = 4;     // shape()'s
+    static constexpr std::uint32_t kInline = 64;  // shape()'s
+    WorkRequests() { connect_pair(); }
+
+    [[nodiscard]] std::uint64_t word(const MemoryRegion& memory, std::size_t at) const {
+        std::uint64_t value = 0;
+        std::memcpy(&value, memory.data() + at, sizeof(value));
+        return value;
+    }
+    static void set_word(MemoryRegion& memory, std::size_t at, std::uint64_t value) {
+        std::memcpy(memory.data() + at, &value, sizeof(value));
+    }
+    [[nodiscard]] std::vector<std::byte> copy(const MemoryRegion& memory) const {
+        return {memory.data(), memory.data() + memory.size()};
+    }
+    void expect_all_succeed(std::size_t n) {
+        for (const Completion& completion : await(n)) {
+            EXPECT_EQ(completion.status, Status::success) << "tag " << completion.tag;
+        }
+    }
+};
+
+// ---- Completions and order ----
+
+class ManyQueuePairs : public Conformance, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(ManyQueuePairs, OnOneCqKeepTheOrderOfEachOfTheirQueues) {
+    QueuePairOptions options = shape();
+    options.separate_cqs = GetParam();
+    constexpr std::size_t kPairs = 3;  // whose queues fit into one CQ
+    constexpr std::uint64_t kMessages = 60;
+    std::array<QueuePair, kPairs> near;
+    std::array<QueuePair, kPairs> far;
+    for (std::size_t i = 0; i < kPairs; ++i) {
+        near[i] = runtime.create_queue_pair(options);
+        far[i] = runtime.create_queue_pair(options);
+        near[i].connect(far[i].info());
+        far[i].connect(near[i].info());
+    }
+    // Tag: the pair, and the place in its queue.
+    std::array<std::uint64_t, kPairs> sent{};
+    std::array<std::uint64_t, kPairs> seen_sent{};
+    std::array<std::uint64_t, kPairs> seen_received{};
+    std::size_t left = 2 * kPairs * kMessages;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (left > 0 && std::chrono::steady_clock::now() < deadline) {
+        for (std::size_t i = 0; i < kPairs; ++i) {
+            if (sent[i] == kMessages) {
+                continue;
+            }
+            WorkRequest receive = recv(i << 32 | sent[i], 64, 128 * i);
+            receive.qp = far[i].handle();
+            WorkRequest message = send(i << 32 | sent[i], static_cast<std::uint32_t>(sent[i]));
+            message.qp = near[i].handle();
+            // The receive first, and a message only with one: nothing may meet a peer that is not ready.
+            if (session.figures().in_flight() < 100 && session.try_submit(receive) == Refusal::none) {
+                ASSERT_EQ(session.try_submit(message), Refusal::none);
+                ++sent[i];
+            }
+        }
+        Completion some[7];
+        const std::size_t n = session.poll(some);
+        for (std::size_t k = 0; k < n; ++k) {
+            const std::size_t pair = some[k].tag >> 32;
+            ASSERT_LT(pair, kPairs);
+            ASSERT_EQ(some[k].status, Status::success);
+            ASSERT_EQ(some[k].qp, (some[k].from_recv_queue() ? far : near)[pair].handle());
+            auto& next = (some[k].from_recv_queue() ? seen_received : seen_sent)[pair];
+            ASSERT_EQ(some[k].tag & 0xffffffff, next);
+            if (some[k].from_recv_queue()) {
+                ASSERT_EQ(some[k].byte_len, next);
+            }
+            ++next;
+        }
+        left -= n;
+        if (n == 0) {
+            sched_yield();
+        }
+    }
+    EXPECT_EQ(left, 0u);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cqs, ManyQueuePairs, ::testing::Bool(),
+                         [](const auto& two) { return std::string(two.param ? "Separate" : "Shared"); });
+
+// ---- Unsignaled work ----
+
+TEST_F(WorkRequests, UnsignaledOnesAreSignaledBeforeTheyFillTheSendQueue) {
+    constexpr std::uint64_t kWrites = 500;  // many times the depth
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    std::uint64_t accepted = 0;
+    while (accepted < kWrites && std::chrono::steady_clock::now() < deadline) {
+        const Refusal refusal = session.try_submit(rdma(Opcode::rdma_write, accepted, 8, 0));
+        if (refusal == Refusal::none) {
+            ++accepted;
+        } else {
+            ASSERT_EQ(refusal, Refusal::send_queue_full);
+            sched_yield();
+        }
+    }
+    ASSERT_EQ(accepted, kWrites);
+    // Nobody asked for a signal, so each place that came back, all but the last queue-full, came by the worker's own.
+    const std::uint64_t forced = runtime.worker_counters(0).forced_signals.value();
+    EXPECT_GE(forced, (kWrites - 64) / 64);
+    EXPECT_LE(forced, kWrites / 4) << "unsignaled work is hardly unsignaled any more";
+    EXPECT_GE(session.retired(a.handle()), kWrites - 64);
+    Completion none;
+    EXPECT_EQ(session.poll({&none, 1}), 0u) << "a success that nobody asked to hear of";
+    EXPECT_TRUE(a.close());  // the rest is retired or completes
+    const SessionFigures figures = session.figures();
+    while (session.poll({&none, 1}) != 0) {
+        EXPECT_EQ(none.status, Status::wr_flush_err);
+    }
+    EXPECT_EQ(session.figures().in_flight(), 0u) << figures.in_flight() << " before the last poll";
+}
+
+TEST_F(WorkRequests, ABufferOfAnUnsignaledOneIsFreeOnceItCountsAsRetired) {
+    // Few buffers for many writes: each is filled anew as soon as the count says so, and nothing arrives that was
+    // written into it for a later one.
+    constexpr std::uint64_t kBuffers = 8;
+    constexpr std::uint64_t kWrites = 400;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    for (std::uint64_t i = 0; i < kWrites; ++i) {
+        // The writes before this one's last use of the buffer have all been retired.
+        while (i >= kBuffers && session.retired(a.handle()) < i - kBuffers + 1) {
+            ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+            if (session.figures().in_flight() == kBuffers) {
+                // All wait for a signal, which the next one may bring: here that is one that moves nothing.
+                WorkRequest nudge = rdma(Opcode::rdma_write, 9999, 0);
+                nudge.num_sge = 0;
+                submit(nudge);
+                EXPECT_EQ(await_one().tag, 9999u);
+            }
+            sched_yield();
+        }
+        const std::size_t buffer = 8 * (i % kBuffers);
+        set_word(local, buffer, 0xabc000 + i);
+        WorkRequest write = rdma(Opcode::rdma_write, i, 8, 0);
+        write.sge = local_sge(8, buffer);
+        write.remote_addr = remote.addr() + 8 * i;
+        submit(write);
+    }
+    submit(rdma(Opcode::rdma_read, kWrites, 8));
+    EXPECT_EQ(await_one().tag, kWrites);
+    for (std::uint64_t i = 0; i < kWrites; ++i) {
+        ASSERT_EQ(word(remote, 8 * i), 0xabc000 + i) << "write " << i;
+    }
+    EXPECT_EQ(session.retired(a.handle()), kWrites);
+}
+
+TEST_F(WorkRequests, AnUnsignaledOneThatFailsCompletes) {
+    WorkRequest bad = rdma(Opcode::rdma_write, 2, 8, 0);
+    bad.rkey ^= 0xabcd00;
+    submit(rdma(Opcode::rdma_read, 1, 8, 0));
+    submit(bad);
+    submit(rdma(Opcode::rdma_write, 3, 8, 0));
+    const auto completions = await(2);
+    ASSERT_EQ(completions.size(), 2u);
+    EXPECT_EQ(completions[0].tag, 2u);
+    EXPECT_EQ(completions[0].status, Status::rem_access_err);
+    EXPECT_EQ(completions[1].tag, 3u);
+    EXPECT_EQ(completions[1].status, Status::wr_flush_err);
+    EXPECT_EQ(session.retired(a.handle()), 1u) << "the one that succeeded";
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+// ---- Fence and solicited ----
+
+TEST_F(WorkRequests, AFencedOneSendsWhatTheReadBeforeItBrought) {
+    for (std::uint64_t round = 0; round < 30; ++round) {
+        constexpr std::uint32_t kLength = 3000;
+        constexpr std::size_t kFrom = 0;
+        constexpr std::size_t kTo = 32768;
+        fill(remote, static_cast<unsigned>(round));
+        std::memset(local.data(), 0, kLength);
+        WorkRequest read = rdma(Opcode::rdma_read, 3 * round, kLength, 0);
+        read.remote_addr = remote.addr() + kFrom;
+        WorkRequest echo = rdma(Opcode::rdma_write, 3 * round + 1, kLength, kSignaled | kFence);
+        echo.remote_addr = remote.addr() + kTo;
+        submit(read);
+        submit(echo);
+        EXPECT_EQ(await_one().status, Status::success);
+        ASSERT_EQ(std::memcmp(remote.data() + kTo, remote.data() + kFrom, kLength), 0) << "round " << round;
+    }
+}
+
+TEST_F(WorkRequests, AFencedOneSendsWhatTheAtomicBeforeItBrought) {
+    for (std::uint64_t round = 0; round < 30; ++round) {
+        set_word(remote, 0, 1000 + round);
+        set_word(local, 0, 0);
+        WorkRequest add = rdma(Opcode::atomic_fetch_and_add, 1, 8, 0);
+        add.compare_add = 5;
+        submit(add);
+        submit(recv(2, 64, 4096));
+        submit(send(3, 8, kSignaled | kFence));
+        expect_all_succeed(2);
+        EXPECT_EQ(word(remote, 0), 1005 + round);
+        ASSERT_EQ(word(remote, 4096), 1000 + round);
+    }
+}
+
+TEST_F(WorkRequests, ASolicitedOneArrivesAsAnyOther) {
+    submit(recv(1, 64));
+    submit(send(2, 16, kSignaled | kSolicited));
+    expect_all_succeed(2);
+    EXPECT_EQ(std::memcmp(local.data(), remote.data(), 16), 0);
+    submit(recv(3, 64));
+    WorkRequest with = rdma(Opcode::rdma_write_with_imm, 4, 16, kSignaled | kSolicited);
+    with.imm_data = 5;
+    submit(with);
+    expect_all_succeed(2);
+}
+
+// ---- Lengths and pieces ----
+
+TEST_F(WorkRequests, OneWithoutBytesMovesNothingAndCompletes) {
+    const auto before_local = copy(local);
+    const auto before_remote = copy(remote);
+    for (const Opcode opcode : {Opcode::rdma_write, Opcode::rdma_read, Opcode::rdma_write_with_imm, Opcode::send,
+                                Opcode::send_with_imm}) {
+        for (const std::uint8_t num_sge : {std::uint8_t{0}, std::uint8_t{1}}) {  // no SGE; one of length 0
+            const bool takes_receive = opcode != Opcode::rdma_write && opcode != Opcode::rdma_read;
+            if (takes_receive) {
+                submit(recv(1, 64));
+            }
+            WorkRequest empty = rdma(opcode, 2, 0);
+            empty.num_sge = num_sge;
+            empty.imm_data = has_imm(opcode) ? 0x55667788 : 0;
+            submit(empty);
+            for (const Completion& completion : await(takes_receive ? 2 : 1)) {
+                EXPECT_EQ(completion.status, Status::success) << static_cast<int>(opcode);
+                EXPECT_EQ(completion.byte_len, 0u) << static_cast<int>(opcode);
+                if (completion.from_recv_queue() && has_imm(opcode)) {
+                    EXPECT_EQ(completion.imm_data, 0x55667788u);
+                }
+            }
+        }
+    }
+    EXPECT_EQ(copy(local), before_local);
+    EXPECT_EQ(copy(remote), before_remote);
+}
+
+TEST_F(WorkRequests, OneWithoutBytesNeedsNoValidRkey) {
+    // IBTA C9-88: the key and the address of such a request are not checked.
+    WorkRequest nowhere = rdma(Opcode::rdma_write, 1, 0);
+    nowhere.num_sge = 0;
+    nowhere.remote_addr = 0;
+    nowhere.rkey = 0;
+    submit(nowhere);
+    EXPECT_EQ(await_one().status, Status::success);
+}
+
+TEST_F(WorkRequests, PiecesAreGatheredForAWriteAndScatteredByARead) {
+    const std::vector<Sge> pieces{local_sge(100, 9000), local_sge(1, 3), local_sge(3000, 20000), local_sge(7, 100)};
+    std::vector<std::byte> together;
+    for (const Sge& sge : pieces) {
+        const std::byte* at = local.data() + (sge.addr - local.addr());
+        together.insert(together.end(), at, at + sge.length);
+    }
+    ASSERT_EQ(session.try_submit(rdma(Opcode::rdma_write, 1, 0), pieces), Refusal::none);
+    EXPECT_EQ(await_one().status, Status::success);
+    EXPECT_TRUE(std::equal(together.begin(), together.end(), remote.data()));
+
+    fill(local, 77);
+    ASSERT_EQ(session.try_submit(rdma(Opcode::rdma_read, 2, 0), pieces), Refusal::none);
+    const Completion read = await_one();
+    EXPECT_EQ(read.status, Status::success);
+    EXPECT_EQ(read.byte_len, together.size());
+    std::vector<std::byte> back;
+    for (const Sge& sge : pieces) {
+        const std::byte* at = local.data() + (sge.addr - local.addr());
+        back.insert(back.end(), at, at + sge.length);
+    }
+    EXPECT_EQ(back, together);
+}
+
+TEST_F(WorkRequests, PiecesOfASendMayOverlap) {
+    // Sent, the same bytes twice are read twice: the specification forbids nothing here.
+    const std::vector<Sge> overlapping{local_sge(100, 0), local_sge(100, 50), local_sge(100, 0)};
+    submit(recv(1, 4096));
+    ASSERT_EQ(session.try_submit(send(2, 0), overlapping), Refusal::none);
+    const auto received = of(await(2), b.handle(), true);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(received[0].status, Status::success);
+    EXPECT_EQ(received[0].byte_len, 300u);
+    EXPECT_EQ(std::memcmp(remote.data(), local.data(), 100), 0);
+    EXPECT_EQ(std::memcmp(remote.data() + 100, local.data() + 50, 100), 0);
+    EXPECT_EQ(std::memcmp(remote.data() + 200, local.data(), 100), 0);
+}
+
+TEST_F(WorkRequests, AsManyPiecesAsTheQueuePairTakesAndNotOneMore) {
+    std::vector<Sge> from;
+    std::vector<Sge> into;
+    for (std::uint32_t i = 0; i < kSges; ++i) {
+        from.push_back(local_sge(10 + i, 100 * i));
+        into.push_back(remote_sge(64, 100 * i));
+    }
+    ASSERT_EQ(session.try_submit(recv(1, 0), into), Refusal::none);
+    ASSERT_EQ(session.try_submit(send(2, 0), from), Refusal::none);
+    expect_all_succeed(2);
+    from.push_back(local_sge(1));
+    into.push_back(remote_sge(1));
+    EXPECT_EQ(session.try_submit(recv(3, 0), into), Refusal::too_many_sges);
+    EXPECT_EQ(session.try_submit(send(4, 0), from), Refusal::too_many_sges);
+    EXPECT_EQ(session.try_submit(rdma(Opcode::rdma_write, 5, 0), from), Refusal::too_many_sges);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+TEST_F(WorkRequests, AsMuchInlineAsTheQueuePairTakesAndNotOneByteMore) {
+    std::array<std::byte, kInline + 1> payload{};
+    std::fill(payload.begin(), payload.end(), std::byte{0x7e});
+    const std::span<const std::byte> most(payload.data(), kInline);
+    for (const Opcode opcode : {Opcode::rdma_write, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm}) {
+        fill(remote, 3);
+        const bool takes_receive = opcode != Opcode::rdma_write;
+        if (takes_receive) {
+            submit(recv(1, 128));
+        }
+        ASSERT_EQ(session.try_submit_inline(rdma(opcode, 2, 0), most), Refusal::none);
+        expect_all_succeed(takes_receive ? 2 : 1);
+        EXPECT_TRUE(std::equal(most.begin(), most.end(), remote.data()));
+        EXPECT_EQ(session.try_submit_inline(rdma(opcode, 3, 0), payload), Refusal::inline_too_long);
+    }
+    EXPECT_NE(session.try_submit_inline(rdma(Opcode::rdma_read, 4, 0), most), Refusal::none);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+// ---- Immediates ----
+
+TEST_F(WorkRequests, EveryImmediateIsTheSameNumberOnBothSides) {
+    for (const Opcode opcode : {Opcode::send_with_imm, Opcode::rdma_write_with_imm}) {
+        for (const std::uint32_t number : {0u, 1u, 0x01020304u, 0x80000000u, 0xffffffffu}) {
+            submit(recv(1, 64));
+            WorkRequest with = rdma(opcode, 2, 8);
+            with.imm_data = number;
+            submit(with);
+            const auto received = of(await(2), b.handle(), true);
+            ASSERT_EQ(received.size(), 1u);
+            EXPECT_EQ(received[0].status, Status::success);
+            EXPECT_TRUE(received[0].flags & kWithImm);
+            EXPECT_EQ(received[0].imm_data, number);
+        }
+    }
+    submit(recv(1, 64));
+    submit(send(2, 8));
+    const auto received = of(await(2), b.handle(), true);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_FALSE(received[0].flags & kWithImm) << "a message without one after those with";
+}
+
+TEST_F(WorkRequests, AReceiveThatAWriteWithImmediateTakesKeepsItsWholeBuffer) {
+    constexpr std::size_t kAt = 16384;
+    constexpr std::uint32_t kLength = 8192;
+    const auto before = copy(remote);
+    for (const std::uint32_t written : {0u, 1u, 4096u, 9000u}) {  // shorter and longer than the receive's buffer
+        submit(recv(1, kLength, kAt));
+        WorkRequest with = rdma(Opcode::rdma_write_with_imm, 2, written);
+        with.imm_data = written;
+        submit(with);
+        const auto received = of(await(2), b.handle(), true);
+        ASSERT_EQ(received.size(), 1u);
+        EXPECT_EQ(received[0].status, Status::success);
+        EXPECT_EQ(received[0].opcode, CompletionOpcode::recv_rdma_with_imm);
+        EXPECT_EQ(received[0].byte_len, written);
+        EXPECT_EQ(std::memcmp(remote.data(), local.data(), written), 0);
+        EXPECT_EQ(std::memcmp(remote.data() + kAt, before.data() + kAt, kLength), 0) << written << " bytes written";
+    }
+    WorkRequest none = recv(3, 0);  // a receive without any buffer will do
+    none.num_sge = 0;
+    submit(none);
+    submit(rdma(Opcode::rdma_write_with_imm, 4, 100));
+    expect_all_succeed(2);
+}
+
+}  // namespace
+}  // namespace pollcore::testing
