@@ -38,6 +38,10 @@ struct DeviceLimits {
     std::uint64_t memory_region_max = 0;
     std::uint32_t comp_vectors = 1;
     bool atomics = false;
+    std::uint32_t memory_windows_max = 0;  ///< of both types together
+    bool memory_windows_1 = false;         ///< IBV_DEVICE_MEM_WINDOW
+    bool memory_windows_2 = false;         ///< IBV_DEVICE_MEM_WINDOW_TYPE_2A or _2B
+    bool invalidation = false;             ///< IBV_WR_LOCAL_INV and _SEND_WITH_INV (IBV_DEVICE_MEM_MGT_EXTENSIONS)
     bool thread_domains = false;  ///< objects of a ThreadDomain do without the provider's locks
     bool extended_cqs = false;    ///< CQs can be polled by ibv_start_poll and its kin
     /// ibv_next_poll keeps its word when the CQ has run empty. Where it does not, each completion is taken between a
@@ -115,6 +119,8 @@ public:
     /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3).
     [[nodiscard]] virtual ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                                   int access) = 0;
+    /// Bound to nothing. ibv_alloc_mw(3).
+    [[nodiscard]] virtual ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) = 0;
     virtual void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) = 0;
     virtual ibv_qp_attr query(ibv_qp* qp, int mask) = 0;
 
@@ -122,6 +128,8 @@ public:
     virtual int destroy(ibv_cq* cq) noexcept = 0;
     virtual int destroy(ibv_qp* qp) noexcept = 0;
     virtual int destroy(ibv_mr* mr) noexcept = 0;
+    /// A window that is bound opens nothing any more.
+    virtual int destroy(ibv_mw* window) noexcept = 0;
 
     /// Readable when next_async_event() would return one. Non-blocking; owned by the device.
     [[nodiscard]] virtual int async_fd() const noexcept = 0;
@@ -153,5 +161,6 @@ using UniquePd = DeviceObject<ibv_pd>;
 using UniqueCq = DeviceObject<ibv_cq>;
 using UniqueQp = DeviceObject<ibv_qp>;
 using UniqueMr = DeviceObject<ibv_mr>;
+using UniqueMw = DeviceObject<ibv_mw>;
 
 }  // namespace pollcore

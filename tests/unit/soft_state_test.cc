@@ -100,7 +100,7 @@ TEST_F(SoftState, a_chain_is_posted_up_to_the_first_that_is_refused) {
     EXPECT_EQ(a.post(1, IBV_WR_RDMA_WRITE, {a.sge(0, 257)}, b.address(0), b.mr->rkey, IBV_SEND_INLINE),
               EINVAL);
     EXPECT_EQ(a.post(1, IBV_WR_RDMA_READ, {a.sge(0, 8)}, b.address(0), b.mr->rkey, IBV_SEND_INLINE), EINVAL);
-    EXPECT_EQ(a.post(1, IBV_WR_LOCAL_INV, {}), EINVAL);
+    EXPECT_EQ(a.post(1, IBV_WR_TSO, {}), EINVAL);
     for (std::uint64_t i = 0; i < 32; ++i)
         ASSERT_EQ(a.post_recv(i, {}), 0);
     EXPECT_EQ(a.post_recv(32, {}), ENOMEM);
@@ -187,8 +187,6 @@ TEST_F(SoftState, an_event_that_nobody_took_goes_with_its_object) {
 TEST_F(SoftState, what_the_device_has_not_says_so) {
     End a(*device);
     EXPECT_EQ(ibv_req_notify_cq(a.send_cq.get(), 0), EOPNOTSUPP);
-    EXPECT_EQ(ibv_alloc_mw(a.pd.get(), IBV_MW_TYPE_1), nullptr);
-    EXPECT_EQ(errno, EOPNOTSUPP);
     ibv_cq_init_attr_ex attr{};
     EXPECT_EQ(ibv_create_cq_ex(device->context(), &attr), nullptr);
 }

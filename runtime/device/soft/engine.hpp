@@ -110,6 +110,9 @@ private:
     std::uint32_t transmit(SoftQp& qp, bool& more) noexcept;
     [[nodiscard]] bool may_start(SoftQp& qp, SendWqe& wqe) noexcept;
     [[nodiscard]] ibv_wc_status check_local(SoftQp& qp, const SendWqe& wqe) noexcept;
+    [[nodiscard]] bool start_local(SoftQp& qp, SendWqe& wqe) noexcept;
+    void pass_local(SoftQp& qp) noexcept;
+    void complete_local(SoftQp& qp) noexcept;
     enum class Sent : std::uint8_t { yes, link_full, failed };
     [[nodiscard]] Sent send_packet(SoftQp& qp, SendWqe& wqe) noexcept;
     void stop_at_cursor(SoftQp& qp, ibv_wc_status status) noexcept;

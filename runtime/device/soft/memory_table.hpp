@@ -1,9 +1,11 @@
-// The memory regions of a device, found by key.
+// The memory regions and memory windows of a device, found by key.
 //
-// Thread safety: add() and remove() are called by the control side, one at a time. find() may run in any
-// engine at any time, under that engine's lock. The caller of remove() must take and give back each engine's
-// lock before retire(): until then an engine may still be using the entry it found.
-// Invariants: a key is never given twice in a row for a place; key 0 is nobody's.
+// Thread safety: add() and remove() are called by the control side, one at a time. find(), find_remote(),
+// bind() and invalidate() may run in any engine at any time, under that engine's lock. The caller of remove()
+// must take and give back each engine's lock before retire(): until then an engine may still be using the
+// entry it found.
+// Invariants: a region's key is never given twice in a row for a place; key 0 is nobody's. A window's place
+// keeps the upper bits of its key; each bind chooses the lowest eight.
 #pragma once
 
 #include <atomic>
@@ -11,9 +13,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "pollcore/own_lines.hpp"
+#include <infiniband/verbs.h>
 
-struct ibv_pd;
+#include "device/soft/spin_lock.hpp"
+#include "pollcore/own_lines.hpp"
 
 namespace pollcore::soft {
 
@@ -26,16 +29,65 @@ struct MemoryRegion {
     int access = 0;
 };
 
+/// The part of a memory window that the device owns.
+struct Window {
+    const ibv_mw_type type;
+    const ibv_pd* const pd;
+    SpinLock lock{};  ///< of what follows, and held by who uses the memory through it
+    bool bound = false;
+    const ibv_qp* qp = nullptr;    ///< type 2: the only one that peers reach it through
+    std::uint32_t region_key = 0;  ///< of the region that it is a part of
+    MemoryRegion range{};          ///< what it opens; its iova is the address that peers use
+};
+
+/// What a bind asks for (struct ibv_mw_bind_info, and the keys).
+struct WindowBind {
+    std::uint32_t key = 0;  ///< the window's, before
+    std::uint32_t new_key = 0;
+    std::uint32_t region_key = 0;
+    std::uint64_t address = 0;
+    std::uint64_t length = 0;
+    int access = 0;
+};
+
+/// Memory that a peer's request may touch; null when it may not. It holds a window's lock as long as it lives, so
+/// that nobody uses a binding any more when the bind or invalidation that ends it completes.
+class RemoteMemory {
+public:
+    RemoteMemory() = default;
+    explicit RemoteMemory(std::byte* host, SpinLock* held = nullptr) noexcept : host_(host), held_(held) {}
+    ~RemoteMemory() {
+        if (held_ != nullptr) [[unlikely]]
+            held_->unlock();
+    }
+    RemoteMemory(const RemoteMemory&) = delete;
+    RemoteMemory& operator=(const RemoteMemory&) = delete;
+
+    [[nodiscard]] std::byte* host() const noexcept { return host_; }
+
+private:
+    std::byte* host_ = nullptr;
+    SpinLock* held_ = nullptr;
+};
+
 class MemoryTable {
 public:
     explicit MemoryTable(std::uint32_t regions_max);
 
     /// The new region's key, or 0 when the table is full.
-    [[nodiscard]] std::uint32_t add(const MemoryRegion& region);
-    /// From now on find() does not know the key.
+    [[nodiscard]] std::uint32_t add(const MemoryRegion& region) { return add(region, nullptr); }
+    /// The new window's first key, or 0. It opens nothing until it is bound.
+    [[nodiscard]] std::uint32_t add(Window& window) { return add({}, &window); }
+    /// From now on nobody finds the key, whatever its lowest bits.
     void remove(std::uint32_t key) noexcept;
+    /// remove() did not happen.
+    void restore(std::uint32_t key) noexcept;
     /// The place may be used again.
     void retire(std::uint32_t key) noexcept;
+    /// Windows bound to the region.
+    [[nodiscard]] std::uint32_t windows_of(std::uint32_t key) const noexcept;
+    /// The window opens nothing any more; its key stays. With `qp`, only if it is bound to that.
+    void unbind(Window& window, const ibv_qp* qp = nullptr) noexcept;
 
     /// The byte at [address, address + length) if the key, its PD, its bounds and all bits of `access`
     /// permit it, else null. length is not 0.
@@ -57,14 +109,38 @@ public:
         return region.host + offset;
     }
 
+    /// The same for a request that came over `qp`, which may name a window as well.
+    [[nodiscard]] RemoteMemory find_remote(std::uint32_t key, const ibv_qp& qp, std::uint64_t address,
+                                           std::uint64_t length, int access) const noexcept {
+        if (std::byte* host = find(key, qp.pd, address, length, access); host != nullptr) [[likely]]
+            return RemoteMemory(host);
+        return find_window(key, qp, address, length, access);
+    }
+
+    /// A bind that was posted to `qp`. False, and nothing has changed, when the specification forbids it (IBTA
+    /// 10.6.7.2): a window or region of another PD, a region without IBV_ACCESS_MW_BIND, a range beyond it, a
+    /// right to change what the region may not, a type 2 window that is bound or would be empty.
+    [[nodiscard]] bool bind(const WindowBind& bind, const ibv_qp& qp) noexcept;
+    /// Ends a binding of a type 2 window, by its key, for a request on `qp`. False when there is none.
+    [[nodiscard]] bool invalidate(std::uint32_t key, const ibv_qp& qp) noexcept;
+
 private:
     static constexpr std::uint32_t kKeyBits = 8;
 
     struct Entry {
         std::atomic<std::uint32_t> key{0};
         std::uint8_t last_variant = 0;
+        std::atomic<std::uint32_t> windows{0};  ///< bound to this region
+        Window* window = nullptr;               ///< not null: this is one, and the region opens nothing
         MemoryRegion region;
     };
+
+    [[nodiscard]] std::uint32_t add(const MemoryRegion& region, Window* window);
+    [[nodiscard]] RemoteMemory find_window(std::uint32_t key, const ibv_qp& qp, std::uint64_t address,
+                                           std::uint64_t length, int access) const noexcept;
+    /// The window of this key, with its lock held; null when there is none.
+    [[nodiscard]] Window* lock_window(std::uint32_t key) const noexcept;
+    void close(Window& window) noexcept;
 
     const std::uint32_t regions_max_;
     OwnLines<Entry> entries_;

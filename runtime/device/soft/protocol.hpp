@@ -54,6 +54,7 @@ enum PacketFlag : std::uint8_t {
     kLast = 1 << 1,
     kImmediate = 1 << 2,
     kSolicitedEvent = 1 << 3,
+    kInvalidate = 1 << 4,  ///< rkey is to be invalidated
 };
 
 /// NAK codes, table "NAK codes" of the AETH.

@@ -14,6 +14,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "device/soft/memory_table.hpp"
 #include "device/soft/protocol.hpp"
 #include "pollcore/own_lines.hpp"
 
@@ -24,10 +25,19 @@ struct LinkPair;
 struct SoftQp;
 
 struct SoftPd : ibv_pd {
-    std::uint32_t users = 0;  ///< QPs and MRs
+    std::uint32_t users = 0;  ///< QPs, MRs and MWs
 };
 
 struct SoftMr : ibv_mr {};
+
+struct SoftMw : ibv_mw {
+    SoftMw(ibv_pd* of, ibv_mw_type kind) : ibv_mw{}, window{kind, of} {
+        context = of->context;
+        pd = of;
+        type = kind;
+    }
+    Window window;
+};
 
 // ---- completion queue ----
 
@@ -69,11 +79,11 @@ struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
 
 struct SendWqe {
     std::uint64_t wr_id;
-    std::uint64_t remote_addr;
-    std::uint64_t compare_add;
-    std::uint64_t swap;
-    std::uint32_t rkey;
-    std::uint32_t imm;
+    std::uint64_t remote_addr;  ///< bind: where the window begins
+    std::uint64_t compare_add;  ///< bind: the window's length
+    std::uint64_t swap;         ///< bind: the region's lkey, and above it the access flags
+    std::uint32_t rkey;         ///< bind: the window's new key; *_inv: the key that ends
+    std::uint32_t imm;          ///< bind: the window's key before
     std::uint32_t length;     ///< of all SGEs; more than kMessageMax stands for "too long"
     std::uint32_t first_psn;  ///< of the first pass; packets of later passes have the same numbers
     std::uint32_t last_psn;
@@ -127,6 +137,7 @@ struct Requester {
     std::uint32_t una_psn = 0;                   ///< oldest that is not acknowledged
     std::uint32_t sent_psn = 0;                  ///< behind the last that was ever sent
     std::uint32_t rd_in_flight = 0;              ///< reads and atomics
+    std::uint32_t local_done = 0;                ///< binds and invalidations that wait for those before them
     ibv_wc_status local_error = IBV_WC_SUCCESS;  ///< of the WQE at the cursor; reported when its turn comes
     std::uint8_t retries_left = 0;
     std::uint8_t rnr_retries_left = 0;

@@ -17,6 +17,11 @@ namespace {
     return wqe.opcode == IBV_WR_RDMA_READ || is_atomic(wqe);
 }
 
+/// Sends no packet.
+[[nodiscard]] bool is_local(const SendWqe& wqe) noexcept {
+    return wqe.opcode == IBV_WR_LOCAL_INV || wqe.opcode == IBV_WR_BIND_MW;
+}
+
 [[nodiscard]] bool has_imm(const SendWqe& wqe) noexcept {
     return wqe.opcode == IBV_WR_SEND_WITH_IMM || wqe.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
@@ -31,6 +36,8 @@ namespace {
         case IBV_WR_RDMA_READ: return IBV_WC_RDMA_READ;
         case IBV_WR_ATOMIC_CMP_AND_SWP: return IBV_WC_COMP_SWAP;
         case IBV_WR_ATOMIC_FETCH_AND_ADD: return IBV_WC_FETCH_ADD;
+        case IBV_WR_LOCAL_INV: return IBV_WC_LOCAL_INV;
+        case IBV_WR_BIND_MW: return IBV_WC_BIND_MW;
         default: return IBV_WC_SEND;
     }
 }
@@ -70,6 +77,11 @@ std::uint32_t Engine::transmit(SoftQp& qp, bool& more) noexcept {
         SendWqe& wqe = qp.sq.at(tx.cursor);
         if (tx.cursor_packet == 0 && !may_start(qp, wqe))
             break;  // progress of its own activates the QP again
+        if (is_local(wqe)) [[unlikely]] {
+            pass_local(qp);
+            ++sent;
+            continue;
+        }
         const Sent result = send_packet(qp, wqe);
         if (result == Sent::yes) [[likely]] {
             ++sent;
@@ -102,6 +114,8 @@ bool Engine::may_start(SoftQp& qp, SendWqe& wqe) noexcept {
         stop_at_cursor(qp, status);
         return false;
     }
+    if (is_local(wqe)) [[unlikely]]
+        return start_local(qp, wqe);
     const std::uint32_t packets = is_atomic(wqe) ? 1 : packets_of(wqe.length, qp.mtu);
     const std::uint32_t outstanding = (tx.next_psn - tx.una_psn) & kPsnMask;
     if (outstanding + packets > static_cast<std::uint32_t>(kPsnWindow))
@@ -111,6 +125,44 @@ bool Engine::may_start(SoftQp& qp, SendWqe& wqe) noexcept {
     tx.next_psn = psn_add(tx.next_psn, packets);
     ++tx.assigned;
     return true;
+}
+
+/// Carries out a bind or an invalidation, once: a second pass finds it assigned. It has no PSN.
+[[gnu::cold, gnu::noinline]] bool Engine::start_local(SoftQp& qp, SendWqe& wqe) noexcept {
+    Requester& tx = qp.tx;
+    bool done = false;
+    if (wqe.opcode == IBV_WR_BIND_MW) {
+        done = core_.memory.bind({.key = wqe.imm,
+                                  .new_key = wqe.rkey,
+                                  .region_key = static_cast<std::uint32_t>(wqe.swap),
+                                  .address = wqe.remote_addr,
+                                  .length = wqe.compare_add,
+                                  .access = static_cast<int>(wqe.swap >> 32)},
+                                 qp);
+    } else {
+        done = core_.memory.invalidate(wqe.rkey, qp);
+    }
+    if (!done) {
+        stop_at_cursor(qp, IBV_WC_MW_BIND_ERR);
+        return false;
+    }
+    wqe.first_psn = tx.next_psn;
+    wqe.last_psn = psn_add(tx.next_psn, kPsnMask);  // one before the first: it ends where it begins
+    ++tx.assigned;
+    ++tx.local_done;
+    return true;
+}
+
+/// The cursor passes what sends nothing.
+[[gnu::cold, gnu::noinline]] void Engine::pass_local(SoftQp& qp) noexcept {
+    ++qp.tx.cursor;
+    complete_local(qp);
+}
+
+/// Completes what sent nothing and is the oldest now.
+[[gnu::cold, gnu::noinline]] void Engine::complete_local(SoftQp& qp) noexcept {
+    while (qp.sq.done != qp.tx.assigned && is_local(qp.sq.at(qp.sq.done)))
+        complete_send(qp, IBV_WC_SUCCESS);
 }
 
 /// What the requester finds wrong with a WQE by itself (IBTA 9.9.2.1).
@@ -151,6 +203,7 @@ Engine::Sent Engine::send_packet(SoftQp& qp, SendWqe& wqe) noexcept {
         packet->flags =
             static_cast<std::uint8_t>((tx.cursor_packet == 0 || read ? kFirst : 0) | (last ? kLast : 0) |
                                       (last && has_imm(wqe) ? kImmediate : 0) |
+                                      (last && wqe.opcode == IBV_WR_SEND_WITH_INV ? kInvalidate : 0) |
                                       ((wqe.flags & IBV_SEND_SOLICITED) != 0 ? kSolicitedEvent : 0));
         packet->dest_qpn = qp.dest_qpn;
         packet->src_qpn = qp.qp_num;
@@ -253,6 +306,8 @@ void Engine::after_progress(SoftQp& qp) noexcept {
     Requester& tx = qp.tx;
     tx.retries_left = tx.retry_count;
     tx.rnr_retries_left = tx.rnr_retry;
+    if (tx.local_done != 0) [[unlikely]]
+        complete_local(qp);
     if (!tx.waiting_rnr) {
         tx.deadline_ns = 0;
         if (qp.sq.done != tx.assigned)
@@ -370,6 +425,8 @@ void Engine::complete_send(SoftQp& qp, ibv_wc_status status) noexcept {
         wqe.read_in_flight = false;
         --qp.tx.rd_in_flight;
     }
+    if (qp.tx.local_done != 0 && is_local(wqe)) [[unlikely]]
+        --qp.tx.local_done;
     ++qp.sq.done;
     if (status == IBV_WC_SUCCESS && !qp.signal_all && (wqe.flags & IBV_SEND_SIGNALED) == 0)
         return;

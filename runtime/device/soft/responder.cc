@@ -125,6 +125,8 @@ void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
         return refuse(qp, Nak::remote_operational);
     }
     rx.offset += packet.payload_size;
+    const bool invalidate = (packet.flags & kInvalidate) != 0;
+    const bool invalidated = invalidate && core_.memory.invalidate(packet.rkey, qp);
     expect_next(qp, 1);
     push_ack(qp, packet.psn);
     if ((packet.flags & kLast) == 0)
@@ -137,6 +139,14 @@ void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
     if ((packet.flags & kImmediate) != 0) {
         wc.wc_flags = IBV_WC_WITH_IMM;
         wc.imm_data = packet.imm;
+    } else if (invalidate) [[unlikely]] {
+        // The message itself was whole, so the sender is told so; only this side knows of the key (class J).
+        if (!invalidated) {
+            fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
+            return enter_error(qp, true);
+        }
+        wc.wc_flags = IBV_WC_WITH_INV;
+        wc.invalidated_rkey = packet.rkey;
     }
     complete_recv(qp, wc);
 }
@@ -158,17 +168,15 @@ void Engine::on_write(SoftQp& qp, const Packet& packet) noexcept {
     if (packet.payload_size > remaining || (last && packet.payload_size != remaining)) {
         return refuse_with_event(qp, Nak::invalid_request);
     }
-    std::byte* host = nullptr;
-    if (remaining != 0) {
-        host = core_.memory.find(rkey, qp.pd, va, remaining, IBV_ACCESS_REMOTE_WRITE);
-        if (host == nullptr) [[unlikely]]
-            return refuse_with_event(qp, Nak::remote_access);
-    }
+    const RemoteMemory memory =
+        remaining != 0 ? core_.memory.find_remote(rkey, qp, va, remaining, IBV_ACCESS_REMOTE_WRITE) : RemoteMemory();
+    if (remaining != 0 && memory.host() == nullptr) [[unlikely]]
+        return refuse_with_event(qp, Nak::remote_access);
     const bool takes_receive = (packet.flags & kImmediate) != 0;
     if (takes_receive && qp.rq.done == qp.rq.posted)
         return refuse_rnr(qp);
 
-    copy_to_memory(host, packet.payload(), packet.payload_size);
+    copy_to_memory(memory.host(), packet.payload(), packet.payload_size);
     if (first)
         rx.offset = 0;
     rx.offset += packet.payload_size;
@@ -195,8 +203,9 @@ void Engine::on_read(SoftQp& qp, const Packet& packet) noexcept {
         rx.reads_queued >= qp.max_dest_rd_atomic) [[unlikely]] {
         return refuse_with_event(qp, Nak::invalid_request);
     }
-    if (packet.dma_length != 0 && core_.memory.find(packet.rkey, qp.pd, packet.va, packet.dma_length,
-                                                    IBV_ACCESS_REMOTE_READ) == nullptr) [[unlikely]] {
+    if (packet.dma_length != 0 &&
+        core_.memory.find_remote(packet.rkey, qp, packet.va, packet.dma_length, IBV_ACCESS_REMOTE_READ).host() ==
+            nullptr) [[unlikely]] {
         return refuse_with_event(qp, Nak::remote_access);
     }
     ResponseJob job;
@@ -216,8 +225,9 @@ void Engine::on_atomic(SoftQp& qp, const Packet& packet) noexcept {
         rx.reads_queued >= qp.max_dest_rd_atomic || packet.va % sizeof(std::uint64_t) != 0) [[unlikely]] {
         return refuse_with_event(qp, Nak::invalid_request);
     }
-    std::byte* host =
-        core_.memory.find(packet.rkey, qp.pd, packet.va, sizeof(std::uint64_t), IBV_ACCESS_REMOTE_ATOMIC);
+    const RemoteMemory memory =
+        core_.memory.find_remote(packet.rkey, qp, packet.va, sizeof(std::uint64_t), IBV_ACCESS_REMOTE_ATOMIC);
+    std::byte* host = memory.host();
     if (host == nullptr) [[unlikely]]
         return refuse_with_event(qp, Nak::remote_access);
     // The region may have been registered with an iova that lies differently in its word than its memory.
@@ -352,8 +362,10 @@ std::uint32_t Engine::answer(SoftQp& qp, bool& more) noexcept {
 /// One packet of a read's answer. False when the link is full.
 bool Engine::answer_read(SoftQp& qp, ResponseJob& job, bool& finished) noexcept {
     const std::uint32_t size = std::min(qp.mtu, job.length);
-    const std::byte* host =
-        size == 0 ? nullptr : core_.memory.find(job.rkey, qp.pd, job.va, job.length, IBV_ACCESS_REMOTE_READ);
+    const RemoteMemory memory =
+        size == 0 ? RemoteMemory()
+                  : core_.memory.find_remote(job.rkey, qp, job.va, job.length, IBV_ACCESS_REMOTE_READ);
+    const std::byte* host = memory.host();
     if (size != 0 && host == nullptr) [[unlikely]] {
         // The region went away under the read: what is queued behind it is void.
         const std::uint32_t psn = job.psn;

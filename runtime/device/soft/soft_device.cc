@@ -20,6 +20,7 @@ namespace {
 using soft::Engine;
 using soft::SoftCq;
 using soft::SoftMr;
+using soft::SoftMw;
 using soft::SoftPd;
 using soft::SoftQp;
 
@@ -63,6 +64,10 @@ DeviceLimits default_soft_limits() noexcept {
     limits.memory_region_max = std::numeric_limits<std::int64_t>::max();
     limits.comp_vectors = 1;
     limits.atomics = true;
+    limits.memory_windows_max = 8192;
+    limits.memory_windows_1 = true;
+    limits.memory_windows_2 = true;
+    limits.invalidation = true;
     limits.thread_domains = true;
     limits.extended_cqs = true;
     return limits;
@@ -98,6 +103,7 @@ SoftDevice::SoftDevice(SoftDeviceOptions options)
     name().copy(device_.name, sizeof(device_.name) - 1);
     name().copy(device_.dev_name, sizeof(device_.dev_name) - 1);
     // abi_compat stays null: verbs that need an extended context find none and say so.
+    context_.owner = this;
     context_.device = &device_;
     context_.ops = soft::verbs_ops();
     context_.cmd_fd = -1;
@@ -247,11 +253,11 @@ ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, 
                                         length, addr, iova, static_cast<unsigned>(access), describe(), why));
     };
     constexpr int kRemoteChange = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-    constexpr int kKnown =
-        IBV_ACCESS_LOCAL_WRITE | kRemoteChange | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING;
+    constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | kRemoteChange | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND |
+                           IBV_ACCESS_RELAXED_ORDERING;
     if ((access & ~kKnown) != 0) {
         throw refuse(EOPNOTSUPP,
-                     "it takes local write, remote read, write and atomic, and relaxed ordering only");
+                     "it takes local write, remote read, write and atomic, window bind, and relaxed ordering only");
     }
     if ((access & kRemoteChange) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
         throw refuse(EINVAL,
@@ -287,18 +293,65 @@ ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, 
 
 int SoftDevice::destroy(ibv_mr* mr) noexcept {
     const std::lock_guard guard(control_mutex_);
+    if (core_->memory.windows_of(mr->lkey) != 0)
+        return EBUSY;
     core_->memory.remove(mr->lkey);
-    // An engine looks a key up and uses the memory within one hold of its lock: once each lock was ours
-    // after the removal, nobody is left who found the key.
+    settle_engines();
+    if (core_->memory.windows_of(mr->lkey) != 0) {  // bound at this moment
+        core_->memory.restore(mr->lkey);
+        return EBUSY;
+    }
+    core_->memory.retire(mr->lkey);
+    --static_cast<SoftPd*>(mr->pd)->users;
+    delete static_cast<SoftMr*>(mr);
+    return 0;
+}
+
+// An engine looks a key up and uses the memory within one hold of its lock: once each lock was ours after the
+// removal, nobody is left who found the key.
+void SoftDevice::settle_engines() noexcept {
     for (const auto& known : engines_) {
         if (const auto engine = known.lock()) {
             engine->lock().lock();
             engine->lock().unlock();
         }
     }
-    core_->memory.retire(mr->lkey);
-    --static_cast<SoftPd*>(mr->pd)->users;
-    delete static_cast<SoftMr*>(mr);
+}
+
+ibv_mw* SoftDevice::create_mw(ibv_pd* pd, ibv_mw_type type) {
+    const DeviceLimits& limits = options_.limits;
+    if (!(type == IBV_MW_TYPE_1 ? limits.memory_windows_1 : type == IBV_MW_TYPE_2 && limits.memory_windows_2)) {
+        throw Error(std::errc::operation_not_supported,
+                    fmt::format("cannot make a memory window of type {} on {}: it has none of these",
+                                static_cast<int>(type), describe()));
+    }
+    const std::lock_guard guard(control_mutex_);
+    require_within(describe(), "memory windows", windows_.size() + 1, limits.memory_windows_max);
+    auto window = std::make_unique<SoftMw>(pd, type);
+    windows_.reserve(windows_.size() + 1);
+    const std::uint32_t key = core_->memory.add(window->window);
+    if (key == 0) {
+        throw Error(std::errc::not_enough_memory,
+                    fmt::format("cannot make a memory window on {}: all {} places for regions and windows are taken; "
+                                "deregister some, or raise memory_regions_max",
+                                describe(), options_.memory_regions_max));
+    }
+    window->rkey = window->handle = key;
+    windows_.push_back(window.get());
+    ++static_cast<SoftPd*>(pd)->users;
+    return window.release();
+}
+
+int SoftDevice::destroy(ibv_mw* window) noexcept {
+    const std::lock_guard guard(control_mutex_);
+    auto* own = static_cast<SoftMw*>(window);
+    core_->memory.remove(own->handle);
+    settle_engines();
+    core_->memory.unbind(own->window);
+    core_->memory.retire(own->handle);
+    std::erase(windows_, own);
+    --static_cast<SoftPd*>(own->pd)->users;
+    delete own;
     return 0;
 }
 
@@ -439,6 +492,8 @@ int SoftDevice::destroy(ibv_qp* qp) noexcept {
         const std::lock_guard engine_guard(own->engine->lock());
         own->engine->remove(*own);
     }
+    for (SoftMw* window : windows_)
+        core_->memory.unbind(window->window, qp);
     core_->events.forget(qp);
     --qps_;
     --own->send_queue_cq().users;

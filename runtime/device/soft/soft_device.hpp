@@ -19,6 +19,10 @@
 //    timers start over while there is one.
 //  - no end-to-end flow-control credits: a sender learns of a missing receive by the RNR NAK.
 //  - SQD is not offered.
+//  - a memory window is bound by the key that it has when its turn comes; destroying the QP that a type 2 window is
+//    bound to ends the binding.
+//  - a send with invalidate whose key cannot be invalidated is acknowledged; its receive fails with
+//    IBV_WC_REM_INV_REQ_ERR and its receiver's QP goes to ERR.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +35,7 @@
 #include <infiniband/verbs.h>
 
 #include "device/device.hpp"
+#include "device/soft/verbs_ops.hpp"
 
 namespace pollcore {
 
@@ -38,6 +43,7 @@ namespace soft {
 class Engine;
 class Fabric;
 struct DeviceCore;
+struct SoftMw;
 }  // namespace soft
 
 /// What a software device can do unless told otherwise.
@@ -50,6 +56,7 @@ struct SoftDeviceOptions {
     /// Nanoseconds that never go back. Empty: std::chrono::steady_clock.
     std::function<std::uint64_t()> clock_ns = {};
     DeviceLimits limits = default_soft_limits();
+    /// Regions and windows together.
     std::uint32_t memory_regions_max = 16384;
     ibv_mtu active_mtu = IBV_MTU_4096;
 };
@@ -81,6 +88,7 @@ public:
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;
+    [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
     void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
     /// All attributes are filled in, whatever the mask.
     [[nodiscard]] ibv_qp_attr query(ibv_qp* qp, int mask) override;
@@ -88,8 +96,9 @@ public:
     int destroy(ibv_pd* pd) noexcept override;
     int destroy(ibv_cq* cq) noexcept override;
     int destroy(ibv_qp* qp) noexcept override;
-    /// When it returns, nothing of the device touches the memory any more.
+    /// When it returns, nothing of the device touches the memory any more. EBUSY while windows are bound to it.
     int destroy(ibv_mr* mr) noexcept override;
+    int destroy(ibv_mw* window) noexcept override;
 
     [[nodiscard]] int async_fd() const noexcept override;
     [[nodiscard]] std::optional<ibv_async_event> next_async_event() override;
@@ -100,15 +109,19 @@ private:
     [[nodiscard]] std::shared_ptr<soft::Engine> make_engine();
     [[nodiscard]] std::vector<std::shared_ptr<soft::Engine>> engines();
 
+    /// Waits until no engine uses a key any more that was removed before.
+    void settle_engines() noexcept;
+
     SoftDeviceOptions options_;
     ibv_device device_{};
-    ibv_context context_{};
+    soft::SoftContext context_{};
     std::shared_ptr<soft::Fabric> fabric_;
     std::unique_ptr<soft::DeviceCore> core_;
     std::mutex control_mutex_;  ///< of everything below, and of use counts
     std::vector<std::weak_ptr<soft::Engine>> engines_;
     std::shared_ptr<soft::Engine> default_engine_;
     std::uint32_t qps_ = 0;
+    std::vector<soft::SoftMw*> windows_;
 };
 
 /// Opens a software device. Throws pollcore::Error.

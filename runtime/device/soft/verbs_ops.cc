@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 #include "device/soft/engine.hpp"
 #include "device/soft/queues.hpp"
+#include "device/soft/soft_device.hpp"
 
 namespace pollcore::soft {
 
@@ -20,14 +22,17 @@ namespace {
         case IBV_WR_SEND_WITH_IMM:
         case IBV_WR_RDMA_READ:
         case IBV_WR_ATOMIC_CMP_AND_SWP:
-        case IBV_WR_ATOMIC_FETCH_AND_ADD: return true;
+        case IBV_WR_ATOMIC_FETCH_AND_ADD:
+        case IBV_WR_LOCAL_INV:
+        case IBV_WR_BIND_MW:
+        case IBV_WR_SEND_WITH_INV: return true;
         default: return false;
     }
 }
 
 [[nodiscard]] bool may_be_inline(ibv_wr_opcode opcode) noexcept {
-    return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_RDMA_WRITE ||
-           opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_SEND_WITH_INV ||
+           opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
 /// Field by field, as they were written a moment ago: a wider load would wait until the caller's stores have left
@@ -40,12 +45,45 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     }
 }
 
+/// A bind of a window of either type. The keys are noted as they are now; whether they fit is found when its turn comes.
+void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const ibv_mw_bind_info& bind) noexcept {
+    wqe.imm = window.rkey;
+    wqe.rkey = new_key;
+    wqe.remote_addr = bind.addr;
+    wqe.compare_add = bind.length;
+    wqe.swap = std::uint64_t{bind.mw_access_flags} << 32 | (bind.mr != nullptr ? bind.mr->lkey : 0);
+}
+
+/// A WQE that no SGE belongs to.
+[[gnu::cold, gnu::noinline]] int enqueue_local(SoftQp& qp, const ibv_send_wr& wr) noexcept {
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0)
+        return EINVAL;
+    SendWqe& wqe = qp.sq.at(qp.sq.posted);
+    if (wr.opcode == IBV_WR_LOCAL_INV) {
+        wqe.rkey = wr.invalidate_rkey;
+    } else if (wr.bind_mw.mw == nullptr || wr.bind_mw.mw->type != IBV_MW_TYPE_2) {
+        return EINVAL;  // type 1 is bound by ibv_bind_mw
+    } else {
+        fill_bind(wqe, *wr.bind_mw.mw, wr.bind_mw.rkey, wr.bind_mw.bind_info);
+    }
+    wqe.wr_id = wr.wr_id;
+    wqe.opcode = static_cast<std::uint8_t>(wr.opcode);
+    wqe.flags = static_cast<std::uint8_t>(wr.send_flags);
+    wqe.num_sge = 0;
+    wqe.length = 0;
+    wqe.read_in_flight = false;
+    ++qp.sq.posted;
+    return 0;
+}
+
 /// Takes one work request in, or says why not. Nothing of it is executed here.
 [[nodiscard]] int enqueue(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     if (qp.sq.full())
         return ENOMEM;
     if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.sges_max || !known(wr.opcode))
         return EINVAL;
+    if (wr.opcode == IBV_WR_LOCAL_INV || wr.opcode == IBV_WR_BIND_MW) [[unlikely]]
+        return enqueue_local(qp, wr);
     const auto num_sge = static_cast<std::uint32_t>(wr.num_sge);
     std::uint64_t length = 0;
     for (std::uint32_t i = 0; i < num_sge; ++i)
@@ -77,6 +115,8 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
         wqe.rkey = wr.wr.atomic.rkey;
         wqe.compare_add = wr.wr.atomic.compare_add;
         wqe.swap = wr.wr.atomic.swap;
+    } else if (wr.opcode == IBV_WR_SEND_WITH_INV) [[unlikely]] {
+        wqe.rkey = wr.invalidate_rkey;
     } else {
         wqe.remote_addr = wr.wr.rdma.remote_addr;
         wqe.rkey = wr.wr.rdma.rkey;
@@ -156,15 +196,51 @@ int post_srq_recv(ibv_srq*, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     *bad_wr = wr;
     return EOPNOTSUPP;
 }
-ibv_mw* alloc_mw(ibv_pd*, ibv_mw_type) noexcept {
-    errno = EOPNOTSUPP;
+
+SoftDevice& device_of(ibv_context* context) noexcept {
+    return *static_cast<SoftContext*>(context)->owner;
+}
+
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) noexcept {
+    try {
+        return device_of(pd->context).create_mw(pd, type);
+    } catch (const Error& error) {
+        errno = error.code().value();
+    } catch (const std::bad_alloc&) {
+        errno = ENOMEM;
+    }
     return nullptr;
 }
-int bind_mw(ibv_qp*, ibv_mw*, ibv_mw_bind*) noexcept {
-    return EOPNOTSUPP;
+int dealloc_mw(ibv_mw* window) noexcept {
+    return device_of(window->context).destroy(window);
 }
-int dealloc_mw(ibv_mw*) noexcept {
-    return EOPNOTSUPP;
+
+/// Type 1 only: ibv_bind_mw has seen to it.
+int bind_mw(ibv_qp* base, ibv_mw* window, ibv_mw_bind* bind) noexcept {
+    auto& qp = static_cast<SoftQp&>(*base);
+    const ibv_mw_bind_info& info = bind->bind_info;
+    if (window->pd != qp.pd || (info.mr == nullptr && info.length != 0))
+        return EINVAL;
+    const std::uint32_t new_key = ibv_inc_rkey(window->rkey);
+    {
+        const std::lock_guard guard(qp.engine->lock());
+        if (qp.current != IBV_QPS_RTS && qp.current != IBV_QPS_ERR)
+            return EINVAL;
+        if (qp.sq.full())
+            return ENOMEM;
+        SendWqe& wqe = qp.sq.at(qp.sq.posted);
+        fill_bind(wqe, *window, new_key, info);
+        wqe.wr_id = bind->wr_id;
+        wqe.opcode = IBV_WR_BIND_MW;
+        wqe.flags = static_cast<std::uint8_t>(bind->send_flags);
+        wqe.num_sge = 0;
+        wqe.length = 0;
+        wqe.read_in_flight = false;
+        ++qp.sq.posted;
+        qp.engine->activate(qp);
+    }
+    window->rkey = new_key;  // the caller sets it back if the bind fails
+    return 0;
 }
 
 }  // namespace

@@ -5,7 +5,16 @@
 
 #include <infiniband/verbs.h>
 
+namespace pollcore {
+class SoftDevice;
+}
+
 namespace pollcore::soft {
+
+/// What the verbs that are not of the data path find their device by.
+struct SoftContext : ibv_context {
+    SoftDevice* owner = nullptr;
+};
 
 /// All entries that the inline verbs reach; what the device does not have answers EOPNOTSUPP.
 [[nodiscard]] ibv_context_ops verbs_ops() noexcept;

@@ -181,6 +181,11 @@ void VerbsDevice::query_limits() {
     limits_.comp_vectors = at_least_zero(context_->num_comp_vectors);
     limits_.atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
     limits_.next_poll = attr.vendor_id != kSoftRoceVendor;
+    const unsigned caps = attr.device_cap_flags;
+    limits_.memory_windows_max = at_least_zero(attr.max_mw);
+    limits_.memory_windows_1 = (caps & IBV_DEVICE_MEM_WINDOW) != 0;
+    limits_.memory_windows_2 = (caps & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+    limits_.invalidation = (caps & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
 }
 
 void VerbsDevice::check_port() {

@@ -209,6 +209,19 @@ ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length,
     return mr;
 }
 
+ibv_mw* VerbsDevice::create_mw(ibv_pd* pd, ibv_mw_type type) {
+    const int number = type == IBV_MW_TYPE_1 ? 1 : 2;
+    if (!(type == IBV_MW_TYPE_1 ? limits_.memory_windows_1 : limits_.memory_windows_2)) {
+        throw Error(EOPNOTSUPP, fmt::format("RDMA device {} has no memory windows of type {}", name(), number));
+    }
+    ibv_mw* window = ibv_alloc_mw(pd, type);
+    if (window == nullptr) {
+        throw verbs_error(errno, fmt::format("cannot make a memory window of type {} on RDMA device {} (which allows {})",
+                                             number, name(), limits_.memory_windows_max));
+    }
+    return window;
+}
+
 void VerbsDevice::modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) {
     const ibv_qp_state from = qp->state;
     if (const int error = verbs_result(ibv_modify_qp(qp, &attr, mask)); error != 0) {
@@ -248,6 +261,9 @@ int VerbsDevice::destroy(ibv_qp* qp) noexcept {
 }
 int VerbsDevice::destroy(ibv_mr* mr) noexcept {
     return verbs_result(ibv_dereg_mr(mr));
+}
+int VerbsDevice::destroy(ibv_mw* window) noexcept {
+    return verbs_result(ibv_dealloc_mw(window));
 }
 
 std::optional<ibv_async_event> VerbsDevice::next_async_event() {

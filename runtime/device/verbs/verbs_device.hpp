@@ -41,6 +41,7 @@ public:
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;
+    [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
     void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
     ibv_qp_attr query(ibv_qp* qp, int mask) override;
 
@@ -48,6 +49,7 @@ public:
     int destroy(ibv_cq* cq) noexcept override;
     int destroy(ibv_qp* qp) noexcept override;
     int destroy(ibv_mr* mr) noexcept override;
+    int destroy(ibv_mw* window) noexcept override;
 
     [[nodiscard]] int async_fd() const noexcept override { return context_->async_fd; }
     [[nodiscard]] std::optional<ibv_async_event> next_async_event() override;

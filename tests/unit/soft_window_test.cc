@@ -1,0 +1,551 @@
+// Memory windows of the software device: what a bind opens, to whom, until when; and what is refused.
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "soft_fixture.hpp"
+
+namespace pollcore::test {
+namespace {
+
+constexpr int kRead = IBV_ACCESS_REMOTE_READ;
+constexpr int kWrite = IBV_ACCESS_REMOTE_WRITE;
+constexpr int kAtomic = IBV_ACCESS_REMOTE_ATOMIC;
+constexpr std::uint64_t kBegin = 4096;  // of the windows in their region
+constexpr std::uint64_t kLength = 1024;
+
+/// A range of an End's memory that its peer may use.
+struct Range {
+    std::uint64_t offset = kBegin;
+    std::uint64_t length = kLength;
+    int access = kRead | kWrite | kAtomic;
+};
+
+int post_bind(End& end, std::uint64_t wr_id, ibv_mw* window, std::uint32_t new_key, const Range& range, ibv_mr* mr,
+              unsigned flags = IBV_SEND_SIGNALED) {
+    ibv_send_wr wr{};
+    wr.wr_id = wr_id;
+    wr.opcode = IBV_WR_BIND_MW;
+    wr.send_flags = flags;
+    wr.bind_mw.mw = window;
+    wr.bind_mw.rkey = new_key;
+    wr.bind_mw.bind_info = {mr, end.address(0) + range.offset, range.length, static_cast<unsigned>(range.access)};
+    ibv_send_wr* bad = nullptr;
+    return ibv_post_send(end.qp.get(), &wr, &bad);
+}
+
+int bind_type_1(End& end, std::uint64_t wr_id, ibv_mw* window, const Range& range, ibv_mr* mr) {
+    ibv_mw_bind bind{};
+    bind.wr_id = wr_id;
+    bind.send_flags = IBV_SEND_SIGNALED;
+    bind.bind_info = {mr, mr != nullptr ? end.address(0) + range.offset : 0, range.length,
+                      static_cast<unsigned>(range.access)};
+    return ibv_bind_mw(end.qp.get(), window, &bind);
+}
+
+int post_key(End& end, std::uint64_t wr_id, ibv_wr_opcode opcode, std::uint32_t key) {
+    ibv_send_wr wr{};
+    ibv_sge sge = end.sge(0, 16);
+    wr.wr_id = wr_id;
+    wr.opcode = opcode;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.invalidate_rkey = key;
+    if (opcode == IBV_WR_SEND_WITH_INV) {
+        wr.sg_list = &sge;
+        wr.num_sge = 1;
+    }
+    ibv_send_wr* bad = nullptr;
+    return ibv_post_send(end.qp.get(), &wr, &bad);
+}
+
+/// `user`, which is not connected yet, gets a QP of the PD that `owner` has.
+void enter_pd(End& user, End& owner) {
+    user.qp.reset();
+    QpOptions options;
+    options.pd = owner.pd.get();
+    options.send_cq = user.send_cq.get();
+    options.recv_cq = user.recv_cq.get();
+    options.cap = {32, 32, 4, 4, 256};
+    user.qp = {user.device.create_qp(options), {&user.device}};
+    auto init = to_init(1, kAllAccess);
+    user.device.modify(user.qp.get(), init.attr, init.mask);
+}
+
+/// b owns the memory and its windows, a uses them.
+struct WindowPair {
+    explicit WindowPair(SoftDevice& device, ibv_mw_type type = IBV_MW_TYPE_2, int mr_access = kAllAccess | IBV_ACCESS_MW_BIND)
+        : a(device), b(device, {.mr_access = mr_access}) {
+        connect(a, b);
+        window = {device.create_mw(b.pd.get(), type), {&device}};
+        first_key = window->rkey;
+        key = ibv_inc_rkey(first_key);
+    }
+    /// Binds as the range says. What is posted next by b sees the new key in the window.
+    [[nodiscard]] ibv_wc_status bind(const Range& range = {}) {
+        if (window->type == IBV_MW_TYPE_1) {
+            EXPECT_EQ(bind_type_1(b, 90, window.get(), range, b.mr.get()), 0);
+            EXPECT_EQ(window->rkey, key);
+        } else {
+            EXPECT_EQ(post_bind(b, 90, window.get(), key, range, b.mr.get()), 0);
+            window->rkey = key;
+        }
+        const auto wc = b.sent();
+        if (!wc || wc->wr_id != 90) {
+            ADD_FAILURE() << "the bind did not complete";
+            return IBV_WC_GENERAL_ERR;
+        }
+        if (wc->status == IBV_WC_SUCCESS) {
+            EXPECT_EQ(wc->opcode, IBV_WC_BIND_MW);
+        }
+        return wc->status;
+    }
+    [[nodiscard]] ibv_wc_status use(ibv_wr_opcode opcode, std::uint64_t address, std::uint32_t rkey,
+                                    std::uint32_t length = 8) {
+        return use(a, opcode, address, rkey, length);
+    }
+    [[nodiscard]] static ibv_wc_status use(End& user, ibv_wr_opcode opcode, std::uint64_t address, std::uint32_t rkey,
+                                           std::uint32_t length = 8) {
+        if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+            EXPECT_EQ(user.post_atomic(91, opcode, user.sge(0, 8), address, rkey, 1), 0);
+        } else {
+            EXPECT_EQ(user.post(91, opcode, {user.sge(0, length)}, address, rkey), 0);
+        }
+        const auto wc = user.sent();
+        return wc ? wc->status : IBV_WC_GENERAL_ERR;
+    }
+    [[nodiscard]] std::uint64_t at(std::uint64_t offset) { return b.address(0) + offset; }
+
+    End a;
+    End b;
+    UniqueMw window;
+    std::uint32_t first_key = 0;
+    std::uint32_t key = 0;  ///< after the first bind
+};
+
+using SoftWindow = SoftPair;
+
+TEST_F(SoftWindow, a_bound_window_opens_its_range_and_nothing_else) {
+    const struct {
+        const char* what;
+        ibv_wr_opcode opcode;
+        std::uint64_t offset;
+        std::uint32_t length;
+        int access;
+        ibv_wc_status expected;
+    } cases[] = {
+        {"its first bytes", IBV_WR_RDMA_WRITE, kBegin, 8, kWrite, IBV_WC_SUCCESS},
+        {"its last bytes", IBV_WR_RDMA_WRITE, kBegin + kLength - 8, 8, kWrite, IBV_WC_SUCCESS},
+        {"all of it", IBV_WR_RDMA_READ, kBegin, kLength, kRead, IBV_WC_SUCCESS},
+        {"an atomic", IBV_WR_ATOMIC_FETCH_AND_ADD, kBegin + 8, 8, kAtomic, IBV_WC_SUCCESS},
+        {"before it", IBV_WR_RDMA_WRITE, kBegin - 1, 8, kWrite, IBV_WC_REM_ACCESS_ERR},
+        {"behind it", IBV_WR_RDMA_WRITE, kBegin + kLength - 7, 8, kWrite, IBV_WC_REM_ACCESS_ERR},
+        {"more than it", IBV_WR_RDMA_READ, kBegin, kLength + 1, kRead, IBV_WC_REM_ACCESS_ERR},
+        {"a read of what may be written", IBV_WR_RDMA_READ, kBegin, 8, kWrite | kAtomic, IBV_WC_REM_ACCESS_ERR},
+        {"a write of what may be read", IBV_WR_RDMA_WRITE, kBegin, 8, kRead | kAtomic, IBV_WC_REM_ACCESS_ERR},
+        {"an atomic without the right", IBV_WR_ATOMIC_FETCH_AND_ADD, kBegin, 8, kRead | kWrite, IBV_WC_REM_ACCESS_ERR},
+    };
+    for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
+        for (const auto& test : cases) {
+            SCOPED_TRACE(test.what);
+            WindowPair pair(*device, type);
+            ASSERT_EQ(pair.bind({.access = test.access}), IBV_WC_SUCCESS);
+            EXPECT_EQ(pair.use(test.opcode, pair.at(test.offset), pair.key, test.length), test.expected);
+        }
+    }
+}
+
+TEST_F(SoftWindow, what_is_written_through_a_window_is_in_its_region) {
+    WindowPair pair(*device);
+    ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+    pair.a.memory[0] = 0x1234;
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin + 16), pair.key), IBV_WC_SUCCESS);
+    EXPECT_EQ(pair.b.memory[(kBegin + 16) / 8], 0x1234u);
+    EXPECT_EQ(pair.use(IBV_WR_ATOMIC_FETCH_AND_ADD, pair.at(kBegin + 16), pair.key), IBV_WC_SUCCESS);
+    EXPECT_EQ(pair.b.memory[(kBegin + 16) / 8], 0x1235u);
+}
+
+TEST_F(SoftWindow, a_write_of_several_packets_goes_through_it) {
+    WindowPair pair(*device);
+    ASSERT_EQ(pair.bind({.length = 100'000}), IBV_WC_SUCCESS);
+    std::fill(pair.a.memory.begin(), pair.a.memory.end(), 7);
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key, 100'000), IBV_WC_SUCCESS);
+    EXPECT_EQ(pair.b.memory[kBegin / 8 + 12'499], 7u);
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_READ, pair.at(kBegin), pair.key, 100'000), IBV_WC_SUCCESS);
+}
+
+TEST_F(SoftWindow, a_key_from_before_the_bind_or_of_a_window_that_was_never_bound_opens_nothing) {
+    for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
+        WindowPair bound(*device, type);
+        ASSERT_EQ(bound.bind(), IBV_WC_SUCCESS);
+        EXPECT_EQ(bound.use(IBV_WR_RDMA_WRITE, bound.at(kBegin), bound.first_key), IBV_WC_REM_ACCESS_ERR);
+        WindowPair unbound(*device, type);
+        EXPECT_EQ(unbound.use(IBV_WR_RDMA_WRITE, unbound.at(kBegin), unbound.first_key), IBV_WC_REM_ACCESS_ERR);
+    }
+}
+
+TEST_F(SoftWindow, the_key_of_a_window_is_no_lkey) {
+    WindowPair pair(*device);
+    ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+    ASSERT_EQ(pair.b.post(1, IBV_WR_RDMA_WRITE, {{pair.at(kBegin), 8, pair.key}}, pair.a.address(0), pair.a.mr->rkey), 0);
+    EXPECT_WC(pair.b.sent(), 1, IBV_WC_LOC_PROT_ERR);
+}
+
+TEST_F(SoftWindow, a_zero_based_window_is_addressed_from_its_beginning) {
+    const struct {
+        std::uint64_t address;
+        ibv_wc_status expected;
+    } cases[] = {{0, IBV_WC_SUCCESS}, {kLength - 8, IBV_WC_SUCCESS}, {kLength - 7, IBV_WC_REM_ACCESS_ERR}};
+    for (const auto& test : cases) {
+        WindowPair pair(*device);
+        ASSERT_EQ(pair.bind({.access = kWrite | IBV_ACCESS_ZERO_BASED}), IBV_WC_SUCCESS);
+        pair.a.memory[0] = 5;
+        EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, test.address, pair.key), test.expected);
+        if (test.expected == IBV_WC_SUCCESS) {
+            EXPECT_EQ(pair.b.memory[(kBegin + test.address) / 8], 5u);
+        }
+    }
+}
+
+TEST_F(SoftWindow, type_2_is_for_the_qp_that_it_was_bound_on_and_type_1_for_all_of_its_pd) {
+    for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
+        WindowPair pair(*device, type);
+        End other_qp(*device), its_user(*device);
+        enter_pd(other_qp, pair.b);
+        connect(other_qp, its_user);
+        ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+        EXPECT_EQ(WindowPair::use(its_user, IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key),
+                  type == IBV_MW_TYPE_1 ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR);
+        End other_pd(*device), stranger(*device);
+        connect(other_pd, stranger);
+        EXPECT_EQ(WindowPair::use(stranger, IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_REM_ACCESS_ERR);
+        EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_SUCCESS);
+    }
+}
+
+TEST_F(SoftWindow, a_bind_that_the_specification_forbids_fails_and_breaks_its_qp) {
+    const int kBindable = kAllAccess | IBV_ACCESS_MW_BIND;
+    const struct {
+        const char* what;
+        ibv_mw_type type;
+        int mr_access;
+        Range range;
+    } cases[] = {
+        {"a region without the right to bind", IBV_MW_TYPE_2, kAllAccess, {}},
+        {"a region without the right to bind, type 1", IBV_MW_TYPE_1, kAllAccess, {}},
+        {"beyond the region", IBV_MW_TYPE_2, kBindable, {.offset = (1u << 20) - kLength + 1}},
+        {"before the region", IBV_MW_TYPE_2, kBindable, {.offset = ~std::uint64_t{0}}},
+        {"longer than the region", IBV_MW_TYPE_2, kBindable, {.offset = 0, .length = (1u << 20) + 1}},
+        {"a length that wraps", IBV_MW_TYPE_2, kBindable, {.length = ~std::uint64_t{0} - 100}},
+        {"of no length", IBV_MW_TYPE_2, kBindable, {.length = 0}},
+        {"remote write without local write", IBV_MW_TYPE_2, IBV_ACCESS_MW_BIND | kRead, {.access = kWrite}},
+        {"remote atomic without local write", IBV_MW_TYPE_1, IBV_ACCESS_MW_BIND | kRead, {.access = kAtomic}},
+        {"local write for a window", IBV_MW_TYPE_2, kBindable, {.access = IBV_ACCESS_LOCAL_WRITE | kRead}},
+        {"a zero-based window of type 1", IBV_MW_TYPE_1, kBindable, {.access = kRead | IBV_ACCESS_ZERO_BASED}},
+    };
+    for (const auto& test : cases) {
+        SCOPED_TRACE(test.what);
+        WindowPair pair(*device, test.type, test.mr_access);
+        EXPECT_EQ(pair.bind(test.range), IBV_WC_MW_BIND_ERR);
+        EXPECT_EQ(pair.b.state(), IBV_QPS_ERR);
+        pair.b.mr.reset();  // nothing is bound to it
+    }
+    WindowPair plain(*device, IBV_MW_TYPE_2, IBV_ACCESS_MW_BIND);
+    EXPECT_EQ(plain.bind({.access = kRead}), IBV_WC_SUCCESS) << "reading needs no right of the region's own";
+}
+
+TEST_F(SoftWindow, a_bind_with_what_is_of_another_pd_fails) {
+    {
+        WindowPair pair(*device);
+        UniqueMr foreign{device->register_memory(pair.a.pd.get(), pair.b.at(0), 1 << 20, pair.at(0),
+                                                 kAllAccess | IBV_ACCESS_MW_BIND),
+                         {device.get()}};
+        ASSERT_EQ(post_bind(pair.b, 1, pair.window.get(), pair.key, {}, foreign.get()), 0);
+        EXPECT_WC(pair.b.sent(), 1, IBV_WC_MW_BIND_ERR);
+    }
+    WindowPair pair(*device);
+    UniqueMw foreign{device->create_mw(pair.a.pd.get(), IBV_MW_TYPE_2), {device.get()}};
+    ASSERT_EQ(post_bind(pair.b, 1, foreign.get(), ibv_inc_rkey(foreign->rkey), {}, pair.b.mr.get()), 0);
+    EXPECT_WC(pair.b.sent(), 1, IBV_WC_MW_BIND_ERR);
+}
+
+TEST_F(SoftWindow, a_type_2_window_is_bound_once_and_again_after_its_invalidation) {
+    WindowPair pair(*device);
+    std::uint32_t key = pair.key;
+    for (int round = 0; round < 600; ++round) {  // more than there are keys of one window
+        ASSERT_EQ(post_bind(pair.b, 1, pair.window.get(), key, {}, pair.b.mr.get()), 0);
+        EXPECT_WC(pair.b.sent(), 1, IBV_WC_SUCCESS);
+        pair.window->rkey = key;
+        ASSERT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), key), IBV_WC_SUCCESS);
+        ASSERT_EQ(post_key(pair.b, 2, IBV_WR_LOCAL_INV, key), 0);
+        const auto ended = pair.b.sent();
+        EXPECT_WC(ended, 2, IBV_WC_SUCCESS);
+        EXPECT_EQ(ended->opcode, IBV_WC_LOCAL_INV);
+        key = ibv_inc_rkey(key);
+    }
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.window->rkey), IBV_WC_REM_ACCESS_ERR);
+
+    WindowPair twice(*device);
+    ASSERT_EQ(twice.bind(), IBV_WC_SUCCESS);
+    ASSERT_EQ(post_bind(twice.b, 3, twice.window.get(), ibv_inc_rkey(twice.key), {}, twice.b.mr.get()), 0);
+    EXPECT_WC(twice.b.sent(), 3, IBV_WC_MW_BIND_ERR);
+}
+
+TEST_F(SoftWindow, a_bind_keeps_the_upper_bits_of_the_key) {
+    WindowPair pair(*device);
+    ASSERT_EQ(post_bind(pair.b, 1, pair.window.get(), pair.key + 256, {}, pair.b.mr.get()), 0);
+    EXPECT_WC(pair.b.sent(), 1, IBV_WC_MW_BIND_ERR);
+}
+
+TEST_F(SoftWindow, type_1_moves_from_bind_to_bind_and_an_empty_one_closes_it) {
+    WindowPair pair(*device, IBV_MW_TYPE_1);
+    ASSERT_EQ(pair.bind({.offset = 0, .length = 64}), IBV_WC_SUCCESS);
+    pair.key = ibv_inc_rkey(pair.key);
+    ASSERT_EQ(pair.bind({.offset = 64, .length = 64}), IBV_WC_SUCCESS);
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(64), pair.key), IBV_WC_SUCCESS);
+    pair.key = ibv_inc_rkey(pair.key);
+    ASSERT_EQ(bind_type_1(pair.b, 1, pair.window.get(), {.offset = 0, .length = 0}, nullptr), 0);
+    EXPECT_WC(pair.b.sent(), 1, IBV_WC_SUCCESS);
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(64), pair.key), IBV_WC_REM_ACCESS_ERR);
+    pair.b.mr.reset();
+}
+
+TEST_F(SoftWindow, only_a_bound_type_2_window_of_the_same_qp_can_be_invalidated) {
+    const auto expect_refused = [&](WindowPair& pair, std::uint32_t key) {
+        ASSERT_EQ(post_key(pair.b, 1, IBV_WR_LOCAL_INV, key), 0);
+        EXPECT_WC(pair.b.sent(), 1, IBV_WC_MW_BIND_ERR);
+        EXPECT_EQ(pair.b.state(), IBV_QPS_ERR);
+    };
+    {
+        SCOPED_TRACE("not bound");
+        WindowPair pair(*device);
+        expect_refused(pair, pair.first_key);
+    }
+    {
+        SCOPED_TRACE("another key");
+        WindowPair pair(*device);
+        ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+        expect_refused(pair, pair.first_key);
+    }
+    {
+        SCOPED_TRACE("type 1");
+        WindowPair pair(*device, IBV_MW_TYPE_1);
+        ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+        expect_refused(pair, pair.key);
+    }
+    {
+        SCOPED_TRACE("a region");
+        WindowPair pair(*device);
+        expect_refused(pair, pair.b.mr->rkey);
+    }
+    {
+        SCOPED_TRACE("bound on another QP");
+        WindowPair pair(*device), other(*device);
+        ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+        expect_refused(other, pair.key);
+        EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_SUCCESS);
+    }
+    {
+        SCOPED_TRACE("of nobody");
+        WindowPair pair(*device);
+        expect_refused(pair, 0xffffffff);
+    }
+}
+
+TEST_F(SoftWindow, a_send_with_invalidate_ends_the_binding_and_tells_the_receiver) {
+    WindowPair pair(*device);
+    ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+    ASSERT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_SUCCESS);
+    ASSERT_EQ(pair.b.post_recv(1, {pair.b.sge(0, 64)}), 0);
+    ASSERT_EQ(post_key(pair.a, 2, IBV_WR_SEND_WITH_INV, pair.key), 0);
+    const auto sent = pair.a.sent();
+    EXPECT_WC(sent, 2, IBV_WC_SUCCESS);
+    EXPECT_EQ(sent->opcode, IBV_WC_SEND);
+    const auto received = pair.b.received();
+    EXPECT_WC(received, 1, IBV_WC_SUCCESS);
+    EXPECT_EQ(received->wc_flags, unsigned{IBV_WC_WITH_INV});
+    EXPECT_EQ(received->invalidated_rkey, pair.key);
+    EXPECT_EQ(received->byte_len, 16u);
+    EXPECT_EQ(received->opcode, IBV_WC_RECV);
+    pair.b.mr.reset();  // nothing is bound to it any more
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_F(SoftWindow, a_send_that_invalidates_what_is_not_bound_fails_at_its_receiver) {
+    WindowPair pair(*device);
+    ASSERT_EQ(pair.b.post_recv(1, {pair.b.sge(0, 64)}), 0);
+    ASSERT_EQ(pair.b.post_recv(2, {pair.b.sge(0, 64)}), 0);
+    ASSERT_EQ(post_key(pair.a, 3, IBV_WR_SEND_WITH_INV, pair.key), 0);
+    EXPECT_WC(pair.a.sent(), 3, IBV_WC_SUCCESS);
+    EXPECT_WC(pair.b.received(), 1, IBV_WC_REM_INV_REQ_ERR);
+    EXPECT_WC(pair.b.received(), 2, IBV_WC_WR_FLUSH_ERR);
+    EXPECT_EQ(pair.b.state(), IBV_QPS_ERR);
+}
+
+TEST_F(SoftWindow, a_region_is_busy_while_a_window_is_bound_to_it) {
+    WindowPair pair(*device);
+    ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+    EXPECT_EQ(device->destroy(pair.b.mr.get()), EBUSY);
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_SUCCESS);
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(0), pair.b.mr->rkey), IBV_WC_SUCCESS);
+    pair.window.reset();
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_REM_ACCESS_ERR);
+    EXPECT_EQ(device->destroy(pair.b.mr.release()), 0);
+}
+
+TEST_F(SoftWindow, destroying_the_qp_ends_the_binding_and_a_new_qp_may_have_it) {
+    WindowPair pair(*device);
+    ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+    pair.b.qp.reset();
+    enter_pd(pair.b, pair.b);
+    End c(*device);
+    connect(pair.b, c);
+    pair.key = ibv_inc_rkey(pair.key);
+    ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+    EXPECT_EQ(WindowPair::use(c, IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_SUCCESS);
+}
+
+TEST_F(SoftWindow, binds_complete_in_post_order_and_a_send_behind_one_arrives_when_it_is_done) {
+    WindowPair pair(*device);
+    End& b = pair.b;
+    ASSERT_EQ(pair.a.post_recv(50, {pair.a.sge(0, 64)}), 0);
+    ASSERT_EQ(b.post(1, IBV_WR_RDMA_WRITE, {b.sge(0, 50'000)}, pair.a.address(0), pair.a.mr->rkey), 0);
+    ASSERT_EQ(b.post(2, IBV_WR_RDMA_READ, {b.sge(0, 50'000)}, pair.a.address(0), pair.a.mr->rkey), 0);
+    ASSERT_EQ(post_bind(b, 3, pair.window.get(), pair.key, {}, b.mr.get()), 0);
+    ASSERT_EQ(b.post(4, IBV_WR_SEND, {b.sge(0, 8)}), 0);
+    pair.window->rkey = pair.key;
+    ASSERT_EQ(post_key(b, 5, IBV_WR_LOCAL_INV, pair.key), 0);
+    ASSERT_EQ(post_bind(b, 6, pair.window.get(), ibv_inc_rkey(pair.key), {}, b.mr.get(), IBV_SEND_FENCE), 0);
+    ASSERT_EQ(b.post(7, IBV_WR_RDMA_WRITE, {b.sge(0, 8)}, pair.a.address(0), pair.a.mr->rkey), 0);
+    for (const std::uint64_t id : {1, 2, 3, 4, 5, 7})  // 6 is unsignaled
+        EXPECT_WC(b.sent(), id, IBV_WC_SUCCESS);
+    EXPECT_FALSE(b.sent().has_value());
+    EXPECT_WC(pair.a.received(), 50, IBV_WC_SUCCESS);
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), ibv_inc_rkey(pair.key)), IBV_WC_SUCCESS);
+}
+
+TEST_F(SoftWindow, packets_that_are_sent_again_do_not_bind_again) {
+    WindowPair pair(*device);
+    End& b = pair.b;
+    ASSERT_EQ(pair.a.post_recv(50, {pair.a.sge(0, 64)}), 0);
+    device->set_port_up(false);
+    ASSERT_EQ(b.post(1, IBV_WR_RDMA_WRITE, {b.sge(0, 5000)}, pair.a.address(0), pair.a.mr->rkey), 0);
+    ASSERT_EQ(post_bind(b, 2, pair.window.get(), pair.key, {}, b.mr.get()), 0);
+    ASSERT_EQ(b.post(3, IBV_WR_SEND, {b.sge(0, 8)}), 0);
+    device->advance(1'000'000);
+    EXPECT_FALSE(b.sent().has_value()) << "the write before it has not ended";
+    device->set_port_up(true);
+    device->advance(200'000'000);
+    for (const std::uint64_t id : {1, 2, 3})
+        EXPECT_WC(b.sent(), id, IBV_WC_SUCCESS);
+    EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_SUCCESS);
+}
+
+TEST_F(SoftWindow, a_failed_bind_waits_for_its_turn_and_flushes_what_follows) {
+    WindowPair pair(*device);
+    End& b = pair.b;
+    ASSERT_EQ(b.post(1, IBV_WR_RDMA_WRITE, {b.sge(0, 50'000)}, pair.a.address(0), pair.a.mr->rkey), 0);
+    ASSERT_EQ(post_bind(b, 2, pair.window.get(), pair.key, {.length = 0}, b.mr.get(), 0), 0);
+    ASSERT_EQ(post_key(b, 3, IBV_WR_LOCAL_INV, pair.key), 0);
+    EXPECT_WC(b.sent(), 1, IBV_WC_SUCCESS);
+    EXPECT_WC(b.sent(), 2, IBV_WC_MW_BIND_ERR);
+    EXPECT_WC(b.sent(), 3, IBV_WC_WR_FLUSH_ERR);
+    EXPECT_FALSE(b.sent().has_value());
+}
+
+TEST_F(SoftWindow, what_cannot_be_posted_is_refused_by_the_call) {
+    WindowPair pair(*device);
+    UniqueMw type_1{device->create_mw(pair.b.pd.get(), IBV_MW_TYPE_1), {device.get()}};
+    EXPECT_EQ(post_bind(pair.b, 1, type_1.get(), 0, {}, pair.b.mr.get()), EINVAL);
+    EXPECT_EQ(post_bind(pair.b, 1, nullptr, 0, {}, pair.b.mr.get()), EINVAL);
+    EXPECT_EQ(post_bind(pair.b, 1, pair.window.get(), 0, {}, pair.b.mr.get(), IBV_SEND_INLINE), EINVAL);
+    EXPECT_EQ(bind_type_1(pair.b, 1, pair.window.get(), {}, pair.b.mr.get()), EINVAL);
+    EXPECT_EQ(bind_type_1(pair.b, 1, type_1.get(), {}, nullptr), EINVAL);
+    UniqueMw foreign{device->create_mw(pair.a.pd.get(), IBV_MW_TYPE_1), {device.get()}};
+    EXPECT_EQ(bind_type_1(pair.b, 1, foreign.get(), {}, pair.b.mr.get()), EPERM);
+    EXPECT_FALSE(pair.b.sent().has_value());
+    EXPECT_EQ(pair.b.state(), IBV_QPS_RTS);
+}
+
+TEST_F(SoftWindow, the_verbs_make_and_free_windows_too) {
+    WindowPair pair(*device);
+    ibv_mw* window = ibv_alloc_mw(pair.b.pd.get(), IBV_MW_TYPE_2);
+    ASSERT_NE(window, nullptr);
+    EXPECT_EQ(window->pd, pair.b.pd.get());
+    EXPECT_EQ(window->type, IBV_MW_TYPE_2);
+    EXPECT_EQ(ibv_dealloc_mw(window), 0);
+
+    const auto none = open_soft_device({.name = "soft1", .limits = [] {
+                                            DeviceLimits limits = default_soft_limits();
+                                            limits.memory_windows_max = 1;
+                                            limits.memory_windows_1 = false;
+                                            return limits;
+                                        }()});
+    UniquePd pd{none->create_pd(), {none.get()}};
+    EXPECT_EQ(ibv_alloc_mw(pd.get(), IBV_MW_TYPE_1), nullptr);
+    EXPECT_EQ(errno, EOPNOTSUPP);
+    UniqueMw only{none->create_mw(pd.get(), IBV_MW_TYPE_2), {none.get()}};
+    EXPECT_EQ(ibv_alloc_mw(pd.get(), IBV_MW_TYPE_2), nullptr);
+    EXPECT_EQ(none->destroy(pd.get()), EBUSY) << "a window is in it";
+    EXPECT_THROW((void)none->create_mw(pd.get(), IBV_MW_TYPE_2), Error);
+}
+
+// Nobody uses the old binding when the new one has completed, even if its user's part of the device moves in another
+// thread.
+TEST(SoftWindowThreads, memory_is_the_owners_again_when_a_type_1_window_has_moved) {
+    const auto device = open_soft_device({});
+    const auto left = device->create_thread_domain();
+    const auto right = device->create_thread_domain();
+    constexpr std::uint32_t kSize = 64 * 1024;
+    std::uint64_t cut_off = 0;
+    for (std::uint64_t round = 0; round < 30 || (cut_off == 0 && round < 3000); ++round) {
+        End owner(*device, {.mr_access = kAllAccess | IBV_ACCESS_MW_BIND, .domain = left.get()});
+        owner.ready_to_receive(owner.info(), {});
+        owner.ready_to_send({});
+        // In the owner's PD, but served by the other thread.
+        End served(*device, {.memory = 4096, .domain = right.get()}), user(*device, {.memory = kSize, .domain = right.get()});
+        served.qp.reset();
+        QpOptions options;
+        options.pd = owner.pd.get();
+        options.domain = right.get();
+        options.send_cq = served.send_cq.get();
+        options.recv_cq = served.recv_cq.get();
+        options.cap = {4, 4, 1, 1, 0};
+        served.qp = {device->create_qp(options), {device.get()}};
+        auto init = to_init(1, kAllAccess);
+        device->modify(served.qp.get(), init.attr, init.mask);
+        connect(served, user, {}, IBV_MTU_4096);
+        std::fill(user.memory.begin(), user.memory.end(), round + 1);
+
+        const UniqueMw window{device->create_mw(owner.pd.get(), IBV_MW_TYPE_1), {device.get()}};
+        ASSERT_EQ(bind_type_1(owner, 1, window.get(), {.offset = 0, .length = kSize}, owner.mr.get()), 0);
+        EXPECT_WC(owner.sent(), 1, IBV_WC_SUCCESS);
+        const std::uint32_t key = window->rkey;
+        std::atomic<bool> done{false};
+        std::thread writer([&] {
+            std::uint64_t posted = 0;
+            ibv_wc wc{};
+            while (!done.load(std::memory_order_relaxed)) {
+                posted += user.post(posted, IBV_WR_RDMA_WRITE, {user.sge(0, kSize)}, owner.address(0), key) == 0;
+                if (ibv_poll_cq(user.send_cq.get(), 1, &wc) == 1 && wc.status != IBV_WC_SUCCESS) {
+                    cut_off += wc.status == IBV_WC_REM_ACCESS_ERR;
+                    return;
+                }
+            }
+        });
+        const std::atomic_ref<std::uint64_t> first_packet(owner.memory[4096 / 8 - 1]);
+        while (first_packet.load(std::memory_order_relaxed) == 0)
+            std::this_thread::yield();
+        ASSERT_EQ(bind_type_1(owner, 2, window.get(), {.offset = kSize, .length = 64}, owner.mr.get()), 0);
+        EXPECT_WC(owner.sent(), 2, IBV_WC_SUCCESS);
+        // A race if the other thread's engine still wrote here.
+        std::memset(owner.at(0), 0xff, kSize);
+        done.store(true, std::memory_order_relaxed);
+        writer.join();
+        for (std::uint64_t i = 0; i < kSize / 8; ++i)
+            ASSERT_EQ(owner.memory[i], ~std::uint64_t{0}) << i;
+    }
+    EXPECT_GT(cut_off, 0u);
+}
+
+}  // namespace
+}  // namespace pollcore::test
