@@ -47,6 +47,8 @@ TEST_F(Connections, CarryPrivateDataBothWaysAndThenMessages) {
     for (const Completion& completion : await(2)) {
         EXPECT_EQ(completion.status, Status::success);
     }
+    Exercised::get().note("connections", "by address");
+    Exercised::get().note("connections", "private data");
     EXPECT_EQ(std::memcmp(local.data(), remote.data(), 32), 0);
 }
 

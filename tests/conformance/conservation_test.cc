@@ -10,7 +10,7 @@ namespace {
 
 class Conservation : public Conformance, public ::testing::WithParamInterface<unsigned> {
 protected:
-    Conservation() : random(GetParam()) {}
+    Conservation() : random(GetParam()) { Exercised::get().ignore(); }
 
     // Sends may meet no receive: then the pair ends in an error, which is one of the failures wanted here.
     static constexpr PathAttributes kPath{.timeout = 12, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};

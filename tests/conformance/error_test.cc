@@ -9,10 +9,7 @@ protected:
     void connect_with(const PathAttributes& path) { connect_pair(shape(), path); }
 
     void expect_error_then_flush(const WorkRequest& bad, Status status) {
-        submit(rdma(Opcode::rdma_read, 1, 8, 0));
-        submit(bad);
-        submit(rdma(Opcode::rdma_write, 3, 8, 0));
-        submit(rdma(Opcode::rdma_write, 4, 8));
+        submit({rdma(Opcode::rdma_read, 1, 8, 0), bad, rdma(Opcode::rdma_write, 3, 8, 0), rdma(Opcode::rdma_write, 4, 8)});
         const auto completions = await(3);
         ASSERT_EQ(completions.size(), 3u);
         EXPECT_EQ(completions[0].tag, bad.tag);
@@ -111,8 +108,7 @@ TEST_F(Errors, AReceiveThatIsTooShortFailsBothSides) {
 
 TEST_F(Errors, WithoutAReceiveAndWithoutRetriesASendEndsInRnrRetryExceeded) {
     connect_with({.rnr_retry = 0, .min_rnr_timer = 1});
-    submit(send(1, 8));
-    submit(send(2, 8));
+    submit({send(1, 8), send(2, 8)});
     const auto completions = await(2);
     ASSERT_EQ(completions.size(), 2u);
     EXPECT_EQ(completions[0].tag, 1u);
@@ -139,8 +135,7 @@ TEST_F(Errors, WithEndlessRnrRetriesASendWaitsForItsReceive) {
 TEST_F(Errors, APeerThatIsGoneEndsInRetryExceeded) {
     connect_with({.timeout = 12, .retry_count = 2});
     ASSERT_TRUE(b.close());
-    submit(rdma(Opcode::rdma_write, 1, 8));
-    submit(rdma(Opcode::rdma_write, 2, 8));
+    submit({rdma(Opcode::rdma_write, 1, 8), rdma(Opcode::rdma_write, 2, 8)});
     const auto completions = await(2);
     ASSERT_EQ(completions.size(), 2u);
     EXPECT_EQ(completions[0].status, Status::retry_exc_err);

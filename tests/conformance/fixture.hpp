@@ -11,12 +11,16 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "exercised.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace pollcore {
@@ -107,13 +111,14 @@ protected:
     static constexpr std::chrono::seconds kPatience{20};
 
     explicit Conformance(const Config& config = test_config())
-        : runtime(config),
+        : runtime((Exercised::get().begin(), config)),
           session(runtime.open_session()),
           local(runtime.allocate(kBytes)),
           remote(runtime.allocate(kBytes)) {
         fill(local, 1);
         fill(remote, 2);
     }
+    ~Conformance() override { Exercised::get().end(); }
 
     static void fill(MemoryRegion& memory, unsigned seed) {
         for (std::size_t i = 0; i < memory.size(); ++i) {
@@ -138,6 +143,7 @@ protected:
         const QpInfo info_b = b.info();
         a.connect(info_b, path);
         b.connect(info_a, path);
+        Exercised::get().note("connections", "by exchanged information");
     }
     [[nodiscard]] std::string listen_address() const {
         return TestDevice::get().verbs ? TestDevice::get().address + ":0" : "conformance";
@@ -168,8 +174,18 @@ protected:
         return {.tag = tag, .sge = remote_sge(length, at), .qp = b.handle(), .opcode = Opcode::recv, .num_sge = 1};
     }
 
-    void submit(Session& to, const WorkRequest& request) { ASSERT_EQ(to.try_submit(request), Refusal::none); }
+    void submit(Session& to, const WorkRequest& request) {
+        ASSERT_EQ(to.try_submit(request), Refusal::none);
+        Exercised::get().submitted(request, request.num_sge, false);
+    }
     void submit(const WorkRequest& request) { submit(session, request); }
+    /// Seen by the worker all at once: none is refused because one before it has failed already.
+    void submit(std::initializer_list<WorkRequest> requests) {
+        ASSERT_EQ(session.try_submit(std::span(requests.begin(), requests.size())).accepted, requests.size());
+        for (const WorkRequest& request : requests) {
+            Exercised::get().submitted(request, request.num_sge, false);
+        }
+    }
 
     /// Polls until `n` completions are there; fewer when the patience ends, with a failure that says so.
     std::vector<Completion> await(std::size_t n) { return await(session, n); }
@@ -180,6 +196,7 @@ protected:
         while (all.size() < n) {
             const std::size_t got = from.poll({some, std::min<std::size_t>(32, n - all.size())});
             all.insert(all.end(), some, some + got);
+            std::for_each(some, some + got, [](const Completion& c) { Exercised::get().completed(c); });
             if (got == 0) {
                 if (std::chrono::steady_clock::now() > deadline) {
                     const SessionFigures figures = from.figures();
@@ -212,8 +229,8 @@ protected:
         return TestDevice::get().verbs ? rxe : specification;
     }
 
-    Runtime runtime;
-    Session session;
+    TestRuntime runtime;
+    TestSession session;
     MemoryRegion local;
     MemoryRegion remote;
     QueuePair a;

@@ -72,8 +72,7 @@ TEST_P(Polling, IsByTheVerbsThatWereAskedForAndBringsTheSame) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
     WorkRequest bad = rdma(Opcode::rdma_write, 1000, 8);
     bad.rkey ^= 0xabcd00;
-    submit(bad);
-    submit(rdma(Opcode::rdma_write, 1001, 8));
+    submit({bad, rdma(Opcode::rdma_write, 1001, 8)});
     const auto failed = await(2);
     ASSERT_EQ(failed.size(), 2u);
     EXPECT_EQ(failed[0].status, Status::rem_access_err);

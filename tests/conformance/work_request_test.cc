@@ -164,9 +164,7 @@ TEST_F(WorkRequests, ABufferOfAnUnsignaledOneIsFreeOnceItCountsAsRetired) {
 TEST_F(WorkRequests, AnUnsignaledOneThatFailsCompletes) {
     WorkRequest bad = rdma(Opcode::rdma_write, 2, 8, 0);
     bad.rkey ^= 0xabcd00;
-    submit(rdma(Opcode::rdma_read, 1, 8, 0));
-    submit(bad);
-    submit(rdma(Opcode::rdma_write, 3, 8, 0));
+    submit({rdma(Opcode::rdma_read, 1, 8, 0), bad, rdma(Opcode::rdma_write, 3, 8, 0)});
     const auto completions = await(2);
     ASSERT_EQ(completions.size(), 2u);
     EXPECT_EQ(completions[0].tag, 2u);
