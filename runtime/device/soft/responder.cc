@@ -10,7 +10,7 @@ namespace pollcore::soft {
 
 namespace {
 
-[[nodiscard]] std::span<const ibv_sge> sges_of(SoftQp& qp, std::uint32_t count) noexcept {
+[[nodiscard]] std::span<const ibv_sge> recv_sges_of(SoftQp& qp, std::uint32_t count) noexcept {
     return {qp.rq.sges(count), qp.rq.at(count).num_sge};
 }
 
@@ -119,7 +119,7 @@ void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
         fail_recv(qp, IBV_WC_LOC_LEN_ERR);
         return refuse(qp, Nak::invalid_request);
     }
-    if (!scatter(core_.memory, qp.pd, sges_of(qp, qp.rq.done), rx.offset, packet.payload(),
+    if (!scatter(core_.memory, qp.pd, recv_sges_of(qp, qp.rq.done), rx.offset, packet.payload(),
                  packet.payload_size)) [[unlikely]] {
         fail_recv(qp, IBV_WC_LOC_PROT_ERR);
         return refuse(qp, Nak::remote_operational);
