@@ -126,6 +126,7 @@ enum class Sabotage { none, system_call, allocation };
     worker.name = "w0";
     worker.core = 1;
     worker.idle = idle;
+    worker.poll = PollVerbs::plain;  // whose entry in the context's ops is what confines the worker
     config.workers = {worker};
     Runtime runtime(config);
     Session session = runtime.open_session();
