@@ -35,7 +35,7 @@ namespace pollcore {
 
 /// As ibv_poll_cq: takes up to `most` completions, `most` being at least 1, and returns how many there were, or -1 when
 /// there are none and never will be. A CQ that fails after some were taken says so at the next call.
-[[nodiscard]] inline int poll_extended(WorkerCq& cq, int most, ibv_wc* wcs) noexcept {
+[[nodiscard]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs) noexcept {
     ibv_cq_ex& from = *cq.extended;
     int taken = 0;
     int result = cq.broken;

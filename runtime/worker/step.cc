@@ -83,7 +83,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     for (std::size_t i = 0; i < n; ++i) {
         WorkerCq& cq = *polled_cqs_[first + i < n ? first + i : first + i - n];
         if (cq.parked == 0 && !cq.failed) [[likely]] {
-            work += poll(cq);
+            work += cq.extended == nullptr ? poll_plain(cq) : poll_extended(cq);
         }
     }
     if (work != 0) {
@@ -92,10 +92,17 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-[[gnu::always_inline]] inline std::uint32_t Worker::poll(WorkerCq& cq) noexcept {
-    const auto burst = static_cast<int>(options_.complete_burst);
-    const int n = cq.extended == nullptr ? ibv_poll_cq(cq.cq, burst, wcs_.data()) : poll_extended(cq, burst, wcs_.data());
-    if (n < burst) {
+[[gnu::always_inline]] inline std::uint32_t Worker::poll_plain(WorkerCq& cq) noexcept {
+    return polled(cq, ibv_poll_cq(cq.cq, static_cast<int>(options_.complete_burst), wcs_.data()));
+}
+
+// Not inlined: what it needs of registers would make the look by ibv_poll_cq longer.
+[[gnu::noinline]] std::uint32_t Worker::poll_extended(WorkerCq& cq) noexcept {
+    return polled(cq, read_extended(cq, static_cast<int>(options_.complete_burst), wcs_.data()));
+}
+
+[[gnu::always_inline]] inline std::uint32_t Worker::polled(WorkerCq& cq, int n) noexcept {
+    if (n < static_cast<int>(options_.complete_burst)) {
         ++cq.emptied;
     }
     if (n == 0) {

@@ -166,7 +166,10 @@ private:
     // step.cc
     std::uint32_t take_submissions() noexcept;
     std::uint32_t take_completions() noexcept;
-    std::uint32_t poll(WorkerCq& cq) noexcept;
+    std::uint32_t poll_plain(WorkerCq& cq) noexcept;
+    std::uint32_t poll_extended(WorkerCq& cq) noexcept;
+    /// Routes the first `n` of wcs_; -1: the CQ has failed.
+    std::uint32_t polled(WorkerCq& cq, int n) noexcept;
     void answer(std::uint64_t id, AnswerKind kind, std::uint32_t index = 0, std::uint32_t session_id = 0) noexcept;
 
     // submit.cc
