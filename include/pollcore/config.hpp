@@ -19,8 +19,15 @@ namespace pollcore {
 
 struct DeviceConfig {
     enum class Kind { soft, verbs };
+    /// Whose habits a software device takes on where the verbs leave room for some.
+    enum class Profile {
+        standard,  ///< the specification's, nobody's
+        rxe,       ///< the kernel's Soft-RoCE
+        mlx5,      ///< rdma-core's provider for ConnectX
+    };
     std::string name;               ///< how the rest of the configuration calls it
     Kind kind = Kind::soft;
+    Profile profile = Profile::standard;  ///< soft
     std::string verbs_name;         ///< verbs: as in ibv_devices(1); empty: the only one
     std::uint8_t port = 1;
     std::string gid;                ///< address whose GID is used to connect by exchanged information; empty: the first RoCE v2

@@ -26,6 +26,15 @@ private:
     std::atomic<std::uint64_t> value_{0};
 };
 
+/// Negative acknowledgements for want of a receive ("receiver not ready"). Each costs the sender a wait of the
+/// receiver's min_rnr_timer, so they tell of receive queues that are too short.
+struct RnrCounts {
+    std::uint64_t received = 0;  ///< by senders on this side
+    std::uint64_t sent = 0;      ///< by receivers on this side
+
+    bool operator==(const RnrCounts&) const = default;
+};
+
 /// Written by the worker's thread.
 struct alignas(kCacheLine) WorkerCounters {
     Counter steps;               ///< looks for work
@@ -54,6 +63,7 @@ struct ControlCounters {
     Counter command_ring_full;  ///< commands that found no room: reported as errors to whoever asked
     Counter async_events;       ///< asynchronous events of devices, acknowledged
     Counter cut_short;          ///< queue pairs that were closed before the device had completed their work
+    Counter failed_cqs;         ///< CQs that overran or could not be polled: their queue pairs were closed
     Counter connections;        ///< established
     Counter disconnections;
 };

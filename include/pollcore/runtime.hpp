@@ -69,6 +69,8 @@ public:
     [[nodiscard]] bool disconnected() const;
     /// The provider's number, for logs.
     [[nodiscard]] std::uint32_t qp_num() const;
+    /// Since the QP was opened. Nothing where the device does not count per QP; verbs do not, Runtime::rnr_counts may.
+    [[nodiscard]] std::optional<RnrCounts> rnr_counts() const;
 
     /// Takes the QP out of service: every work request in flight gets its completion, by the device or, with
     /// status qp_closed, by the runtime. False when it had to be cut short by the configuration's
@@ -176,6 +178,8 @@ public:
     [[nodiscard]] std::size_t worker_count() const noexcept;
     [[nodiscard]] const WorkerCounters& worker_counters(std::size_t worker) const;
     [[nodiscard]] const ControlCounters& control_counters() const noexcept;
+    /// Of a whole device, by all who use it; for a verbs device from its hardware counters. Nothing where it has none.
+    [[nodiscard]] std::optional<RnrCounts> rnr_counts(const std::string& device = "") const;
     /// Kernel thread id of a worker, for /proc.
     [[nodiscard]] int worker_thread_id(std::size_t worker) const;
     /// The opened device, for programs that use plain verbs beside the runtime. Calls on it belong on one thread

@@ -41,6 +41,9 @@ using Choice = typename ChoiceRule<Enum>::Choice;
 
 inline constexpr Choice<DeviceConfig::Kind> kDeviceKinds[] = {{"soft", DeviceConfig::Kind::soft},
                                                               {"verbs", DeviceConfig::Kind::verbs}};
+inline constexpr Choice<DeviceConfig::Profile> kDeviceProfiles[] = {{"standard", DeviceConfig::Profile::standard},
+                                                                    {"rxe", DeviceConfig::Profile::rxe},
+                                                                    {"mlx5", DeviceConfig::Profile::mlx5}};
 inline constexpr Choice<IdlePolicy> kIdlePolicies[] = {
     {"spin", IdlePolicy::spin}, {"pause", IdlePolicy::pause}, {"yield", IdlePolicy::yield}};
 inline constexpr Choice<PollVerbs> kPollVerbs[] = {
@@ -85,6 +88,8 @@ void each_field(const DeviceConfig& device, const Cpus&, Visit&& visit) {
     visit(required("kind"), &DeviceConfig::kind, ChoiceRule<DeviceConfig::Kind>{kDeviceKinds});
     const bool verbs = device.kind == DeviceConfig::Kind::verbs;
     constexpr std::string_view kOnly = "devices of kind \"verbs\"";
+    visit(optional_if(!verbs, "profile", "devices of kind \"soft\""), &DeviceConfig::profile,
+          ChoiceRule<DeviceConfig::Profile>{kDeviceProfiles});
     visit(optional_if(verbs, "verbs_name", kOnly), &DeviceConfig::verbs_name,
           NameRule("the only device there is"));
     visit(optional_if(verbs, "port", kOnly), &DeviceConfig::port, CountRule{1, 255});

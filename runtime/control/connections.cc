@@ -19,8 +19,9 @@ ConnectingQp RuntimeState::connecting(QpSlot& qp) {
     return {.qp_num = qp.qp->qp_num, .srq = false, .modify = [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
                 QpSlot& slot = qp_slot(handle);
                 const bool to_rts = (mask & IBV_QP_STATE) && attr.qp_state == IBV_QPS_RTS;
-                slot.moved |= (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;
+                const bool moves = (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;
                 modify_here(slot, attr, mask, to_rts ? QpState::ready : slot.state);
+                slot.moved |= moves;
             }};
 }
 

@@ -115,6 +115,7 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
         return;  // said twice, by the device and by the worker
     }
     cq->failed = true;
+    counters.failed_cqs.add();
     log_error("worker \"{}\": completion queue {} is of no more use; its queue pairs are closed", worker.config.name, index);
     bool all = true;
     for (std::size_t i = 0; i < qps_.size(); ++i) {
@@ -124,7 +125,7 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
         }
         try {
             forget_connection_here(*qp);
-            destroy_qp_here(*qp);
+            destroy_qp_here(*qp, Status::fatal_err);
         } catch (const std::exception& error) {
             log_error("queue pair of a failed completion queue: {}", error.what());
             all = false;

@@ -229,16 +229,32 @@ void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttrib
         const auto most = static_cast<std::uint8_t>(std::min(device.device->limits().rd_atomic_max, 255u));
         within.max_rd_atomic = std::min(path.max_rd_atomic, most);
         within.max_dest_rd_atomic = std::min(path.max_dest_rd_atomic, most);
-        qp.moved = true;
         Transition rtr = to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu);
         modify_here(qp, rtr.attr, rtr.mask, QpState::init);
-        Transition rts = to_rts(qp.psn, within);
-        modify_here(qp, rts.attr, rts.mask, QpState::ready);
+        qp.moved = true;  // what failed before leaves it in INIT, where it may be connected again
+        try {
+            Transition rts = to_rts(qp.psn, within);
+            modify_here(qp, rts.attr, rts.mask, QpState::ready);
+        } catch (...) {
+            fail_connection_here(qp);
+            throw;
+        }
     });
 }
 
 std::uint32_t RuntimeState::qp_num(QpHandle handle) {
     return executor_->run([&] { return qp_slot(handle).qp->qp_num; });
+}
+
+std::optional<RnrCounts> RuntimeState::rnr_counts(QpHandle handle) {
+    return executor_->run([&] {
+        const QpSlot& qp = qp_slot(handle);
+        return devices_[qp.device]->device->rnr_counts(qp.qp.get());
+    });
+}
+
+std::optional<RnrCounts> RuntimeState::rnr_counts(const std::string& device) {
+    return executor_->run([&] { return device_slot(device).device->rnr_counts(); });
 }
 
 bool RuntimeState::disconnected(QpHandle handle) {
@@ -286,7 +302,7 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
     return false;
 }
 
-void RuntimeState::destroy_qp_here(QpSlot& qp) {
+void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     WorkerSlot& worker = *workers_[qp.worker];
     worker.proxy->park(qp.handle);
     const int error = devices_[qp.device]->device->destroy(qp.qp.get());
@@ -297,7 +313,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp) {
                                        devices_[qp.device]->config.name, qp.qp->qp_num));
     }
     (void)qp.qp.release();
-    worker.proxy->forget(qp.handle);
+    worker.proxy->forget(qp.handle, leftovers);
     worker.cqs[qp.send_cq]->reserved -= qp.send_entries;
     worker.cqs[qp.recv_cq]->reserved -= qp.recv_entries;
     qps_[qp.handle.index].reset();

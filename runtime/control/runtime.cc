@@ -43,6 +43,9 @@ void QueuePair::connect(const QpInfo& peer, const PathAttributes& path) {
 }
 void QueuePair::disconnect() { alive(runtime_, "this queue pair").disconnect(handle_); }
 bool QueuePair::disconnected() const { return alive(runtime_, "this queue pair").disconnected(handle_); }
+std::optional<RnrCounts> QueuePair::rnr_counts() const {
+    return alive(runtime_, "this queue pair").rnr_counts(handle_);
+}
 std::uint32_t QueuePair::qp_num() const { return alive(runtime_, "this queue pair").qp_num(handle_); }
 
 bool QueuePair::close() {
@@ -145,6 +148,9 @@ const WorkerCounters& Runtime::worker_counters(std::size_t worker) const {
     return alive(state_, "this runtime").worker(worker).worker->counters();
 }
 const ControlCounters& Runtime::control_counters() const noexcept { return state_->counters; }
+std::optional<RnrCounts> Runtime::rnr_counts(const std::string& device) const {
+    return alive(state_, "this runtime").rnr_counts(device);
+}
 int Runtime::worker_thread_id(std::size_t worker) const {
     return alive(state_, "this runtime").worker(worker).thread.thread_id();
 }

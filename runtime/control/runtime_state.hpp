@@ -118,6 +118,8 @@ public:
     void disconnect(QpHandle handle);
     bool disconnected(QpHandle handle);
     std::uint32_t qp_num(QpHandle handle);
+    std::optional<RnrCounts> rnr_counts(QpHandle handle);
+    std::optional<RnrCounts> rnr_counts(const std::string& device);
 
     Listener listen(const std::string& address, const std::string& device);
     void stop_listening(std::uint32_t device, ListenerId listener) noexcept;
@@ -169,7 +171,7 @@ private:
     [[nodiscard]] std::uint16_t free_qp_index() const;
     void modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause = Status::success);
     bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
-    void destroy_qp_here(QpSlot& qp);
+    void destroy_qp_here(QpSlot& qp, Status leftovers = Status::qp_closed);
 
     // connections.cc
     [[nodiscard]] ConnectingQp connecting(QpSlot& qp);

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "pollcore/counters.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -136,6 +137,10 @@ public:
     /// An event that was taken must be acknowledged before its object is destroyed (H16).
     [[nodiscard]] virtual std::optional<ibv_async_event> next_async_event() = 0;
     virtual void acknowledge(const ibv_async_event& event) noexcept = 0;
+
+    /// What the device counts of itself; nothing where it does not count (H7).
+    [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts() = 0;
+    [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(ibv_qp* qp) = 0;
 
 protected:
     Device(std::string name, std::uint8_t port) : name_(std::move(name)), port_(port) {}

@@ -10,6 +10,15 @@
 namespace pollcore {
 namespace {
 
+SoftProfile profile_of(DeviceConfig::Profile profile) {
+    switch (profile) {
+        case DeviceConfig::Profile::standard: return {};
+        case DeviceConfig::Profile::rxe: return kRxeLike;
+        case DeviceConfig::Profile::mlx5: return kMlx5Like;
+    }
+    throw Error(EINVAL, "a software device has a profile that this pollcore does not know");
+}
+
 std::unique_ptr<Device> open_soft(const DeviceConfig& config) {
     constexpr std::uint8_t kOnlyPort = 1;
     if (config.port != kOnlyPort) {
@@ -18,6 +27,7 @@ std::unique_ptr<Device> open_soft(const DeviceConfig& config) {
     }
     SoftDeviceOptions options;
     options.name = config.name;
+    options.profile = profile_of(config.profile);
     return open_soft_device(std::move(options));
 }
 

@@ -110,9 +110,12 @@ std::uint32_t Worker::run_commands() noexcept {
                 --cqs_[qp.send_cq]->parked;
                 --cqs_[qp.recv_cq]->parked;
                 qp.qp = nullptr;
+                if (qp.leftover_status == Status::qp_closed) {
+                    qp.leftover_status = command.cause;
+                }
             }
             // Nothing more is posted, even where the provider did not take it to ERR.
-            enter_error(qp, Status::qp_closed);
+            enter_error(qp, command.cause);
             cover(qp);
             if (std::find(retiring_.begin(), retiring_.end(), &qp) == retiring_.end()) {
                 retiring_.push_back(&qp);

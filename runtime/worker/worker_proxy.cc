@@ -71,10 +71,13 @@ void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause) {
 }
 bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit) {
     const Answer answer =
-        call({.kind = CommandKind::retire_qp, .index = qp.index, .deadline = deadline}, limit + kUsual);
+        call({.kind = CommandKind::retire_qp, .cause = Status::qp_closed, .index = qp.index, .deadline = deadline},
+             limit + kUsual);
     return answer.kind == AnswerKind::done;
 }
-void WorkerProxy::forget(QpHandle qp) { call({.kind = CommandKind::forget_qp, .index = qp.index}); }
+void WorkerProxy::forget(QpHandle qp, Status leftovers) {
+    call({.kind = CommandKind::forget_qp, .cause = leftovers, .index = qp.index});
+}
 bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t lkey) {
     return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey}).kind == AnswerKind::found;
 }

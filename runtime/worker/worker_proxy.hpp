@@ -43,9 +43,9 @@ public:
     }
     /// The QP is in ERR. True when all in flight was flushed before the deadline, in cycles.
     [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit);
-    /// The QP is parked and destroyed: completes what is left, and unparks its CQs. Afterwards the WorkerQp is
-    /// the caller's again.
-    void forget(QpHandle qp);
+    /// The QP is parked and destroyed: completes what is left, with status `leftovers`, and unparks its CQs.
+    /// Afterwards the WorkerQp is the caller's again.
+    void forget(QpHandle qp, Status leftovers = Status::qp_closed);
     /// True when a work request that was submitted before names this key.
     [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t lkey);
 

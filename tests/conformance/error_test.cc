@@ -106,6 +106,57 @@ TEST_F(Errors, AReceiveThatIsTooShortFailsBothSides) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
+TEST_F(Errors, AReceiveOfAnUnknownLkeyFailsBothSides) {
+    connect_pair();
+    WorkRequest bad = recv(1, 64);
+    bad.sge.lkey ^= 0xabcd00;
+    submit(bad);
+    submit(send(2, 32));
+    const auto completions = await(2);
+    const auto sent = of(completions, a.handle(), false);
+    const auto received = of(completions, b.handle(), true);
+    ASSERT_EQ(sent.size(), 1u);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(sent[0].status, Status::rem_op_err);
+    EXPECT_EQ(received[0].status, expected(Status::loc_prot_err, Status::loc_qp_op_err));
+}
+
+TEST_F(Errors, AWriteWithImmediateThatItsKeyForbidsFailsTheReceiveToo) {
+    connect_pair();
+    submit(recv(1, 64));
+    WorkRequest bad = rdma(Opcode::rdma_write_with_imm, 2, 8);
+    bad.rkey ^= 0xabcd00;
+    submit(bad);
+    const auto completions = await(2);
+    const auto sent = of(completions, a.handle(), false);
+    const auto received = of(completions, b.handle(), true);
+    ASSERT_EQ(sent.size(), 1u);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(sent[0].status, Status::rem_access_err);
+    EXPECT_EQ(received[0].status, expected(Status::loc_access_err, Status::rem_access_err));
+}
+
+TEST_F(Errors, AnAtomicWithoutRoomForItsAnswerFailsLocally) {
+    connect_pair();
+    submit(rdma(Opcode::atomic_fetch_and_add, 1, 4));
+    EXPECT_EQ(await_one().status, expected(Status::loc_len_err, Status::post_refused));
+    // What was never in the queue does the queue pair no harm.
+    EXPECT_EQ(session.state(a.handle()), TestDevice::get().verbs ? QpState::ready : QpState::error);
+}
+
+TEST_F(Errors, AQpThatForbidsRemoteReadsRefusesThem) {
+    QueuePairOptions options = shape();
+    options.remote_access = {.read = false, .write = true, .atomic = true};
+    connect_pair(options, PathAttributes{});
+    WorkRequest first = rdma(Opcode::rdma_write, 1, 8);
+    submit(first);
+    submit(rdma(Opcode::rdma_read, 2, 8));
+    const auto completions = await(2);
+    ASSERT_EQ(completions.size(), 2u);
+    EXPECT_EQ(completions[0].status, Status::success);
+    EXPECT_EQ(completions[1].status, Status::rem_inv_req_err);
+}
+
 TEST_F(Errors, WithoutAReceiveAndWithoutRetriesASendEndsInRnrRetryExceeded) {
     connect_with({.rnr_retry = 0, .min_rnr_timer = 1});
     submit({send(1, 8), send(2, 8)});

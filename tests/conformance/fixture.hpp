@@ -1,7 +1,7 @@
 // What every conformance test starts from: a runtime on the device under test, sessions, connected QPs.
 //
 // The device comes from the environment, so that the same binary runs on each:
-//   POLLCORE_TEST_DEVICE=soft            the software device (default)
+//   POLLCORE_TEST_DEVICE=soft            the software device (default); soft:rxe, soft:mlx5: with those habits
 //   POLLCORE_TEST_DEVICE=verbs:rxe0      a verbs device; POLLCORE_TEST_ADDRESS is an address of its port
 //   POLLCORE_TEST_POLL=plain             CQs are polled by ibv_poll_cq; extended (default): by ibv_start_poll
 // Where a device's answer differs from the specification's, Deviation names it; tests/conformance/README.md
@@ -32,6 +32,7 @@ namespace testing {
 
 struct TestDevice {
     bool verbs = false;
+    DeviceConfig::Profile profile = DeviceConfig::Profile::standard;  // soft
     std::string verbs_name;
     std::string address;  // verbs: of the device's port
     PollVerbs poll = PollVerbs::extended;
@@ -50,6 +51,10 @@ struct TestDevice {
                     std::exit(2);
                 }
                 d.address = address;
+            } else if (text == "soft:rxe") {
+                d.profile = DeviceConfig::Profile::rxe;
+            } else if (text == "soft:mlx5") {
+                d.profile = DeviceConfig::Profile::mlx5;
             } else if (text != "soft") {
                 ADD_FAILURE() << "POLLCORE_TEST_DEVICE=" << text;
                 std::exit(2);
@@ -85,6 +90,7 @@ inline Config test_config(std::uint32_t workers = 1) {
     Config config;
     DeviceConfig device;
     device.name = "net0";
+    device.profile = TestDevice::get().profile;
     if (TestDevice::get().verbs) {
         device.kind = DeviceConfig::Kind::verbs;
         device.verbs_name = TestDevice::get().verbs_name;

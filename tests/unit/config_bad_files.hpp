@@ -142,10 +142,16 @@ inline std::vector<BadFile> all() {
          "\"[fe80::1%eth0]:7471\""},
         {"verbs_name_on_a_soft_device", device_with("verbs_name = \"mlx5_0\""),
          "f.toml:4: device[0].verbs_name = \"mlx5_0\": this key is for devices of kind \"verbs\" only; "
-         "accepted: name, kind"},
+         "accepted: name, kind, profile"},
         {"port_on_a_soft_device", device_with("port = 1"),
          "f.toml:4: device[0].port = 1: this key is for devices of kind \"verbs\" only; accepted: name, "
-         "kind"},
+         "kind, profile"},
+        {"profile_on_a_verbs_device", verbs_with("profile = \"mlx5\""),
+         "f.toml:4: device[0].profile = \"mlx5\": this key is for devices of kind \"soft\" only; accepted: name, "
+         "kind, verbs_name, port, gid"},
+        {"a_profile_that_there_is_not", device_with("profile = \"efa\""),
+         "f.toml:4: device[0].profile = \"efa\": there is no such choice; accepted: \"standard\", \"rxe\", "
+         "\"mlx5\""},
         {"message_size_max_of_a_memory_service",
          join({kDevice, kWorker, kMemory, "address = \"a\"\nmessage_size_max = \"4KiB\"\n"}),
          "f.toml:13: service[0].message_size_max = \"4KiB\": this key is for services of kind \"echo\" only; "

@@ -161,6 +161,7 @@ size = "64MiB"  # default
 [[device]]
 name = "d"
 kind = "soft"
+profile = "standard"  # default
 
 [[worker]]
 name = "w"
@@ -254,7 +255,9 @@ private:
     DeviceConfig device() {
         DeviceConfig made;
         made.name = word();
+        made.profile = static_cast<DeviceConfig::Profile>(number(0, 2));
         if (number(0, 1) == 1) {
+            made.profile = DeviceConfig::Profile::standard;
             made.kind = DeviceConfig::Kind::verbs;
             made.verbs_name = number(0, 1) == 1 ? word() : "";
             made.port = static_cast<std::uint8_t>(number(1, 255));

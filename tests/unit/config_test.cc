@@ -130,7 +130,7 @@ TEST(ConfigInCode, is_checked_like_a_file) {
               "device: there is none; accepted: 1 to 16 tables [[device]]");
     EXPECT_EQ(
         with([](Config& c) { c.devices[0].gid = "192.0.2.1"; }),
-        R"(device[0].gid = "192.0.2.1": this key is for devices of kind "verbs" only; accepted: name, kind)");
+        R"(device[0].gid = "192.0.2.1": this key is for devices of kind "verbs" only; accepted: name, kind, profile)");
     EXPECT_EQ(with([](Config& c) { c.devices[0].kind = static_cast<DeviceConfig::Kind>(9); }),
               R"(device[0].kind = 9: this is none of the enumeration's values; accepted: "soft", "verbs")");
     EXPECT_EQ(with([](Config& c) { c.workers[0].cq_depth = 100; }),

@@ -2,6 +2,8 @@
 #include "device/soft/engine.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 namespace pollcore::soft {
 
@@ -55,7 +57,7 @@ std::uint32_t Engine::answer_turns() noexcept {
 std::uint32_t Engine::receive_requests(LinkPair& link) noexcept {
     std::uint32_t work = 0;
     for (; work < kReceiveMax; ++work) {
-        const Packet* packet = link.requests.peek();
+        const Packet* packet = next_packet(link.requests);
         if (packet == nullptr)
             break;
         if (SoftQp* qp = find(*packet))
@@ -73,7 +75,7 @@ std::uint32_t Engine::receive_requests(LinkPair& link) noexcept {
 std::uint32_t Engine::receive_responses(LinkPair& link) noexcept {
     std::uint32_t work = 0;
     for (; work < kReceiveMax; ++work) {
-        const Packet* packet = link.responses.peek();
+        const Packet* packet = next_packet(link.responses);
         if (packet == nullptr)
             break;
         if (SoftQp* qp = find(*packet))
@@ -86,6 +88,37 @@ std::uint32_t Engine::receive_responses(LinkPair& link) noexcept {
             link.responses.rewind_if_empty();
     }
     return work;
+}
+
+/// What has arrived: the oldest packet of a link, if the fault plan lets it.
+const Packet* Engine::next_packet(Link& link) noexcept {
+    if (link.held_until_ns() != 0 || core_.faults.armed(SoftFault::Kind::lose_packet, SoftFault::Kind::delay_packet))
+        [[unlikely]] {
+        return packet_after_faults(link);
+    }
+    return link.peek();
+}
+
+[[gnu::cold, gnu::noinline]] const Packet* Engine::packet_after_faults(Link& link) noexcept {
+    if (const std::uint64_t until = link.held_until_ns(); until != 0) {
+        if (now_ns() < until)
+            return nullptr;
+        link.hold_until(0);
+        return link.peek();
+    }
+    for (const Packet* packet = link.peek(); packet != nullptr; packet = link.peek()) {
+        if (core_.faults.meet(SoftFault::Kind::lose_packet, packet->dest_qpn)) {
+            link.pop(*packet);
+            link.release();
+            continue;
+        }
+        const auto late = core_.faults.meet(SoftFault::Kind::delay_packet, packet->dest_qpn);
+        if (!late)
+            return packet;
+        link.hold_until(now_ns() + late->delay_ns);
+        break;
+    }
+    return nullptr;
 }
 
 SoftQp* Engine::find(const Packet& packet) noexcept {
@@ -108,19 +141,58 @@ bool Engine::path_open(const SoftQp& qp) const noexcept {
 void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t freed, bool receive) noexcept {
     if (cq.dead) [[unlikely]]
         return;
-    if (cq.tail - cq.head == cq.capacity) [[unlikely]] {
-        // What an overrun does to the CQ's QPs waits for the end of the move: their state must not
-        // change under the caller.
-        cq.dead = true;
-        overrun_cqs_.push_back(&cq);
+    if ((cq.tail - cq.head == cq.capacity || core_.faults.armed(SoftFault::Kind::overrun)) && overruns(cq, qp))
+        [[unlikely]] {
         return;
     }
     Cqe& entry = cq.entries[cq.tail & cq.mask];
     entry.wc = wc;
+    if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+        spoil(entry.wc);
+    if (!cq.held.empty()) [[unlikely]]
+        cq.held[cq.tail & cq.mask] = std::exchange(held_, {});
     entry.qp = &qp;
     entry.freed = freed;
     entry.receive = receive;
     ++cq.tail;
+}
+
+/// Whether a completion is lost because its CQ has no room, and what that does.
+[[gnu::cold, gnu::noinline]] bool Engine::overruns(SoftCq& cq, const SoftQp& qp) noexcept {
+    if (cq.tail - cq.head != cq.capacity && !core_.faults.meet(SoftFault::Kind::overrun, qp.qp_num))
+        return false;
+    held_ = {};
+    if (core_.profile.overrun_cq_lives) {
+        core_.events.raise(IBV_EVENT_CQ_ERR, &cq);
+        return true;
+    }
+    // What an overrun does to the CQ's QPs waits for the end of the move: their state must not change under the caller.
+    cq.dead = true;
+    overrun_cqs_.push_back(&cq);
+    return true;
+}
+
+/// In a completion that failed only wr_id, status, qp_num and vendor_err hold something; the rest is whatever the
+/// hardware left there. The opcode may even lie about the queue.
+[[gnu::cold, gnu::noinline]] void Engine::spoil(ibv_wc& wc) noexcept {
+    const auto garbage = [this] {
+        garbage_ ^= garbage_ << 13;
+        garbage_ ^= garbage_ >> 7;
+        garbage_ ^= garbage_ << 17;
+        return static_cast<std::uint32_t>(garbage_ >> 16);
+    };
+    const std::uint32_t opcode = garbage();
+    static_assert(sizeof(wc.opcode) == sizeof(opcode));
+    std::memcpy(&wc.opcode, &opcode, sizeof(opcode));  // no value of the enumeration
+    wc.vendor_err = vendor_err_of(wc.status);
+    wc.byte_len = garbage();
+    wc.imm_data = garbage();
+    wc.src_qp = garbage();
+    wc.wc_flags = garbage();
+    wc.pkey_index = static_cast<std::uint16_t>(garbage());
+    wc.slid = static_cast<std::uint16_t>(garbage());
+    wc.sl = static_cast<std::uint8_t>(garbage());
+    wc.dlid_path_bits = static_cast<std::uint8_t>(garbage());
 }
 
 /// IBTA 11.2.8 and 10.2.6: a CQ that overran is lost, the event is raised once, and its QPs have a
@@ -155,7 +227,13 @@ void Engine::enter_error(SoftQp& qp, bool keep_responses) noexcept {
         rx_active_.remove(qp);
     }
     qp.rx.message = Responder::Message::none;
+    qp.late_receives = qp.rq.posted;
     activate(qp);
+}
+
+/// Behind the last receive that is flushed.
+std::uint32_t Engine::flush_end(const SoftQp& qp) const noexcept {
+    return core_.profile.keeps_late_receives ? qp.late_receives : qp.rq.posted;
 }
 
 std::uint32_t Engine::flush(SoftQp& qp) noexcept {
@@ -168,7 +246,7 @@ std::uint32_t Engine::flush(SoftQp& qp) noexcept {
         ++qp.sq.done;
         push_cqe(qp.send_queue_cq(), qp, wc, qp.sq.done, false);
     }
-    for (; work < kFlushPerTurnMax && qp.rq.done != qp.rq.posted; ++work) {
+    for (; work < kFlushPerTurnMax && qp.rq.done != flush_end(qp); ++work) {
         wc.wr_id = qp.rq.at(qp.rq.done).wr_id;
         ++qp.rq.done;
         push_cqe(qp.recv_queue_cq(), qp, wc, qp.rq.done, true);
@@ -242,17 +320,25 @@ void Engine::run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept {
 bool Engine::still_under_way(const SoftQp& qp) noexcept {
     if (!path_open(qp))
         return false;
-    if (!qp.peer->requests.drained())
+    if (!qp.peer->requests.drained() && qp.peer->requests.held_until_ns() == 0)
         return true;
     return std::any_of(incoming_.begin(), incoming_.end(), [&qp](const auto& link) {
-        return link->from == qp.peer->to && link->responses.peek() != nullptr;
+        return link->from == qp.peer->to && link->responses.held_until_ns() == 0 &&
+               link->responses.peek() != nullptr;
     });
 }
 
 std::uint64_t Engine::next_deadline_ns() const noexcept {
+    std::uint64_t next = std::numeric_limits<std::uint64_t>::max();
+    for (const auto& link : incoming_) {
+        for (const Link* way : {&link->requests, &link->responses}) {
+            if (const std::uint64_t until = way->held_until_ns(); until != 0)
+                next = std::min(next, until);
+        }
+    }
     if (timers_.empty())
-        return std::numeric_limits<std::uint64_t>::max();
-    return timers_unset_ ? last_now_ns_ : next_deadline_ns_;
+        return next;
+    return std::min(next, timers_unset_ ? last_now_ns_ : next_deadline_ns_);
 }
 
 }  // namespace pollcore::soft

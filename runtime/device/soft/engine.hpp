@@ -21,24 +21,37 @@
 
 #include "device/soft/event_queue.hpp"
 #include "device/soft/fabric.hpp"
+#include "device/soft/faults.hpp"
 #include "device/soft/link.hpp"
 #include "device/soft/memory_table.hpp"
+#include "device/soft/profile.hpp"
 #include "device/soft/queues.hpp"
 #include "device/soft/spin_lock.hpp"
 
 namespace pollcore::soft {
 
+/// The vendor_err of the software device's failed completions.
+[[nodiscard]] constexpr std::uint32_t vendor_err_of(ibv_wc_status status) noexcept {
+    return 0x50f70000u | static_cast<std::uint32_t>(status);
+}
+
 /// What all engines of a device share.
 struct DeviceCore {
-    DeviceCore(std::function<std::uint64_t()> clock_ns, std::uint32_t regions_max)
-        : clock(std::move(clock_ns)), memory(regions_max) {}
+    DeviceCore(std::function<std::uint64_t()> clock_ns, std::uint32_t regions_max, const SoftProfile& habits,
+               std::uint64_t fault_seed)
+        : profile(habits), clock(std::move(clock_ns)), memory(regions_max), faults(fault_seed) {}
 
+    const SoftProfile profile;
     std::function<std::uint64_t()> clock;
     MemoryTable memory;
+    FaultPlan faults;
     EventQueue events;
     ibv_gid gid{};
     /// Relaxed: a port that goes down loses packets a moment earlier or later.
     std::atomic<bool> port_up{true};
+    /// Of all QPs that there were. Relaxed: they only count.
+    std::atomic<std::uint64_t> rnr_naks_received{0};
+    std::atomic<std::uint64_t> rnr_naks_sent{0};
 };
 
 class alignas(kCacheLine) Engine {
@@ -59,6 +72,8 @@ public:
     [[nodiscard]] SpinLock& lock() noexcept { return lock_; }
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
     [[nodiscard]] const ibv_gid& gid() const noexcept { return core_.gid; }
+    [[nodiscard]] FaultPlan& faults() noexcept { return core_.faults; }
+    [[nodiscard]] const SoftProfile& profile() const noexcept { return core_.profile; }
 
     // ---- engine.cc: moving ----
 
@@ -82,12 +97,13 @@ public:
 
     /// Gives the QP its number; false when the table is full.
     [[nodiscard]] bool add(SoftQp& qp);
-    /// Takes the QP out of everything. CQEs of it stay.
+    /// Takes the QP out of everything. CQEs of it stay, unless the profile purges them.
     void remove(SoftQp& qp) noexcept;
     /// Drops all queued work and protocol state.
     void reset(SoftQp& qp) noexcept;
     void add_incoming(std::shared_ptr<LinkPair> link) { incoming_.push_back(std::move(link)); }
     void drop_incoming(std::uint32_t from) noexcept;
+    void purge(SoftCq& cq, const SoftQp& qp) noexcept;
     void mark_incoming_gone() noexcept;
     void remove(SoftCq& cq) noexcept;
 
@@ -102,6 +118,11 @@ private:
     void kill_overrun_cqs() noexcept;
     [[nodiscard]] SoftQp* find(const Packet& packet) noexcept;
     void push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t freed, bool receive) noexcept;
+    [[nodiscard]] bool overruns(SoftCq& cq, const SoftQp& qp) noexcept;
+    void spoil(ibv_wc& wc) noexcept;
+    [[nodiscard]] const Packet* next_packet(Link& link) noexcept;
+    [[nodiscard]] const Packet* packet_after_faults(Link& link) noexcept;
+    [[nodiscard]] std::uint32_t flush_end(const SoftQp& qp) const noexcept;
     [[nodiscard]] bool path_open(const SoftQp& qp) const noexcept;
     [[nodiscard]] bool still_under_way(const SoftQp& qp) noexcept;
     void run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept;
@@ -141,8 +162,10 @@ private:
     void refuse_rnr(SoftQp& qp) noexcept;
     void refuse(SoftQp& qp, Nak code) noexcept;
     void refuse_with_event(SoftQp& qp, Nak code) noexcept;
+    void refuse_write(SoftQp& qp, bool takes_receive) noexcept;
     void complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept;
     void fail_recv(SoftQp& qp, ibv_wc_status status) noexcept;
+    [[nodiscard]] bool hold_payload(SoftQp& qp, const RecvWqe& wqe, const Packet& packet) noexcept;
     std::uint32_t answer(SoftQp& qp, bool& more) noexcept;
     [[nodiscard]] bool answer_read(SoftQp& qp, ResponseJob& job, bool& finished) noexcept;
 
@@ -161,6 +184,8 @@ private:
     OwnLines<SoftQp*> qps_;
     std::uint64_t last_now_ns_ = 0;
     std::uint64_t next_deadline_ns_ = std::numeric_limits<std::uint64_t>::max();
+    HeldPayload held_;  ///< goes with the next CQE
+    std::uint64_t garbage_ = 0x9e3779b97f4a7c15;
     // cold
     std::uint32_t id_ = 0;
     std::uint32_t last_index_ = 0;

@@ -15,7 +15,9 @@ Engine::~Engine() {
 }
 
 bool Engine::add(SoftQp& qp) {
-    // Places go round, so that the number of a QP that is gone is not met again soon.
+    // Places go round, so that the number of a QP that is gone is not met again soon; or the lowest that is free.
+    if (core_.profile.reuses_qp_numbers)
+        last_index_ = kQpsPerEngineMax - 1;
     for (std::uint32_t tried = 0; tried < kQpsPerEngineMax; ++tried) {
         last_index_ = (last_index_ + 1) % kQpsPerEngineMax;
         if (qps_[last_index_] != nullptr)
@@ -38,6 +40,8 @@ void Engine::reset(SoftQp& qp) noexcept {
     timers_.remove(qp);
     // CQEs stay where they are, but the slots that they would give back are no more.
     for (SoftCq* cq : {&qp.send_queue_cq(), &qp.recv_queue_cq()}) {
+        if (core_.profile.purges_cqes)
+            purge(*cq, qp);
         for (std::uint32_t at = cq->head; at != cq->tail; ++at) {
             Cqe& entry = cq->entries[at & cq->mask];
             if (entry.qp == &qp)
@@ -53,6 +57,7 @@ void Engine::reset(SoftQp& qp) noexcept {
     rx.nak_sent = rx.heard = false;
     rx.offset = rx.rkey = rx.remaining = 0;
     rx.va = 0;
+    rx.rnr_naks = 0;
     rx.jobs_head = rx.jobs_tail = rx.reads_queued = rx.atomics_next = 0;
     for (std::uint32_t i = 0; i <= rx.jobs_mask; ++i)
         rx.atomics[i] = {};
@@ -60,6 +65,20 @@ void Engine::reset(SoftQp& qp) noexcept {
     qp.dest_qpn = 0;
     qp.access = 0;
     qp.current = IBV_QPS_RESET;
+}
+
+/// Takes the QP's completions out; those of others move up, in their order.
+void Engine::purge(SoftCq& cq, const SoftQp& qp) noexcept {
+    std::uint32_t kept = cq.head;
+    for (std::uint32_t at = cq.head; at != cq.tail; ++at) {
+        if (cq.entries[at & cq.mask].wc.qp_num == qp.qp_num)
+            continue;
+        cq.entries[kept & cq.mask] = cq.entries[at & cq.mask];
+        if (!cq.held.empty())
+            cq.held[kept & cq.mask] = cq.held[at & cq.mask];
+        ++kept;
+    }
+    cq.tail = kept;
 }
 
 void Engine::drop_incoming(std::uint32_t from) noexcept {

@@ -21,9 +21,15 @@ namespace {
 
 /// Makes the front the current completion, if there is one.
 [[nodiscard]] int show(SoftCq& cq) noexcept {
-    cq.shown = !cq.empty();
-    if (!cq.shown)
+    cq.shown = false;
+    if (cq.empty())
         return ENOENT;
+    if (cq.engine->faults().armed(SoftFault::Kind::poll_cq) &&
+        cq.engine->faults().meet(SoftFault::Kind::poll_cq, cq.front().wc.qp_num)) [[unlikely]] {
+        return EIO;
+    }
+    cq.shown = true;
+    cq.place_payload();
     const ibv_wc& wc = cq.front().wc;
     cq.wr_id = wc.wr_id;
     cq.status = wc.status;

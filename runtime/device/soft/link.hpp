@@ -65,6 +65,13 @@ public:
 
     // ---- consumer ----
 
+    /// A fault plan's delay: until when the packet at the head is held up; 0: it is not. Relaxed: the producer's engine
+    /// only asks whether a packet is late or lost, and either is right around the moment of the change.
+    [[nodiscard]] std::uint64_t held_until_ns() const noexcept {
+        return held_until_ns_.load(std::memory_order_relaxed);
+    }
+    void hold_until(std::uint64_t time_ns) noexcept { held_until_ns_.store(time_ns, std::memory_order_relaxed); }
+
     /// The oldest packet, or null. It stays until pop().
     [[nodiscard]] const Packet* peek() noexcept {
         for (;;) {
@@ -103,6 +110,7 @@ private:
     alignas(64) std::atomic<std::uint64_t> consumer_position_{0};
     std::uint64_t head_ = 0;
     std::uint64_t tail_cached_ = 0;
+    std::atomic<std::uint64_t> held_until_ns_{0};
     // constant
     alignas(64) std::byte* const memory_;
 };

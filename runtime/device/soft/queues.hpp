@@ -14,7 +14,9 @@
 
 #include <infiniband/verbs.h>
 
+#include "device/soft/copy.hpp"
 #include "device/soft/memory_table.hpp"
+#include "device/soft/profile.hpp"
 #include "device/soft/protocol.hpp"
 #include "pollcore/own_lines.hpp"
 
@@ -49,6 +51,13 @@ struct Cqe {
 };
 static_assert(sizeof(Cqe) == 64);
 
+/// The payload of a received message that waits in its CQE: SoftProfile::copies_at_poll.
+struct HeldPayload {
+    std::uint64_t to = 0;    ///< the SGE's address, as it stands there
+    std::uint32_t size = 0;  ///< 0: none
+    std::byte bytes[SoftProfile::kPayloadInCqe] = {};
+};
+
 /// An extended CQ, which is an ordinary one too: verbs let both ways of polling have it.
 struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
     [[nodiscard]] static SoftCq& of(ibv_cq& cq) noexcept {
@@ -58,6 +67,7 @@ struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
 
     // hot
     alignas(kCacheLine) OwnLines<Cqe> entries;
+    OwnLines<HeldPayload> held;  ///< beside the entries; empty where the profile holds none
     std::uint32_t mask = 0;
     std::uint32_t capacity = 0;  ///< constant, as asked
     std::uint32_t head = 0;      ///< next to be polled
@@ -71,6 +81,13 @@ struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
 
     [[nodiscard]] bool empty() const noexcept { return head == tail; }
     [[nodiscard]] Cqe& front() noexcept { return entries[head & mask]; }
+    /// The front is about to be seen: what waits in it goes to its memory.
+    void place_payload() noexcept {
+        if (held.empty()) [[likely]]
+            return;
+        const HeldPayload& payload = held[head & mask];
+        copy_to_memory(reinterpret_cast<std::byte*>(payload.to), payload.bytes, payload.size);
+    }
     /// Takes the front out and gives back the slots of its QP that it stands for.
     void pop() noexcept;
 };
@@ -91,6 +108,7 @@ struct SendWqe {
     std::uint8_t flags;   ///< ibv_send_flags
     std::uint8_t num_sge;
     bool read_in_flight;  ///< counted in rd_in_flight
+    std::uint8_t fault;   ///< ibv_wc_status that the fault plan has for it; 0: none
 };
 static_assert(sizeof(SendWqe) <= 64);
 
@@ -98,6 +116,7 @@ struct RecvWqe {
     std::uint64_t wr_id;
     std::uint64_t length;
     std::uint32_t num_sge;
+    std::uint8_t fault;  ///< as in SendWqe
 };
 
 /// Slots of a send or a receive queue.
@@ -147,6 +166,7 @@ struct Requester {
     std::uint64_t ack_timeout_ns = 0;  ///< 0: never
     std::uint8_t retry_count = 0;
     std::uint8_t rnr_retry = 0;  ///< kRnrForever: no limit
+    std::uint64_t rnr_naks = 0;  ///< received
 };
 inline constexpr std::uint8_t kRnrForever = 7;
 
@@ -189,6 +209,7 @@ struct Responder {
     std::uint32_t reads_queued = 0;
     OwnLines<AtomicResult> atomics;
     std::uint32_t atomics_next = 0;
+    std::uint64_t rnr_naks = 0;  ///< sent
 
     [[nodiscard]] bool idle() const noexcept { return jobs_head == jobs_tail; }
     [[nodiscard]] bool full() const noexcept { return jobs_tail - jobs_head > jobs_mask; }
@@ -225,6 +246,7 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     std::shared_ptr<LinkPair> peer_owner;
     ibv_qp_attr attr{};  ///< as modified so far
     ibv_qp_cap cap{};
+    std::uint32_t late_receives = 0;  ///< in ERR: `rq.posted` when it began
 
     [[nodiscard]] SoftCq& send_queue_cq() noexcept { return SoftCq::of(*send_cq); }
     [[nodiscard]] SoftCq& recv_queue_cq() noexcept { return SoftCq::of(*recv_cq); }

@@ -62,7 +62,7 @@ namespace {
 std::uint32_t Engine::transmit(SoftQp& qp, bool& more) noexcept {
     if (qp.current == IBV_QPS_ERR) [[unlikely]] {
         const std::uint32_t work = flush(qp);
-        more = qp.sq.done != qp.sq.posted || qp.rq.done != qp.rq.posted;
+        more = qp.sq.done != qp.sq.posted || qp.rq.done != flush_end(qp);
         return work;
     }
     Requester& tx = qp.tx;
@@ -167,6 +167,8 @@ bool Engine::may_start(SoftQp& qp, SendWqe& wqe) noexcept {
 
 /// What the requester finds wrong with a WQE by itself (IBTA 9.9.2.1).
 ibv_wc_status Engine::check_local(SoftQp& qp, const SendWqe& wqe) noexcept {
+    if (wqe.fault != 0) [[unlikely]]
+        return static_cast<ibv_wc_status>(wqe.fault);
     if (wqe.length > kMessageMax)
         return IBV_WC_LOC_LEN_ERR;
     if (is_atomic(wqe) && wqe.length < sizeof(std::uint64_t))
@@ -380,6 +382,8 @@ void Engine::on_payload(SoftQp& qp, const Packet& packet) noexcept {
         after_progress(qp);
     if (qp.current != IBV_QPS_RTS || qp.sq.done == tx.assigned)
         return;
+    ++tx.rnr_naks;
+    core_.rnr_naks_received.fetch_add(1, std::memory_order_relaxed);
     if (tx.rnr_retry != kRnrForever) {
         if (tx.rnr_retries_left == 0)
             return fail_send(qp, IBV_WC_RNR_RETRY_EXC_ERR);

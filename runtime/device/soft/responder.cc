@@ -115,12 +115,17 @@ void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
         return refuse_with_event(qp, Nak::invalid_request);
     }
     const RecvWqe& wqe = qp.rq.at(qp.rq.done);
+    if (wqe.fault != 0) [[unlikely]] {
+        fail_recv(qp, static_cast<ibv_wc_status>(wqe.fault));
+        return refuse(qp, Nak::remote_operational);
+    }
     if (std::uint64_t{rx.offset} + packet.payload_size > wqe.length) [[unlikely]] {
         fail_recv(qp, IBV_WC_LOC_LEN_ERR);
         return refuse(qp, Nak::invalid_request);
     }
-    if (!scatter(core_.memory, qp.pd, recv_sges_of(qp, qp.rq.done), rx.offset, packet.payload(),
-                 packet.payload_size)) [[unlikely]] {
+    const bool held = core_.profile.copies_at_poll && hold_payload(qp, wqe, packet);
+    if (!held && !scatter(core_.memory, qp.pd, recv_sges_of(qp, qp.rq.done), rx.offset,
+                          packet.payload(), packet.payload_size)) [[unlikely]] {
         fail_recv(qp, IBV_WC_LOC_PROT_ERR);
         return refuse(qp, Nak::remote_operational);
     }
@@ -170,11 +175,17 @@ void Engine::on_write(SoftQp& qp, const Packet& packet) noexcept {
     }
     const RemoteMemory memory =
         remaining != 0 ? core_.memory.find_remote(rkey, qp, va, remaining, IBV_ACCESS_REMOTE_WRITE) : RemoteMemory();
-    if (remaining != 0 && memory.host() == nullptr) [[unlikely]]
-        return refuse_with_event(qp, Nak::remote_access);
     const bool takes_receive = (packet.flags & kImmediate) != 0;
-    if (takes_receive && qp.rq.done == qp.rq.posted)
-        return refuse_rnr(qp);
+    if (remaining != 0 && memory.host() == nullptr) [[unlikely]]
+        return refuse_write(qp, takes_receive);
+    if (takes_receive) {
+        if (qp.rq.done == qp.rq.posted)
+            return refuse_rnr(qp);
+        if (const std::uint8_t fault = qp.rq.at(qp.rq.done).fault; fault != 0) [[unlikely]] {
+            fail_recv(qp, static_cast<ibv_wc_status>(fault));
+            return refuse(qp, Nak::remote_operational);
+        }
+    }
 
     copy_to_memory(memory.host(), packet.payload(), packet.payload_size);
     if (first)
@@ -256,6 +267,8 @@ void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
     job.kind = ResponseJob::Kind::rnr_nak;
     job.syndrome = qp.attr.min_rnr_timer;
     job.psn = qp.rx.expected_psn;
+    ++qp.rx.rnr_naks;
+    core_.rnr_naks_sent.fetch_add(1, std::memory_order_relaxed);
     qp.rx.nak_sent = true;  // what follows the refused packet is dropped in silence
     push_job(qp, job);
 }
@@ -268,6 +281,15 @@ void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
     job.psn = qp.rx.expected_psn;
     push_job(qp, job);
     enter_error(qp, true);
+}
+
+/// A write that its key does not permit. One that was to take a receive fails it with a local access error: that
+/// tells the responder's owner (IBTA 11.6.2).
+[[gnu::cold, gnu::noinline]] void Engine::refuse_write(SoftQp& qp, bool takes_receive) noexcept {
+    if (!takes_receive || qp.rq.done == qp.rq.posted)
+        return refuse_with_event(qp, Nak::remote_access);
+    fail_recv(qp, IBV_WC_LOC_ACCESS_ERR);
+    refuse(qp, Nak::remote_access);
 }
 
 /// Where no receive tells the responder's owner of the error, an event does (IBTA 9.9.3, 11.6.3.2).
@@ -290,6 +312,23 @@ void Engine::complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept {
     ibv_wc wc{};
     wc.status = status;
     complete_recv(qp, wc);
+}
+
+/// As a provider that lets the NIC write small messages into the CQE: what is checked is checked now, and the copy is
+/// made by the CPU that polls. False where the message does not fit, or is not allowed.
+[[gnu::cold, gnu::noinline]] bool Engine::hold_payload(SoftQp& qp, const RecvWqe& wqe, const Packet& packet) noexcept {
+    const bool whole = (packet.flags & kFirst) != 0 && (packet.flags & kLast) != 0;
+    if (!whole || packet.payload_size == 0 || packet.payload_size > SoftProfile::kPayloadInCqe || wqe.num_sge == 0)
+        return false;
+    const ibv_sge& sge = *qp.rq.sges(qp.rq.done);
+    if (sge.length < packet.payload_size)
+        return false;
+    if (core_.memory.find(sge.lkey, qp.pd, sge.addr, sge.length, IBV_ACCESS_LOCAL_WRITE) == nullptr)
+        return false;
+    held_.to = sge.addr;
+    held_.size = packet.payload_size;
+    std::memcpy(held_.bytes, packet.payload(), packet.payload_size);
+    return true;
 }
 
 // ---- answers ----

@@ -95,7 +95,10 @@ SoftDevice::SoftDevice(SoftDeviceOptions options)
                 options_.memory_regions_max, kSgesMax));
     }
     auto clock = options_.clock_ns ? options_.clock_ns : steady_now_ns;
-    core_ = std::make_unique<soft::DeviceCore>(std::move(clock), options_.memory_regions_max);
+    core_ = std::make_unique<soft::DeviceCore>(std::move(clock), options_.memory_regions_max, options_.profile,
+                                               options_.fault_seed);
+    for (const SoftFault& fault : options_.faults)
+        inject(fault);
     core_->gid = fabric_->new_gid();
 
     device_.node_type = IBV_NODE_CA;
@@ -152,6 +155,24 @@ void SoftDevice::set_port_up(bool up) {
     if (core_->port_up.exchange(up, std::memory_order_relaxed) == up)
         return;
     core_->events.raise_port(up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR, port());
+}
+
+// ---- faults ----
+
+void SoftDevice::inject(const SoftFault& fault) {
+    core_->faults.add(fault);
+}
+void SoftDevice::clear_faults() {
+    core_->faults.clear();
+}
+
+void SoftDevice::meet_fault(SoftFault::Kind kind, std::string_view what, const ibv_qp* qp,
+                            std::optional<ibv_qp_state> state) {
+    if (!core_->faults.armed(kind)) [[likely]]
+        return;
+    if (const auto fault = core_->faults.meet(kind, qp != nullptr ? qp->qp_num : 0, state)) {
+        throw Error(fault->error, fmt::format("cannot {} on {}: its fault plan has this call fail", what, describe()));
+    }
 }
 
 // ---- engines ----
@@ -232,6 +253,7 @@ void SoftDevice::advance(std::uint64_t now_ns) {
 // ---- PDs and memory ----
 
 ibv_pd* SoftDevice::create_pd() {
+    meet_fault(SoftFault::Kind::create_pd, "make a PD");
     auto* pd = new SoftPd{};
     pd->context = &context_;
     return pd;
@@ -272,6 +294,7 @@ ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, 
     if (reinterpret_cast<std::uint64_t>(addr) + length < length || iova + length < length) {
         throw refuse(EINVAL, "it ends behind the end of the address space");
     }
+    meet_fault(SoftFault::Kind::register_memory, "register memory");
     const std::lock_guard guard(control_mutex_);
     const std::uint32_t key = core_->memory.add({pd, static_cast<std::byte*>(addr), iova, length, access});
     if (key == 0) {
@@ -379,6 +402,7 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
         throw Error(std::errc::operation_not_supported,
                     fmt::format("cannot make an extended CQ on {}: it has none; poll by ibv_poll_cq", describe()));
     }
+    meet_fault(SoftFault::Kind::create_cq, "make a CQ");
     const std::lock_guard guard(control_mutex_);
     auto cq = std::make_unique<SoftCq>();
     soft::set_extended_ops(*cq);
@@ -387,6 +411,8 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
     cq->capacity = options.cqe;
     const std::uint32_t slots = std::bit_ceil(options.cqe);
     cq->entries = OwnLines<soft::Cqe>(slots);
+    if (options_.profile.copies_at_poll)
+        cq->held = OwnLines<soft::HeldPayload>(slots);
     cq->mask = slots - 1;
     cq->context = &context_;
     cq->cq_context = options.cq_context;
@@ -401,6 +427,8 @@ int SoftDevice::destroy(ibv_cq* cq) noexcept {
     auto* own = &SoftCq::of(*cq);
     if (own->users != 0 || core_->events.unacknowledged(cq) != 0)
         return EBUSY;
+    if (const auto fault = core_->faults.meet(SoftFault::Kind::destroy_cq))
+        return fault->error;
     {
         const std::lock_guard engine_guard(own->engine->lock());
         own->engine->remove(*own);
@@ -427,6 +455,7 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     require_within(describe(), "SGEs per send", cap.max_send_sge, limits.sges_max);
     require_within(describe(), "SGEs per receive", cap.max_recv_sge, limits.sges_max);
     require_within(describe(), "inline bytes per send", cap.max_inline_data, limits.inline_max);
+    meet_fault(SoftFault::Kind::create_qp, "make a QP");
 
     const std::lock_guard guard(control_mutex_);
     require_within(describe(), "QPs", qps_ + 1, limits.qps_max);
@@ -487,6 +516,8 @@ int SoftDevice::destroy(ibv_qp* qp) noexcept {
     const std::lock_guard guard(control_mutex_);
     if (core_->events.unacknowledged(qp) != 0)
         return EBUSY;
+    if (const auto fault = core_->faults.meet(SoftFault::Kind::destroy_qp, qp->qp_num))
+        return fault->error;
     auto* own = static_cast<SoftQp*>(qp);
     {
         const std::lock_guard engine_guard(own->engine->lock());
@@ -503,6 +534,19 @@ int SoftDevice::destroy(ibv_qp* qp) noexcept {
     pthread_cond_destroy(&own->cond);
     delete own;
     return 0;
+}
+
+// ---- counters ----
+
+std::optional<RnrCounts> SoftDevice::rnr_counts() {
+    return RnrCounts{.received = core_->rnr_naks_received.load(std::memory_order_relaxed),
+                     .sent = core_->rnr_naks_sent.load(std::memory_order_relaxed)};
+}
+
+std::optional<RnrCounts> SoftDevice::rnr_counts(ibv_qp* qp) {
+    auto& own = static_cast<SoftQp&>(*qp);
+    const std::lock_guard engine_guard(own.engine->lock());
+    return RnrCounts{.received = own.tx.rnr_naks, .sent = own.rx.rnr_naks};
 }
 
 // ---- events ----

@@ -13,7 +13,8 @@
 //  - destroy() of an object with asynchronous events that were taken and not acknowledged returns EBUSY
 //    (ibv_destroy_* would wait, which a single control thread could do for ever); events of it that nobody
 //    has taken are dropped.
-//  - CQEs of a QP that was reset or destroyed stay in their CQ.
+//  - CQEs of a QP that was reset or destroyed stay in their CQ, unless the profile says otherwise.
+//  - what a failed completion leaves invalid is garbage; vendor_err is soft::vendor_err_of(status).
 //  - a slot of a send or receive queue is free again when a completion at or behind it was polled.
 //  - a packet that waits because the peer's thread does not poll is not a lost packet: acknowledgement
 //    timers start over while there is one.
@@ -29,12 +30,16 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <infiniband/verbs.h>
 
 #include "device/device.hpp"
+#include "device/soft/faults.hpp"
+#include "device/soft/profile.hpp"
 #include "device/soft/verbs_ops.hpp"
 
 namespace pollcore {
@@ -59,6 +64,11 @@ struct SoftDeviceOptions {
     /// Regions and windows together.
     std::uint32_t memory_regions_max = 16384;
     ibv_mtu active_mtu = IBV_MTU_4096;
+    SoftProfile profile = {};
+    /// As if given to inject() before anything else.
+    std::vector<SoftFault> faults = {};
+    /// Of what the faults leave to chance.
+    std::uint64_t fault_seed = 1;
 };
 
 class SoftDevice final : public Device {
@@ -72,6 +82,11 @@ public:
     /// raises IBV_EVENT_PORT_ERR or IBV_EVENT_PORT_ACTIVE.
     void set_port_up(bool up);
     [[nodiscard]] const std::string& fabric_name() const noexcept;
+
+    /// Plans a fault. Throws pollcore::Error for one that makes no sense.
+    void inject(const SoftFault& fault);
+    /// Nothing more of what was planned happens.
+    void clear_faults();
 
     [[nodiscard]] std::string describe() const override;
     [[nodiscard]] bool is_software() const noexcept override { return true; }
@@ -104,7 +119,13 @@ public:
     [[nodiscard]] std::optional<ibv_async_event> next_async_event() override;
     void acknowledge(const ibv_async_event& event) noexcept override;
 
+    [[nodiscard]] std::optional<RnrCounts> rnr_counts() override;
+    [[nodiscard]] std::optional<RnrCounts> rnr_counts(ibv_qp* qp) override;
+
 private:
+    /// Throws if the fault plan has this call fail. `what` completes "cannot ...".
+    void meet_fault(SoftFault::Kind kind, std::string_view what, const ibv_qp* qp = nullptr,
+                    std::optional<ibv_qp_state> state = std::nullopt);
     [[nodiscard]] std::shared_ptr<soft::Engine> engine_of(ThreadDomain* domain);
     [[nodiscard]] std::shared_ptr<soft::Engine> make_engine();
     [[nodiscard]] std::vector<std::shared_ptr<soft::Engine>> engines();

@@ -45,6 +45,30 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     }
 }
 
+/// What the fault plan has for a work request: the error that refuses it, or the status that it is to complete with.
+[[gnu::cold, gnu::noinline]] int meet_faults(SoftQp& qp, SoftFault::Kind call, SoftFault::Kind work,
+                                             std::uint8_t& status) noexcept {
+    FaultPlan& faults = qp.engine->faults();
+    if (const auto refused = faults.meet(call, qp.qp_num))
+        return refused->error;
+    if (const auto failed = faults.meet(work, qp.qp_num))
+        status = static_cast<std::uint8_t>(failed->status);
+    return 0;
+}
+
+/// The WQE is filled in: it is in the queue, unless the fault plan has it refused.
+[[nodiscard]] int commit(SoftQp& qp, SendWqe& wqe) noexcept {
+    wqe.read_in_flight = false;
+    wqe.fault = 0;
+    if (qp.engine->faults().armed(SoftFault::Kind::send, SoftFault::Kind::post_send)) [[unlikely]] {
+        const int error = meet_faults(qp, SoftFault::Kind::post_send, SoftFault::Kind::send, wqe.fault);
+        if (error != 0)
+            return error;
+    }
+    ++qp.sq.posted;
+    return 0;
+}
+
 /// A bind of a window of either type. The keys are noted as they are now; whether they fit is found when its turn comes.
 void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const ibv_mw_bind_info& bind) noexcept {
     wqe.imm = window.rkey;
@@ -71,9 +95,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     wqe.flags = static_cast<std::uint8_t>(wr.send_flags);
     wqe.num_sge = 0;
     wqe.length = 0;
-    wqe.read_in_flight = false;
-    ++qp.sq.posted;
-    return 0;
+    return commit(qp, wqe);
 }
 
 /// Takes one work request in, or says why not. Nothing of it is executed here.
@@ -109,7 +131,6 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     wqe.num_sge = static_cast<std::uint8_t>(num_sge);
     wqe.length = static_cast<std::uint32_t>(std::min<std::uint64_t>(length, std::uint64_t{kMessageMax} + 1));
     wqe.imm = wr.imm_data;
-    wqe.read_in_flight = false;
     if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
         wqe.remote_addr = wr.wr.atomic.remote_addr;
         wqe.rkey = wr.wr.atomic.rkey;
@@ -121,8 +142,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
         wqe.remote_addr = wr.wr.rdma.remote_addr;
         wqe.rkey = wr.wr.rdma.rkey;
     }
-    ++qp.sq.posted;
-    return 0;
+    return commit(qp, wqe);
 }
 
 [[nodiscard]] int enqueue(SoftQp& qp, const ibv_recv_wr& wr) noexcept {
@@ -137,6 +157,12 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     for (std::uint32_t i = 0; i < wqe.num_sge; ++i)
         wqe.length += wr.sg_list[i].length;
     copy_sges(wr.sg_list, wqe.num_sge, qp.rq.sges(qp.rq.posted));
+    wqe.fault = 0;
+    if (qp.engine->faults().armed(SoftFault::Kind::receive, SoftFault::Kind::post_recv)) [[unlikely]] {
+        const int error = meet_faults(qp, SoftFault::Kind::post_recv, SoftFault::Kind::receive, wqe.fault);
+        if (error != 0)
+            return error;
+    }
     ++qp.rq.posted;
     return 0;
 }
@@ -175,17 +201,40 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     return result;
 }
 
+[[nodiscard]] ibv_wc take(SoftCq& cq) noexcept {
+    cq.place_payload();
+    const ibv_wc wc = cq.front().wc;
+    cq.pop();
+    return wc;
+}
+
+/// Whether the fault plan has this poll fail. Where the profile says so, half of what the caller asked for is gone
+/// then: rdma-core's mlx5 moves its consumer index over what it took and returns the error alone.
+[[gnu::cold, gnu::noinline]] bool poll_fails(SoftCq& cq, int num_entries, ibv_wc* wc) noexcept {
+    const std::uint32_t first_qp = cq.front().wc.qp_num;
+    if (!cq.engine->faults().meet(SoftFault::Kind::poll_cq, first_qp))
+        return false;
+    if (cq.engine->profile().failed_poll_loses_batch) {
+        const std::uint32_t there = std::min(cq.tail - cq.head, static_cast<std::uint32_t>(num_entries));
+        for (std::uint32_t taken = 0; taken < (there + 1) / 2; ++taken)
+            wc[taken] = take(cq);
+    }
+    return true;
+}
+
 int poll_cq(ibv_cq* base, int num_entries, ibv_wc* wc) noexcept {
     SoftCq& cq = SoftCq::of(*base);
     const std::lock_guard guard(cq.engine->lock());
     (void)cq.engine->move();
     if (cq.dead) [[unlikely]]
         return -1;
-    int taken = 0;
-    for (; taken < num_entries && !cq.empty(); ++taken) {
-        wc[taken] = cq.front().wc;
-        cq.pop();
+    if (!cq.empty() && cq.engine->faults().armed(SoftFault::Kind::poll_cq) && poll_fails(cq, num_entries, wc))
+        [[unlikely]] {
+        return -1;
     }
+    int taken = 0;
+    for (; taken < num_entries && !cq.empty(); ++taken)
+        wc[taken] = take(cq);
     return taken;
 }
 
@@ -235,8 +284,8 @@ int bind_mw(ibv_qp* base, ibv_mw* window, ibv_mw_bind* bind) noexcept {
         wqe.flags = static_cast<std::uint8_t>(bind->send_flags);
         wqe.num_sge = 0;
         wqe.length = 0;
-        wqe.read_in_flight = false;
-        ++qp.sq.posted;
+        if (const int error = commit(qp, wqe); error != 0)
+            return error;
         qp.engine->activate(qp);
     }
     window->rkey = new_key;  // the caller sets it back if the bind fails

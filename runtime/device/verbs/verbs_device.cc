@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <limits>
 #include <string_view>
 
@@ -26,6 +27,22 @@ std::string_view state_name(ibv_qp_state state) {
                                std::uint64_t available) {
     throw Error(EINVAL, fmt::format("RDMA device {} cannot give {} {}: it has at most {}", device, asked,
                                     what, available));
+}
+
+// What the providers call the counts of RnrCounts, in sysfs.
+struct RnrCounterNames {
+    std::string_view received;
+    std::string_view sent;
+};
+constexpr std::array kRnrCounters = {
+    RnrCounterNames{"rcvd_rnr_err", "send_rnr_err"},          // rxe
+    RnrCounterNames{"rnr_nak_retry_err", "out_of_buffer"},    // mlx5
+};
+
+std::optional<std::uint64_t> read_counter(const std::string& file_name) {
+    std::ifstream file(file_name);
+    std::uint64_t value = 0;
+    return file >> value ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
@@ -275,6 +292,17 @@ std::optional<ibv_async_event> VerbsDevice::next_async_event() {
         return std::nullopt;
     }
     throw verbs_error(errno, fmt::format("cannot take an asynchronous event of RDMA device {}", name()));
+}
+
+std::optional<RnrCounts> VerbsDevice::rnr_counts() {
+    const std::string directory = fmt::format("{}/ports/{}/hw_counters/", context_->device->ibdev_path, port());
+    for (const RnrCounterNames& names : kRnrCounters) {
+        const auto received = read_counter(fmt::format("{}{}", directory, names.received));
+        const auto sent = read_counter(fmt::format("{}{}", directory, names.sent));
+        if (received && sent)
+            return RnrCounts{.received = *received, .sent = *sent};
+    }
+    return std::nullopt;
 }
 
 void VerbsDevice::acknowledge(const ibv_async_event& event) noexcept {

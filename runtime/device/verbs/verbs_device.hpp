@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,11 @@ public:
     [[nodiscard]] int async_fd() const noexcept override { return context_->async_fd; }
     [[nodiscard]] std::optional<ibv_async_event> next_async_event() override;
     void acknowledge(const ibv_async_event& event) noexcept override;
+
+    /// From the port's hardware counters, which the kernel may have looked up a little earlier (its "lifespan").
+    [[nodiscard]] std::optional<RnrCounts> rnr_counts() override;
+    /// Nothing: verbs have no such count.
+    [[nodiscard]] std::optional<RnrCounts> rnr_counts(ibv_qp*) override { return std::nullopt; }
 
 private:
     friend class VerbsThreadDomain;

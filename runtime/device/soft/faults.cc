@@ -1,0 +1,58 @@
+#include "device/soft/faults.hpp"
+
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include "pollcore/error.hpp"
+
+namespace pollcore::soft {
+
+void FaultPlan::add(const SoftFault& fault) {
+    const bool has_status = fault.kind == Kind::send || fault.kind == Kind::receive;
+    if (fault.nth == 0 || fault.count == 0 || !(fault.probability > 0 && fault.probability <= 1) ||
+        (has_status && fault.status == IBV_WC_SUCCESS) || (fault.kind == Kind::delay_packet && fault.delay_ns == 0)) {
+        throw Error(EINVAL,
+                    fmt::format("a planned fault has nth = {}, count = {}, probability = {}, status {} and a delay of {} "
+                                "ns; accepted is nth and count from 1, a probability above 0 and up to 1, a status that "
+                                "is an error, and a delay for packets that are to be late",
+                                fault.nth, fault.count, fault.probability, static_cast<int>(fault.status),
+                                fault.delay_ns));
+    }
+    const std::lock_guard guard(mutex_);
+    planned_.push_back({fault, 0});
+    if (planned_.back().fault.error == 0) {
+        planned_.back().fault.error = EIO;
+    }
+    armed_.fetch_or(bit(fault.kind), std::memory_order_relaxed);
+}
+
+void FaultPlan::clear() {
+    const std::lock_guard guard(mutex_);
+    planned_.clear();
+    armed_.store(0, std::memory_order_relaxed);
+}
+
+std::optional<SoftFault> FaultPlan::meet(Kind kind, std::uint32_t qp_num,
+                                         std::optional<ibv_qp_state> state) noexcept {
+    const std::lock_guard guard(mutex_);
+    std::optional<SoftFault> met;
+    for (Planned& planned : planned_) {
+        const SoftFault& fault = planned.fault;
+        if (fault.kind != kind || (fault.qp_num != 0 && fault.qp_num != qp_num) ||
+            (fault.state && fault.state != state)) {
+            continue;
+        }
+        // Each counts for itself, whether or not another is met.
+        ++planned.seen;
+        if (planned.seen < fault.nth || planned.seen - fault.nth >= fault.count || met) {
+            continue;
+        }
+        if (fault.probability == 1 || std::uniform_real_distribution<>()(random_) < fault.probability) {
+            met = fault;
+        }
+    }
+    return met;
+}
+
+}  // namespace pollcore::soft

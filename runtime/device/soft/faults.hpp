@@ -1,0 +1,91 @@
+// The fault plan of a software device: what is to go wrong, and when.
+//
+// Faults come in where real ones do: as statuses, lost packets, full CQs and calls that fail. What follows from them
+// (flushes, retries, events) is the device's ordinary behaviour.
+//
+// Thread safety: FaultPlan's functions from any thread; engines ask it under their lock, and nothing is called while
+// its own is held.
+// Cost: armed() is one relaxed load; everything else happens only while a fault of that kind is planned.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace pollcore {
+
+/// One thing that goes wrong. It concerns the occasions of its kind that come after it was planned: the `nth` of those
+/// that match, and as many in a row as `count` says.
+struct SoftFault {
+    enum class Kind : std::uint8_t {
+        send,             ///< a request posted to a send queue is not carried out and completes with `status`
+        receive,          ///< a receive, counted as posted, completes with `status` when a message arrives for it
+        overrun,          ///< a completion finds its CQ full
+        lose_packet,      ///< a packet that arrives, or rather does not
+        delay_packet,     ///< a packet arrives `delay_ns` late, with all behind it on its link
+        post_send,        ///< a request is refused with `error`, in the middle of its chain if that is where it stands
+        post_recv,
+        poll_cq,          ///< ibv_poll_cq, ibv_start_poll or ibv_next_poll fails on a CQ that has something
+        create_pd,        ///< from here on: the call fails with `error`
+        create_cq,
+        create_qp,
+        register_memory,
+        modify,
+        destroy_qp,
+        destroy_cq,
+    };
+
+    Kind kind = Kind::send;
+    std::uint32_t qp_num = 0;               ///< only where this QP is concerned, 0: wherever. Not for create_*.
+    std::optional<ibv_qp_state> state = {}; ///< modify: only to this state
+    std::uint64_t nth = 1;                  ///< the first is 1
+    std::uint64_t count = 1;
+    double probability = 1;                 ///< with which each of those is hit, by the device's fault_seed
+    ibv_wc_status status = IBV_WC_GENERAL_ERR;
+    int error = 0;                          ///< errno value; 0: EIO
+    std::uint64_t delay_ns = 0;
+};
+
+namespace soft {
+
+class FaultPlan {
+public:
+    using Kind = SoftFault::Kind;
+
+    explicit FaultPlan(std::uint64_t seed) : random_(seed) {}
+
+    /// Throws pollcore::Error when the fault makes no sense.
+    void add(const SoftFault& fault);
+    void clear();
+
+    /// Whether faults of one of these kinds were planned since the last clear(). Relaxed: who plans a fault and then
+    /// posts work hands the work over by more than this.
+    template <class... Kinds>
+    [[nodiscard]] bool armed(Kinds... kinds) const noexcept {
+        return (armed_.load(std::memory_order_relaxed) & (bit(kinds) | ...)) != 0;
+    }
+    /// Counts an occasion, and says which fault it meets.
+    [[nodiscard]] std::optional<SoftFault> meet(Kind kind, std::uint32_t qp_num = 0,
+                                                std::optional<ibv_qp_state> state = std::nullopt) noexcept;
+
+private:
+    struct Planned {
+        SoftFault fault;
+        std::uint64_t seen = 0;
+    };
+
+    static constexpr std::uint32_t bit(Kind kind) noexcept { return 1u << static_cast<unsigned>(kind); }
+
+    std::atomic<std::uint32_t> armed_{0};
+    std::mutex mutex_;
+    std::vector<Planned> planned_;
+    std::mt19937_64 random_;
+};
+
+}  // namespace soft
+}  // namespace pollcore
