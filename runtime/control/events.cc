@@ -93,9 +93,13 @@ void RuntimeState::take_worker_reports() {
         for (const Answer& said : worker->proxy->take_unasked()) {
             try {
                 if (said.kind == AnswerKind::cq_failed) {
-                    replace_cq(*worker, said.index);
+                    // The device may have said it before, and the index may be another's by now.
+                    const CqSlot* cq = worker->cqs[said.index].get();
+                    if (cq != nullptr && cq->worker_cq.id == said.object_id) {
+                        replace_cq(*worker, said.index);
+                    }
                 } else if (said.kind == AnswerKind::session_broken) {
-                    const std::uint32_t id = said.session_id;
+                    const std::uint32_t id = said.object_id;
                     log_error("session {} of worker \"{}\" wrote what no session writes; it is closed", id,
                               worker->config.name);
                     close_session_here(id, std::chrono::steady_clock::now() + config.drain_timeout);

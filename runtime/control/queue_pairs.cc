@@ -171,6 +171,7 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
                                                   .domain = device.domains.at(worker_index(worker)).get(),
                                                   .extended = by_extended}),
                         {device.device.get()});
+    slot->worker_cq.id = next_cq_++;
     slot->worker_cq.cq = slot->cq.get();
     slot->worker_cq.extended = by_extended ? extended(slot->cq.get()) : nullptr;
     slot->worker_cq.next_poll = limits.next_poll;

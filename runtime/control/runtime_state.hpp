@@ -209,6 +209,7 @@ private:
     std::vector<std::uint16_t> qp_generations_;
     std::uint16_t next_qp_index_ = 0;
     std::uint32_t next_session_ = 1;
+    std::uint32_t next_cq_ = 1;
     std::uint32_t next_pd_ = 1;
     std::uint64_t next_region_ = 1;
 

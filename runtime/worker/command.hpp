@@ -55,7 +55,7 @@ struct alignas(32) Answer {
     std::uint64_t id = 0;  ///< 0 when unasked
     AnswerKind kind{};
     std::uint32_t index = 0;
-    std::uint32_t session_id = 0;  ///< session_broken: WorkerSession::id
+    std::uint32_t object_id = 0;  ///< unasked: WorkerSession::id or WorkerCq::id; an index is used again
     std::uint8_t reserved[11] = {};
     std::uint8_t ring_lap = 0;
 };

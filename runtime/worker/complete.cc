@@ -133,7 +133,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
             enter_error(*qp, Status::fatal_err);
         }
     }
-    answer(0, AnswerKind::cq_failed, cq.index);
+    answer(0, AnswerKind::cq_failed, cq.index, cq.id);
 }
 
 // ---- From an in-flight entry to a completion in its session's ring, or to a place given back ----

@@ -119,10 +119,10 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return taken;
 }
 
-void Worker::answer(std::uint64_t id, AnswerKind kind, std::uint32_t index, std::uint32_t session_id) noexcept {
+void Worker::answer(std::uint64_t id, AnswerKind kind, std::uint32_t index, std::uint32_t object_id) noexcept {
     // The ring has a slot for every command and every CQ, session and QP of sensible use; should it be full
     // all the same, the control thread's time limit reports the lost answer.
-    (void)answers_.try_push(Answer{.id = id, .kind = kind, .index = index, .session_id = session_id});
+    (void)answers_.try_push(Answer{.id = id, .kind = kind, .index = index, .object_id = object_id});
 }
 
 }  // namespace pollcore

@@ -72,6 +72,7 @@ struct alignas(kCacheLine) WorkerCq {
     ibv_cq_ex* extended = nullptr;  ///< the same, where it is polled by ibv_start_poll; else by ibv_poll_cq
     bool next_poll = true;          ///< DeviceLimits::next_poll
     std::uint32_t index = 0;
+    std::uint32_t id = 0;       ///< the control thread's name for it; an index is used again
     std::uint32_t parked = 0;   ///< nesting
     bool failed = false;
     int broken = 0;             ///< an extended poll failed with this error, which is dealt with once its batch was
@@ -170,7 +171,7 @@ private:
     std::uint32_t poll_extended(WorkerCq& cq) noexcept;
     /// Routes the first `n` of wcs_; -1: the CQ has failed.
     std::uint32_t polled(WorkerCq& cq, int n) noexcept;
-    void answer(std::uint64_t id, AnswerKind kind, std::uint32_t index = 0, std::uint32_t session_id = 0) noexcept;
+    void answer(std::uint64_t id, AnswerKind kind, std::uint32_t index = 0, std::uint32_t object_id = 0) noexcept;
 
     // submit.cc
     std::uint32_t submit(WorkerSession& session) noexcept;

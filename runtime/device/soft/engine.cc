@@ -163,7 +163,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
         return false;
     held_ = {};
     if (core_.profile.overrun_cq_lives) {
-        core_.events.raise(IBV_EVENT_CQ_ERR, &cq);
+        core_.events.raise(IBV_EVENT_CQ_ERR, cq.plain());
         return true;
     }
     // What an overrun does to the CQ's QPs waits for the end of the move: their state must not change under the caller.

@@ -201,11 +201,10 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     return result;
 }
 
-[[nodiscard]] ibv_wc take(SoftCq& cq) noexcept {
+void take(SoftCq& cq, ibv_wc& wc) noexcept {
     cq.place_payload();
-    const ibv_wc wc = cq.front().wc;
+    wc = cq.front().wc;
     cq.pop();
-    return wc;
 }
 
 /// Whether the fault plan has this poll fail. Where the profile says so, half of what the caller asked for is gone
@@ -217,7 +216,7 @@ int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     if (cq.engine->profile().failed_poll_loses_batch) {
         const std::uint32_t there = std::min(cq.tail - cq.head, static_cast<std::uint32_t>(num_entries));
         for (std::uint32_t taken = 0; taken < (there + 1) / 2; ++taken)
-            wc[taken] = take(cq);
+            take(cq, wc[taken]);
     }
     return true;
 }
@@ -234,7 +233,7 @@ int poll_cq(ibv_cq* base, int num_entries, ibv_wc* wc) noexcept {
     }
     int taken = 0;
     for (; taken < num_entries && !cq.empty(); ++taken)
-        wc[taken] = take(cq);
+        take(cq, wc[taken]);
     return taken;
 }
 
