@@ -93,8 +93,9 @@ void RuntimeState::take_worker_reports() {
         for (const Answer& said : worker->proxy->take_unasked()) {
             try {
                 if (said.kind == AnswerKind::cq_failed) {
-                    // The device may have said it before, and the index may be another's by now.
-                    const CqSlot* cq = worker->cqs[said.index].get();
+                    // The device may have said it before, the index may be another's by now, and after a stop there
+                    // are none.
+                    const CqSlot* cq = said.index < worker->cqs.size() ? worker->cqs[said.index].get() : nullptr;
                     if (cq != nullptr && cq->worker_cq.id == said.object_id) {
                         replace_cq(*worker, said.index);
                     }

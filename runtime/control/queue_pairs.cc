@@ -18,6 +18,10 @@ constexpr std::uint32_t kSignalIntervalMax = 64;
 // A drain that starts after the deadline still gets the time that a healthy device needs.
 constexpr std::chrono::milliseconds kDrainAtLeast{20};
 
+// Receives of a QP in ERR that come no more are given up after so long. A device flushes in microseconds; what takes
+// longer is another thread on the worker's core.
+constexpr std::chrono::milliseconds kQuiet{100};
+
 std::uint32_t random_psn() {
     static std::random_device device;
     return device() & 0xffffff;
@@ -277,9 +281,11 @@ bool RuntimeState::close_queue_pair(QpHandle handle) {
 bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
     QpSlot& qp = *qps_[handle.index];
     forget_connection_here(qp);
+    std::uint32_t quiet = 0;
     try {
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(qp, error.attr, error.mask, QpState::error, Status::qp_closed);
+        quiet = static_cast<std::uint32_t>(cycles_from(kQuiet));
     } catch (const Error& error) {
         log_warning("queue pair {}: {}; it is destroyed as it is", qp.qp->qp_num, error.what());
     }
@@ -287,7 +293,7 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
                                    deadline - std::chrono::steady_clock::now()),
                                kDrainAtLeast);
     const bool drained =
-        workers_[qp.worker]->proxy->retire(handle, cycles_now() + cycles_from(left), left);
+        workers_[qp.worker]->proxy->retire(handle, cycles_now() + cycles_from(left), left, quiet);
     if (drained) {
         destroy_qp_here(qp);
         return true;

@@ -33,6 +33,7 @@ struct alignas(kCacheLine) Command {
     Status cause = Status::success;
     std::uint32_t index = 0;  ///< of a session, CQ or QP of this worker; find_key: of the device
     std::uint32_t lkey = 0;
+    std::uint32_t quiet = 0;  ///< retire_qp: cycles after which receives that nothing flushes are given up; 0: never
     std::uint64_t deadline = 0;  ///< on the worker's clock
     WorkerSession* session = nullptr;
     WorkerCq* cq = nullptr;

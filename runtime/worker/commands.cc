@@ -104,6 +104,9 @@ std::uint32_t Worker::run_commands() noexcept {
             qp.phase = forget ? WorkerQp::Phase::forgetting : WorkerQp::Phase::retiring;
             qp.command = command.id;
             qp.deadline = command.deadline;
+            qp.timed_out = false;
+            qp.quiet = command.quiet;
+            qp.quiet_since = now_;
             qp.waiting_empty = false;
             if (forget) {
                 --qp.parked;

@@ -125,6 +125,9 @@ struct alignas(kCacheLine) WorkerQp {
     Phase phase = Phase::serving;
     std::uint64_t command = 0;  ///< to be answered
     std::uint64_t deadline = 0;
+    std::uint32_t quiet = 0;  ///< Command::quiet
+    std::uint32_t recvs_left = 0;
+    std::uint64_t quiet_since = 0;  ///< recvs_left has not changed
     // A CQ as it was when the wait for it began.
     struct CqMark {
         std::uint64_t emptied = 0;
@@ -220,6 +223,7 @@ private:
     void cover(WorkerQp& qp) noexcept;
     std::uint32_t advance_retiring() noexcept;
     bool advance(WorkerQp& qp) noexcept;
+    [[nodiscard]] bool only_late_receives(WorkerQp& qp) const noexcept;
     void complete_leftovers(WorkerQp& qp) noexcept;
     void complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept;
     void drop(WorkerQp& qp) noexcept;

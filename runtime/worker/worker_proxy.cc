@@ -69,9 +69,13 @@ void WorkerProxy::park(QpHandle qp) { call({.kind = CommandKind::park_qp, .index
 void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause) {
     call({.kind = CommandKind::unpark_qp, .state = state, .cause = cause, .index = qp.index});
 }
-bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit) {
+bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit, std::uint32_t quiet) {
     const Answer answer =
-        call({.kind = CommandKind::retire_qp, .cause = Status::qp_closed, .index = qp.index, .deadline = deadline},
+        call({.kind = CommandKind::retire_qp,
+              .cause = Status::qp_closed,
+              .index = qp.index,
+              .quiet = quiet,
+              .deadline = deadline},
              limit + kUsual);
     return answer.kind == AnswerKind::done;
 }

@@ -41,8 +41,11 @@ public:
         }
         unpark(qp, after, cause);
     }
-    /// The QP is in ERR. True when all in flight was flushed before the deadline, in cycles.
-    [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit);
+    /// The QP is in ERR. True when all in flight was flushed before the deadline, in cycles. Receives alone are waited
+    /// for no longer than `quiet` cycles after the last one came (0: up to the deadline): some providers never flush
+    /// those that reached them in ERR (H1).
+    [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit,
+                              std::uint32_t quiet = 0);
     /// The QP is parked and destroyed: completes what is left, with status `leftovers`, and unparks its CQs.
     /// Afterwards the WorkerQp is the caller's again.
     void forget(QpHandle qp, Status leftovers = Status::qp_closed);

@@ -16,6 +16,7 @@ using Profile = DeviceConfig::Profile;
 Config config_of(Profile profile) {
     Config config = test_config();
     config.devices[0].profile = profile;
+    config.drain_timeout = std::chrono::milliseconds(300);  // which some of these tests wait for
     return config;
 }
 
@@ -97,10 +98,10 @@ TEST_P(Faults, EveryStatusOfASendReachesItsSession) {
         SCOPED_TRACE(ibv_wc_status_str(static_cast<ibv_wc_status>(status)));
         reconnect();
         device.inject({.kind = Kind::send, .qp_num = a.qp_num(), .nth = 2, .status = static_cast<ibv_wc_status>(status)});
-        submit(rdma(Opcode::rdma_write, 1, 8));
-        submit(rdma(Opcode::rdma_read, 2, 8, 0));  // unsignaled: a failure completes all the same
-        submit(rdma(Opcode::atomic_fetch_and_add, 3, 8, 0));
-        submit(rdma(Opcode::rdma_write, 4, 8));
+        submit({rdma(Opcode::rdma_write, 1, 8),
+                rdma(Opcode::rdma_read, 2, 8, 0),  // unsignaled: a failure completes all the same
+                rdma(Opcode::atomic_fetch_and_add, 3, 8, 0),
+                rdma(Opcode::rdma_write, 4, 8)});
         const auto completions = await(4);
         ASSERT_EQ(completions.size(), 4u);
         EXPECT_EQ(completions[0].status, Status::success);

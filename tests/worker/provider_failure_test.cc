@@ -223,6 +223,54 @@ TEST_F(ProviderFailure, AQpThatCannotBeTakenToErrorIsClosedAllTheSame) {
     EXPECT_EQ(world.session().figures().in_flight(), 0u);
 }
 
+TEST(LateReceives, AreGivenUpOnceAllElseHasComeBack) {
+    for (const std::uint32_t quiet : {0u, 5000u}) {
+        SCOPED_TRACE(quiet);
+        SteppedWorld::Options options;
+        options.device.profile = kRxeLike;
+        SteppedWorld world(options);
+        auto [a, b] = world.pair(SteppedWorld::QpShape{});
+        alignas(64) std::byte bytes[64] = {};
+        const ibv_mr& memory = world.register_memory(bytes, sizeof(bytes));
+        WorkRequest recv{.tag = 1,
+                         .sge = {reinterpret_cast<std::uintptr_t>(bytes), 64, memory.lkey},
+                         .qp = a->handle(),
+                         .opcode = Opcode::recv,
+                         .num_sge = 1};
+        ASSERT_EQ(world.session().try_submit(recv), Refusal::none);
+        world.step();
+        // The device has an error that the worker learns of when it has posted one more receive.
+        Transition error = to_state(IBV_QPS_ERR);
+        world.device->modify(a->qp.get(), error.attr, error.mask);
+        recv.tag = 2;
+        ASSERT_EQ(world.session().try_submit(recv), Refusal::none);
+        const auto flushed = world.await(1);
+        ASSERT_EQ(flushed.size(), 1u);
+        EXPECT_EQ(flushed[0].tag, 1u);
+
+        ControlCounters own;
+        WorkerProxy proxy(world.worker, "late", own, [&world = world] {  // from here on the only one that talks to it
+            world.now += 100;
+            world.step();
+        });
+        const std::uint64_t began = world.now;
+        const QpHandle handle = a->handle();
+        EXPECT_EQ(proxy.retire(handle, began + 100'000, std::chrono::milliseconds(1000), quiet), quiet != 0);
+        EXPECT_GE(world.now - began, quiet != 0 ? 5'000u : 100'000u);
+        EXPECT_LE(world.now - began, quiet != 0 ? 6'000u : 101'000u);
+        EXPECT_TRUE(world.poll().empty()) << "the device may still write its buffer (H2)";
+        proxy.park(handle);
+        ASSERT_EQ(world.device->destroy(a->qp.get()), 0);
+        (void)a->qp.release();
+        proxy.forget(handle);
+        const auto late = world.poll();
+        ASSERT_EQ(late.size(), 1u);
+        EXPECT_EQ(late[0].tag, 2u);
+        EXPECT_EQ(late[0].status, quiet != 0 ? Status::wr_flush_err : Status::qp_closed);
+        EXPECT_TRUE(late[0].flags & kByRuntime);
+    }
+}
+
 TEST_F(ProviderFailure, AQpIsClosedWhileOthersKeepItsCqBusy) {
     SteppedWorld::Options options;
     options.worker.complete_burst = 1;
