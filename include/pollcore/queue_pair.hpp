@@ -66,7 +66,8 @@ struct QpInfo {
     std::uint32_t psn = 0;  ///< the first that this side sends
     std::uint16_t lid = 0;
     std::uint16_t mtu = 0;  ///< bytes, what the port has active
-    std::uint32_t reserved = 0;
+    QpType type = QpType::rc;  ///< both sides must be of one
+    std::uint8_t reserved[3] = {};
 };
 static_assert(sizeof(QpInfo) == 32);
 

@@ -112,14 +112,18 @@ void NamesConnector::on_reply(ConnectionId id, Connection& connection, Message m
 
 void NamesConnector::make_ready(Connection& connection, ConnectingQp& qp, const PathAttributes& path,
                                 const Offer& peer) {
+    if (peer.qp.type != qp.type) {
+        throw Error(std::errc::wrong_protocol_type,
+                    fmt::format("QP {} and its peer, QP {}, are not of one type", qp.qp_num, peer.qp.qp_num));
+    }
     // What one side may have in flight is what the other serves.
     PathAttributes agreed = path;
     const auto most = static_cast<std::uint8_t>(std::min<std::uint32_t>(device_.limits().rd_atomic_max, 255));
     agreed.max_rd_atomic = std::min({path.max_rd_atomic, peer.max_dest_rd_atomic, most});
     agreed.max_dest_rd_atomic = std::min(path.max_dest_rd_atomic, most);
-    auto rtr = to_rtr(peer.qp, agreed, device_.port(), 0, device_.query_port().active_mtu);
+    auto rtr = to_rtr(peer.qp, agreed, device_.port(), 0, device_.query_port().active_mtu, qp.type);
     qp.modify(rtr.attr, rtr.mask);
-    auto rts = to_rts(connection.psn, agreed);
+    auto rts = to_rts(connection.psn, agreed, qp.type);
     qp.modify(rts.attr, rts.mask);
 }
 
@@ -130,6 +134,7 @@ Offer NamesConnector::offer_of(const ConnectingQp& qp, const PathAttributes& pat
     std::memcpy(offer.qp.gid.data(), device_.gids().front().gid.raw, offer.qp.gid.size());
     offer.qp.qp_num = qp.qp_num;
     offer.qp.psn = psn;
+    offer.qp.type = qp.type;
     offer.qp.mtu = mtu_to_bytes(std::min(active, mtu_from_bytes(path.mtu, active)));
     offer.max_rd_atomic = std::min(path.max_rd_atomic, most);
     offer.max_dest_rd_atomic = std::min(path.max_dest_rd_atomic, most);

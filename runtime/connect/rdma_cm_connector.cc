@@ -105,6 +105,15 @@ void RdmaCmConnector::check_path(const PathAttributes& path) {
     }
 }
 
+// What librdmacm brings together by TCP's port space is reliable connections.
+void RdmaCmConnector::check_type(const ConnectingQp& qp) const {
+    if (qp.type != QpType::rc) {
+        throw Error(EOPNOTSUPP, fmt::format("cannot connect queue pair {} of {} by address: rdma_cm connects RC queue "
+                                            "pairs. Connect it by exchanged information",
+                                            qp.qp_num, own_device()));
+    }
+}
+
 // --- Listening ---
 
 ListenerId RdmaCmConnector::listen(const std::string& address) {
@@ -150,6 +159,7 @@ void RdmaCmConnector::stop_listening(ListenerId listener) {
 ConnectionId RdmaCmConnector::connect(const std::string& address, ConnectingQp qp, const PathAttributes& path,
                                       std::span<const std::byte> private_data) {
     CmAddress destination = CmAddress::parse(address);
+    check_type(qp);
     check_path(path);
     const int port_mtu = 128 << device_.query_port().active_mtu;
     if (path.mtu != 0 && path.mtu != port_mtu) {
@@ -202,6 +212,7 @@ RdmaCmConnector::Connection& RdmaCmConnector::find_request(ConnectionId request,
 void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
                              std::span<const std::byte> private_data) {
     Connection& connection = find_request(request, "accept");
+    check_type(qp);
     check_path(path);
     connection.frame = encode_private_data(private_data, kReplyPrivateDataMax);
     connection.qp = std::move(qp);

@@ -104,6 +104,7 @@ private:
     [[nodiscard]] UniqueId create_id(std::uint64_t number);
     [[nodiscard]] Connection& find_request(ConnectionId request, const char* what);
     void check_path(const PathAttributes& path);
+    void check_type(const ConnectingQp& qp) const;
     void push(ConnectEvent event);
     /// "RDMA device other port 1", or empty when the id is on our device and port.
     [[nodiscard]] std::string foreign_device(const rdma_cm_id& id) const;

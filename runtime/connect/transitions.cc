@@ -40,13 +40,11 @@ Transition to_init(std::uint8_t port, int access) noexcept {
 }
 
 Transition to_rtr(const QpInfo& peer, const PathAttributes& path, std::uint8_t port, std::uint8_t gid_index,
-                  ibv_mtu mtu) noexcept {
+                  ibv_mtu mtu, QpType type) noexcept {
     Transition to = to_state(IBV_QPS_RTR);
     to.attr.path_mtu = std::min({mtu, mtu_from_bytes(path.mtu, mtu), mtu_from_bytes(peer.mtu, mtu)});
     to.attr.dest_qp_num = peer.qp_num;
     to.attr.rq_psn = peer.psn;
-    to.attr.max_dest_rd_atomic = path.max_dest_rd_atomic;
-    to.attr.min_rnr_timer = path.min_rnr_timer;
     ibv_ah_attr& ah = to.attr.ah_attr;
     ah.dlid = peer.lid;
     ah.sl = path.service_level;
@@ -57,19 +55,27 @@ Transition to_rtr(const QpInfo& peer, const PathAttributes& path, std::uint8_t p
     ah.grh.flow_label = path.flow_label;
     ah.grh.hop_limit = path.hop_limit;
     ah.grh.traffic_class = path.traffic_class;
-    to.mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-               IBV_QP_MIN_RNR_TIMER;
+    to.mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if (type == QpType::rc) {
+        to.attr.max_dest_rd_atomic = path.max_dest_rd_atomic;
+        to.attr.min_rnr_timer = path.min_rnr_timer;
+        to.mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    }
     return to;
 }
 
-Transition to_rts(std::uint32_t psn, const PathAttributes& path) noexcept {
+Transition to_rts(std::uint32_t psn, const PathAttributes& path, QpType type) noexcept {
     Transition to = to_state(IBV_QPS_RTS);
     to.attr.sq_psn = psn;
+    to.mask |= IBV_QP_SQ_PSN;
+    if (type != QpType::rc) {
+        return to;
+    }
     to.attr.timeout = path.timeout;
     to.attr.retry_cnt = path.retry_count;
     to.attr.rnr_retry = path.rnr_retry;
     to.attr.max_rd_atomic = path.max_rd_atomic;
-    to.mask |= IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+    to.mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     return to;
 }
 

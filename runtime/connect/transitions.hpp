@@ -1,4 +1,4 @@
-// The attributes that move an RC QP from state to state, with the masks that the specification demands
+// The attributes that move a QP from state to state, with the masks that the specification demands for its type
 // (ibv_modify_qp(3)). Pure functions; the caller makes the call.
 #pragma once
 
@@ -22,12 +22,13 @@ struct Transition {
 [[nodiscard]] ibv_mtu mtu_from_bytes(std::uint32_t bytes, ibv_mtu otherwise) noexcept;
 [[nodiscard]] std::uint16_t mtu_to_bytes(ibv_mtu mtu) noexcept;
 
+/// RC and UC, which have the same.
 [[nodiscard]] Transition to_init(std::uint8_t port, int access) noexcept;
-/// `mtu` is used where neither the path nor the peer asks for a smaller one.
+/// RC and UC. `mtu` is used where neither the path nor the peer asks for a smaller one.
 [[nodiscard]] Transition to_rtr(const QpInfo& peer, const PathAttributes& path, std::uint8_t port,
-                                std::uint8_t gid_index, ibv_mtu mtu) noexcept;
-/// `psn` is the first that this side sends.
-[[nodiscard]] Transition to_rts(std::uint32_t psn, const PathAttributes& path) noexcept;
+                                std::uint8_t gid_index, ibv_mtu mtu, QpType type = QpType::rc) noexcept;
+/// `psn` is the first that this side sends. UC and UD take nothing of the path here.
+[[nodiscard]] Transition to_rts(std::uint32_t psn, const PathAttributes& path, QpType type = QpType::rc) noexcept;
 [[nodiscard]] Transition to_state(ibv_qp_state state) noexcept;  ///< ERR, RESET: nothing but the state
 
 }  // namespace pollcore

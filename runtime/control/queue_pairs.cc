@@ -94,6 +94,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     slot->device = device.index;
     slot->pd = pd_of(device, options.pd);
     slot->psn = random_psn();
+    slot->type = options.type;
     slot->remote_access = options.remote_access;
     slot->send_entries = send_depth + kMarkersPerQp;
     slot->recv_entries = options.recv_depth;
@@ -217,6 +218,7 @@ QpInfo RuntimeState::info(QpHandle handle) {
         info.psn = qp.psn;
         info.lid = port.lid;
         info.mtu = mtu_to_bytes(port.active_mtu);
+        info.type = qp.type;
         return info;
     });
 }
@@ -227,6 +229,10 @@ void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttrib
         if (qp.state != QpState::init || qp.moved) {
             throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
         }
+        if (peer.type != qp.type) {
+            throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type",
+                                                qp.qp->qp_num, peer.qp_num));
+        }
         DeviceSlot& device = *devices_[qp.device];
         const ibv_port_attr port = device.device->query_port();
         const GidEntry gid = choose_gid(*device.device, device.config.gid);
@@ -234,11 +240,12 @@ void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttrib
         const auto most = static_cast<std::uint8_t>(std::min(device.device->limits().rd_atomic_max, 255u));
         within.max_rd_atomic = std::min(path.max_rd_atomic, most);
         within.max_dest_rd_atomic = std::min(path.max_dest_rd_atomic, most);
-        Transition rtr = to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu);
+        Transition rtr = to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu,
+                                qp.type);
         modify_here(qp, rtr.attr, rtr.mask, QpState::init);
         qp.moved = true;  // what failed before leaves it in INIT, where it may be connected again
         try {
-            Transition rts = to_rts(qp.psn, within);
+            Transition rts = to_rts(qp.psn, within, qp.type);
             modify_here(qp, rts.attr, rts.mask, QpState::ready);
         } catch (...) {
             fail_connection_here(qp);

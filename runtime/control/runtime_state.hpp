@@ -86,6 +86,7 @@ struct QpSlot {
     std::uint32_t worker = 0;
     std::uint32_t pd = 0;
     std::uint32_t psn = 0;
+    QpType type = QpType::rc;
     RemoteAccess remote_access;
     QpState state = QpState::init;
     bool moved = false;  // beyond INIT, so that a failed connection leaves it unusable

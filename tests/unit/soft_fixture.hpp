@@ -31,6 +31,7 @@ struct ManualClock {
 };
 
 struct EndOptions {
+    QpType type = QpType::rc;
     std::uint32_t depth = 32;
     std::uint32_t cqe = 256;
     std::uint32_t sges = 4;
@@ -45,12 +46,14 @@ struct EndOptions {
 /// One QP with a CQ for each of its queues, a PD and a registered buffer.
 class End {
 public:
-    explicit End(SoftDevice& on, const EndOptions& options = {}) : device(on), memory(options.memory / 8) {
+    explicit End(SoftDevice& on, const EndOptions& options = {})
+        : device(on), type(options.type), memory(options.memory / 8) {
         pd = {device.create_pd(), {&device}};
         send_cq = {device.create_cq({.cqe = options.cqe, .domain = options.domain}), {&device}};
         recv_cq = {device.create_cq({.cqe = options.cqe, .domain = options.domain}), {&device}};
         QpOptions qp_options;
         qp_options.pd = pd.get();
+        qp_options.type = static_cast<ibv_qp_type>(type);
         qp_options.domain = options.domain;
         qp_options.send_cq = send_cq.get();
         qp_options.recv_cq = recv_cq.get();
@@ -71,11 +74,11 @@ public:
         return all;
     }
     void ready_to_receive(const QpInfo& peer, const PathAttributes& path, ibv_mtu mtu = IBV_MTU_1024) {
-        auto rtr = to_rtr(peer, path, device.port(), 0, mtu);
+        auto rtr = to_rtr(peer, path, device.port(), 0, mtu, type);
         device.modify(qp.get(), rtr.attr, rtr.mask);
     }
     void ready_to_send(const PathAttributes& path) {
-        auto rts = to_rts(psn, path);
+        auto rts = to_rts(psn, path, type);
         device.modify(qp.get(), rts.attr, rts.mask);
     }
     void move_to(ibv_qp_state state) {
@@ -153,6 +156,7 @@ public:
     [[nodiscard]] std::optional<ibv_wc> received() const { return wait(recv_cq.get()); }
 
     SoftDevice& device;
+    QpType type;
     std::vector<std::uint64_t> memory;  // words, so that atomics find it aligned
     std::uint32_t psn = 0xfffffa;       // wraps soon
     UniquePd pd;

@@ -231,21 +231,44 @@ void Engine::enter_error(SoftQp& qp, bool keep_responses) noexcept {
     activate(qp);
 }
 
+void Engine::enter_send_error(SoftQp& qp) noexcept {
+    if (qp.current != IBV_QPS_RTS)
+        return;
+    qp.current = IBV_QPS_SQE;
+    qp.tx.local_error = IBV_WC_SUCCESS;
+    activate(qp);
+}
+
+void Engine::leave_send_error(SoftQp& qp) noexcept {
+    (void)flush_sends(qp, std::numeric_limits<std::uint32_t>::max());
+    qp.tx.cursor = qp.tx.assigned = qp.sq.done;
+    qp.tx.cursor_packet = 0;
+    qp.tx.una_psn = qp.tx.next_psn;
+}
+
+std::uint32_t Engine::flush_sends(SoftQp& qp, std::uint32_t most) noexcept {
+    std::uint32_t work = 0;
+    ibv_wc wc{};
+    wc.status = IBV_WC_WR_FLUSH_ERR;
+    wc.qp_num = qp.qp_num;
+    for (; work < most && qp.sq.done != qp.sq.posted; ++work) {
+        wc.wr_id = qp.sq.at(qp.sq.done).wr_id;
+        ++qp.sq.done;
+        push_cqe(qp.send_queue_cq(), qp, wc, qp.sq.done, false);
+    }
+    return work;
+}
+
 /// Behind the last receive that is flushed.
 std::uint32_t Engine::flush_end(const SoftQp& qp) const noexcept {
     return core_.profile.keeps_late_receives ? qp.late_receives : qp.rq.posted;
 }
 
 std::uint32_t Engine::flush(SoftQp& qp) noexcept {
-    std::uint32_t work = 0;
+    std::uint32_t work = flush_sends(qp, kFlushPerTurnMax);
     ibv_wc wc{};
     wc.status = IBV_WC_WR_FLUSH_ERR;
     wc.qp_num = qp.qp_num;
-    for (; work < kFlushPerTurnMax && qp.sq.done != qp.sq.posted; ++work) {
-        wc.wr_id = qp.sq.at(qp.sq.done).wr_id;
-        ++qp.sq.done;
-        push_cqe(qp.send_queue_cq(), qp, wc, qp.sq.done, false);
-    }
     for (; work < kFlushPerTurnMax && qp.rq.done != flush_end(qp); ++work) {
         wc.wr_id = qp.rq.at(qp.rq.done).wr_id;
         ++qp.rq.done;

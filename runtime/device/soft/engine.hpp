@@ -1,7 +1,7 @@
 // An engine: the part of the software device that moves when one thread polls.
 //
 // It holds the QPs and CQs of one thread domain, takes packets off the links that lead to it, and does the
-// reliable-connection protocol for its QPs. Nothing else moves work: a post only enqueues.
+// protocols of its QPs: reliable connections in requester.cc and responder.cc, the others in unreliable.cc. Nothing else moves work: a post only enqueues.
 //
 // Thread safety: everything but lock(), id() and gid() requires the lock. Two engines meet only in links;
 // an engine never takes another's lock.
@@ -92,6 +92,10 @@ public:
     void activate(SoftQp& qp) noexcept { tx_active_.push_back(qp); }
     /// To ERR. What is queued is flushed as the engine moves.
     void enter_error(SoftQp& qp, bool keep_responses) noexcept;
+    /// UC and UD: to SQE, where sends are flushed and receives go on.
+    void enter_send_error(SoftQp& qp) noexcept;
+    /// Back from SQE: what was posted until now is flushed.
+    void leave_send_error(SoftQp& qp) noexcept;
 
     // ---- engine_table.cc: the control side's part ----
 
@@ -114,6 +118,7 @@ private:
     std::uint32_t receive_requests(LinkPair& link) noexcept;
     std::uint32_t receive_responses(LinkPair& link) noexcept;
     std::uint32_t flush(SoftQp& qp) noexcept;
+    std::uint32_t flush_sends(SoftQp& qp, std::uint32_t most) noexcept;
     void look_at_clock() noexcept;
     void kill_overrun_cqs() noexcept;
     [[nodiscard]] SoftQp* find(const Packet& packet) noexcept;
@@ -148,6 +153,13 @@ private:
     void go_back(SoftQp& qp) noexcept;
     void retry(SoftQp& qp) noexcept;
     void arm_ack_timer(SoftQp& qp) noexcept;
+
+    // unreliable.cc
+    void on_unacknowledged(SoftQp& qp, const Packet& packet) noexcept;
+    [[nodiscard]] bool begin_unacknowledged(SoftQp& qp, const Packet& packet) noexcept;
+    void on_unacknowledged_send(SoftQp& qp, const Packet& packet) noexcept;
+    void on_unacknowledged_write(SoftQp& qp, const Packet& packet) noexcept;
+    void complete_sent(SoftQp& qp) noexcept;
 
     // responder.cc
     void on_request(SoftQp& qp, const Packet& packet) noexcept;

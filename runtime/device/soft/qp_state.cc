@@ -1,7 +1,8 @@
 // The state machine of a QP: which attributes each transition needs and takes (IBTA table "QP state
-// transition properties", for RC), and what it does.
+// transition properties", per type), and what it does.
 #include <array>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -24,19 +25,44 @@ struct Transition {
     int optional;
 };
 
-constexpr int kRtr = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+constexpr int kConnected = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+constexpr int kRtr = kConnected | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 constexpr int kRts =
     IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 constexpr int kInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+constexpr int kUdInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 
-constexpr std::array kTransitions = {
+constexpr std::array kRcTransitions = {
     Transition{IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
     Transition{IBV_QPS_INIT, IBV_QPS_INIT, 0, kInit},
     Transition{IBV_QPS_INIT, IBV_QPS_RTR, kRtr, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
     Transition{IBV_QPS_RTR, IBV_QPS_RTS, kRts, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
     Transition{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
 };
+constexpr std::array kUcTransitions = {
+    Transition{IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
+    Transition{IBV_QPS_INIT, IBV_QPS_INIT, 0, kInit},
+    Transition{IBV_QPS_INIT, IBV_QPS_RTR, kConnected, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
+    Transition{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_ACCESS_FLAGS},
+    Transition{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS},
+    Transition{IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS},
+};
+constexpr std::array kUdTransitions = {
+    Transition{IBV_QPS_RESET, IBV_QPS_INIT, kUdInit, 0},
+    Transition{IBV_QPS_INIT, IBV_QPS_INIT, 0, kUdInit},
+    Transition{IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+    Transition{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_QKEY},
+    Transition{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_QKEY},
+    Transition{IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_QKEY},
+};
+
+[[nodiscard]] std::span<const Transition> transitions_of(ibv_qp_type type) {
+    switch (type) {
+        case IBV_QPT_UC: return kUcTransitions;
+        case IBV_QPT_UD: return kUdTransitions;
+        default: return kRcTransitions;
+    }
+}
 
 struct Name {
     int bit;
@@ -100,7 +126,7 @@ struct Check {
                 throw refuse(fmt::format("no other attribute goes with it, given {}", names_of(given)));
             return;
         }
-        for (const Transition& known : kTransitions) {
+        for (const Transition& known : transitions_of(qp.qp_type)) {
             if (known.from != from || known.to != to)
                 continue;
             if (const int missing = known.required & ~given; missing != 0) {
@@ -112,7 +138,8 @@ struct Check {
             return;
         }
         throw refuse(
-            "there is no such transition; the way is RESET, INIT, RTR, RTS, and from any state ERR or RESET");
+            "there is no such transition; the way is RESET, INIT, RTR, RTS, from SQE (UC and UD) back to RTS, and "
+            "from any state ERR or RESET");
     }
 
     void at_most(std::string_view what, std::uint64_t value, std::uint64_t most) const {
@@ -179,6 +206,8 @@ void apply(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
         qp.attr.qp_access_flags = attr.qp_access_flags;
         qp.access = static_cast<int>(attr.qp_access_flags);
     }
+    if ((mask & IBV_QP_QKEY) != 0)
+        qp.attr.qkey = attr.qkey;
     if ((mask & IBV_QP_AV) != 0)
         qp.attr.ah_attr = attr.ah_attr;
     if ((mask & IBV_QP_PATH_MTU) != 0) {
@@ -240,6 +269,8 @@ void SoftDevice::modify(ibv_qp* base, ibv_qp_attr& attr, int mask) {
         engine.enter_error(qp, false);
     } else {
         apply(qp, attr, mask);
+        if (from == IBV_QPS_SQE)
+            engine.leave_send_error(qp);
         if (to_rtr) {
             qp.peer = peer.get();
             peer.swap(qp.peer_owner);

@@ -65,6 +65,11 @@ std::uint32_t Engine::transmit(SoftQp& qp, bool& more) noexcept {
         more = qp.sq.done != qp.sq.posted || qp.rq.done != flush_end(qp);
         return work;
     }
+    if (qp.current == IBV_QPS_SQE) [[unlikely]] {
+        const std::uint32_t work = flush_sends(qp, kFlushPerTurnMax);
+        more = qp.sq.done != qp.sq.posted;
+        return work;
+    }
     Requester& tx = qp.tx;
     if (qp.current != IBV_QPS_RTS || tx.waiting_rnr || tx.local_error != IBV_WC_SUCCESS)
         return 0;
@@ -95,7 +100,7 @@ std::uint32_t Engine::transmit(SoftQp& qp, bool& more) noexcept {
             qp.peer->requests.publish();
         arm_ack_timer(qp);
     }
-    if (qp.current == IBV_QPS_ERR)
+    if (qp.current != IBV_QPS_RTS)
         more = true;
     return sent;
 }
@@ -242,6 +247,8 @@ Engine::Sent Engine::send_packet(SoftQp& qp, SendWqe& wqe) noexcept {
     if (last) {
         ++tx.cursor;
         tx.cursor_packet = 0;
+        if (qp.qp_type != IBV_QPT_RC) [[unlikely]]
+            complete_sent(qp);
     } else {
         ++tx.cursor_packet;
     }
@@ -448,7 +455,11 @@ void Engine::complete_send(SoftQp& qp, ibv_wc_status status) noexcept {
 
 [[gnu::cold, gnu::noinline]] void Engine::fail_send(SoftQp& qp, ibv_wc_status status) noexcept {
     complete_send(qp, status);
-    enter_error(qp, false);
+    if (qp.qp_type == IBV_QPT_RC) {
+        enter_error(qp, false);
+    } else {
+        enter_send_error(qp);
+    }
 }
 
 }  // namespace pollcore::soft

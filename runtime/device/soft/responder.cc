@@ -35,6 +35,8 @@ namespace {
 }  // namespace
 
 void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
+    if (qp.qp_type != IBV_QPT_RC) [[unlikely]]
+        return on_unacknowledged(qp, packet);
     if (qp.current != IBV_QPS_RTS && qp.current != IBV_QPS_RTR)
         return;
     Responder& rx = qp.rx;

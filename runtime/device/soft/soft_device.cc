@@ -445,10 +445,11 @@ int SoftDevice::destroy(ibv_cq* cq) noexcept {
 ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     const DeviceLimits& limits = options_.limits;
     const ibv_qp_cap& cap = options.cap;
-    if (options.type != IBV_QPT_RC) {
+    if (options.type != IBV_QPT_RC && options.type != IBV_QPT_UC) {
         throw Error(std::errc::operation_not_supported,
-                    fmt::format("cannot make a QP of type {} on {}: it has RC (type {}) only",
-                                static_cast<int>(options.type), describe(), static_cast<int>(IBV_QPT_RC)));
+                    fmt::format("cannot make a QP of type {} on {}: it has RC (type {}) and UC (type {})",
+                                static_cast<int>(options.type), describe(), static_cast<int>(IBV_QPT_RC),
+                                static_cast<int>(IBV_QPT_UC)));
     }
     require_within(describe(), "send work requests per QP", cap.max_send_wr, limits.qp_depth_max);
     require_within(describe(), "receive work requests per QP", cap.max_recv_wr, limits.qp_depth_max);

@@ -14,18 +14,19 @@ namespace pollcore::soft {
 
 namespace {
 
-[[nodiscard]] bool known(ibv_wr_opcode opcode) noexcept {
+/// What the specification has for the type; windows and invalidation are for RC only here.
+[[nodiscard]] bool known(ibv_qp_type type, ibv_wr_opcode opcode) noexcept {
     switch (opcode) {
-        case IBV_WR_RDMA_WRITE:
-        case IBV_WR_RDMA_WRITE_WITH_IMM:
         case IBV_WR_SEND:
-        case IBV_WR_SEND_WITH_IMM:
+        case IBV_WR_SEND_WITH_IMM: return true;
+        case IBV_WR_RDMA_WRITE:
+        case IBV_WR_RDMA_WRITE_WITH_IMM: return type != IBV_QPT_UD;
         case IBV_WR_RDMA_READ:
         case IBV_WR_ATOMIC_CMP_AND_SWP:
         case IBV_WR_ATOMIC_FETCH_AND_ADD:
         case IBV_WR_LOCAL_INV:
         case IBV_WR_BIND_MW:
-        case IBV_WR_SEND_WITH_INV: return true;
+        case IBV_WR_SEND_WITH_INV: return type == IBV_QPT_RC;
         default: return false;
     }
 }
@@ -102,8 +103,10 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
 [[nodiscard]] int enqueue(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     if (qp.sq.full())
         return ENOMEM;
-    if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.sges_max || !known(wr.opcode))
+    if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.sges_max ||
+        !known(qp.qp_type, wr.opcode)) {
         return EINVAL;
+    }
     if (wr.opcode == IBV_WR_LOCAL_INV || wr.opcode == IBV_WR_BIND_MW) [[unlikely]]
         return enqueue_local(qp, wr);
     const auto num_sge = static_cast<std::uint32_t>(wr.num_sge);
@@ -170,7 +173,8 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
 int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
     auto& qp = static_cast<SoftQp&>(*base);
     const std::lock_guard guard(qp.engine->lock());
-    int result = qp.current == IBV_QPS_RTS || qp.current == IBV_QPS_ERR ? 0 : EINVAL;
+    const bool sends = qp.current == IBV_QPS_RTS || qp.current == IBV_QPS_ERR || qp.current == IBV_QPS_SQE;
+    int result = sends ? 0 : EINVAL;
     for (; wr != nullptr; wr = wr->next) {
         if (result == 0)
             result = enqueue(qp, *wr);
