@@ -22,11 +22,12 @@ inline void submit(pollcore::Session& session, const pollcore::WorkRequest& requ
 }
 
 /// Spins for the next completion of the session, and not for ever.
-inline pollcore::Completion next_completion(pollcore::Session& session) {
+template <class Completion = pollcore::Completion>
+Completion next_completion(pollcore::Session& session) {
     constexpr std::chrono::seconds kPatience{10};
     constexpr std::uint32_t kPollsPerLook = 1u << 20;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    pollcore::Completion completion;
+    Completion completion;
     for (std::uint32_t polls = 1; session.poll({&completion, 1}) == 0; ++polls) {
         if (polls % kPollsPerLook == 0 && std::chrono::steady_clock::now() > deadline) {
             throw std::runtime_error("no completion came");

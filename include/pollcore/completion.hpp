@@ -1,4 +1,5 @@
-// The completion: 32 bytes, two to a cache line, that a worker writes into a session's completion ring.
+// The completion: 32 bytes, two to a cache line, that a worker writes into a session's completion ring; or, by the
+// session's choice, 64 bytes that say more of where a datagram came from.
 #pragma once
 
 #include <cstddef>
@@ -67,15 +68,21 @@ enum class CompletionOpcode : std::uint8_t {
 /// Bits of Completion::flags.
 enum CompletionFlag : std::uint8_t {
     kWithImm = 1 << 0,      ///< imm_data is valid
-    kWithGrh = 1 << 1,      ///< the first 40 bytes of the receive hold a GRH (UD)
+    kWithGrh = 1 << 1,      ///< the first kGrhBytes of the buffer hold a GRH (UD)
     kByRuntime = 1 << 2,    ///< made by the runtime: no device completed this work
     kFromRecvQueue = 1 << 3,
+    kDatagram = 1 << 5,     ///< received by a UD queue pair: the payload begins at byte kGrhBytes, GRH or not
 };
+
+/// What stands before the payload of each datagram in its receive's buffer (ibv_create_ah_from_wc(3)).
+inline constexpr std::uint32_t kGrhBytes = 40;
 
 struct alignas(32) Completion {
     std::uint64_t tag = 0;      ///< WorkRequest::tag
     QpHandle qp{};              ///< the queue pair
-    std::uint32_t byte_len = 0; ///< receives, reads, atomics: bytes placed in memory; else 0. Only on success
+    /// Receives, reads, atomics: bytes placed in memory; else 0. Only on success. As with the verbs a datagram's
+    /// count the kGrhBytes before its payload: see payload_length().
+    std::uint32_t byte_len = 0;
     union {
         std::uint32_t imm_data = 0;  ///< with kWithImm: the peer's number, in host order
         std::uint32_t vendor_err;    ///< on failure: the device's own code
@@ -89,6 +96,11 @@ struct alignas(32) Completion {
 
     [[nodiscard]] constexpr bool ok() const noexcept { return status == Status::success; }
     [[nodiscard]] constexpr bool from_recv_queue() const noexcept { return (flags & kFromRecvQueue) != 0; }
+    /// A successful receive: where in its buffer the message begins, and how long it is.
+    [[nodiscard]] constexpr std::uint32_t payload_offset() const noexcept {
+        return (flags & kDatagram) != 0 ? kGrhBytes : 0;
+    }
+    [[nodiscard]] constexpr std::uint32_t payload_length() const noexcept { return byte_len - payload_offset(); }
 };
 
 static_assert(std::is_trivially_copyable_v<Completion> && std::is_standard_layout_v<Completion>);
@@ -96,5 +108,27 @@ static_assert(sizeof(Completion) == 32);
 static_assert(offsetof(Completion, qp) == 8 && offsetof(Completion, byte_len) == 12);
 static_assert(offsetof(Completion, imm_data) == 16 && offsetof(Completion, status) == 24);
 static_assert(offsetof(Completion, ring_lap) == 31);
+
+/// The second half of a WideCompletion. Of a datagram that was received it says where it came from, as `struct ibv_wc`
+/// does; of anything else, and on failure, all is 0.
+struct alignas(32) CompletionExtension {
+    std::uint64_t device_time = 0;  ///< kept free for the device's time stamp
+    std::uint32_t buffer = 0;       ///< kept free for the name of a receive pool's buffer
+    std::uint32_t src_qp = 0;       ///< the sender's QP number
+    std::uint16_t slid = 0;         ///< the sender's LID; 0 on RoCE
+    std::uint16_t pkey_index = 0;
+    std::uint8_t sl = 0;            ///< service level
+    std::uint8_t dlid_path_bits = 0;
+    std::uint8_t reserved_more[9] = {};
+    std::uint8_t more_ring_lap = 0;  ///< the ring's
+};
+static_assert(std::is_trivially_copyable_v<CompletionExtension> && std::is_standard_layout_v<CompletionExtension>);
+static_assert(sizeof(CompletionExtension) == sizeof(Completion));
+static_assert(offsetof(CompletionExtension, src_qp) == 12 && offsetof(CompletionExtension, sl) == 20);
+static_assert(offsetof(CompletionExtension, more_ring_lap) == 31);
+
+/// 64 bytes, two slots of the ring: for sessions opened with SessionOptions::wide_completions.
+struct alignas(64) WideCompletion : Completion, CompletionExtension {};
+static_assert(sizeof(WideCompletion) == 64);
 
 }  // namespace pollcore

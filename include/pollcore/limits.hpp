@@ -15,6 +15,9 @@ inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::uint32_t kQpsMax = 65536;
 inline constexpr std::uint32_t kQpsDefault = 1024;
 
+/// Address handles of one runtime: the index part of an AhHandle.
+inline constexpr std::uint32_t kAhsMax = 65536;
+
 /// Sessions of one worker. An in-flight entry names its session in 16 bits.
 inline constexpr std::uint32_t kSessionsPerWorkerMax = 1024;
 

@@ -63,7 +63,10 @@ struct PathAttributes {
 struct QpInfo {
     std::array<std::uint8_t, 16> gid{};
     std::uint32_t qp_num = 0;
-    std::uint32_t psn = 0;  ///< the first that this side sends
+    union {
+        std::uint32_t psn = 0;  ///< the first that this side sends
+        std::uint32_t qkey;     ///< UD: what a datagram to it must bring
+    };
     std::uint16_t lid = 0;
     std::uint16_t mtu = 0;  ///< bytes, what the port has active
     QpType type = QpType::rc;  ///< both sides must be of one
@@ -93,6 +96,9 @@ struct QpShare {
 
 struct QueuePairOptions {
     QpType type = QpType::rc;
+    /// UD only, which is ready when it is made: datagrams that bring another key are dropped. One with its highest bit
+    /// set is for privileged programs.
+    std::uint32_t qkey = 0;
     std::string device{};           ///< name from the configuration; empty: the only one
     const ProtectionDomain* pd = nullptr;  ///< null: the device's default
     /// Sessions that may post. All belong to one worker. Receives belong to the first, with `recv_depth` slots.

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "pollcore/address_handle.hpp"
 #include "pollcore/config.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/error.hpp"
@@ -37,9 +38,11 @@ namespace pollcore {
 class Device;
 
 struct SessionOptions {
-    std::string worker;                   ///< name from the configuration; empty: the one with the fewest sessions
+    std::string worker{};                 ///< name from the configuration; empty: the one with the fewest sessions
     std::uint32_t submission_slots = 1024;  ///< a power of two; 64 bytes each
     std::uint32_t completion_slots = 1024;  ///< a power of two; 32 bytes each: the most work requests in flight
+    /// Completions of 64 bytes: Session::poll can give WideCompletions, which say where datagrams came from.
+    bool wide_completions = false;
 };
 
 /// A queue pair that sessions post to. Move-only; closing it completes everything in flight.
@@ -169,6 +172,17 @@ public:
     /// Registers memory that the program has; it must stay mapped until the region is deregistered.
     [[nodiscard]] MemoryRegion register_memory(void* data, std::size_t bytes, Access access = Access::all(),
                                                const std::string& device = "", const ProtectionDomain* pd = nullptr);
+
+    /// The way of datagrams to the queue pair that `peer` describes, and to others of its port. Of the path the service
+    /// level, traffic class, flow label and hop limit count.
+    [[nodiscard]] AddressHandle create_address_handle(const QpInfo& peer, const PathAttributes& path = {},
+                                                      const std::string& device = "",
+                                                      const ProtectionDomain* pd = nullptr);
+    /// The way back to the sender of a datagram, whose queue pair is received.src_qp. `buffer` is what the receive
+    /// took, of which the first kGrhBytes count. Throws Error(EINVAL) where the message does not say where it is from.
+    [[nodiscard]] AddressHandle create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,
+                                                      const std::string& device = "",
+                                                      const ProtectionDomain* pd = nullptr);
 
     /// "ADDRESS:PORT" on a verbs device (port 0: any), a name on a software device.
     [[nodiscard]] Listener listen(const std::string& address, const std::string& device = "");

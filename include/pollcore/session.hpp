@@ -100,8 +100,10 @@ public:
     [[nodiscard]] Refusal try_submit_inline(const WorkRequest& request,
                                             std::span<const std::byte> payload) noexcept;
 
-    /// Takes up to `out.size()` completions; 0 when there are none now.
+    /// Takes up to `out.size()` completions; 0 when there are none now. Either form works on every session: a wide
+    /// one's extensions can be left, and those of one that is not wide are all 0.
     [[nodiscard]] std::size_t poll(std::span<Completion> out) noexcept;
+    [[nodiscard]] std::size_t poll(std::span<WideCompletion> out) noexcept;
 
     /// Unsignaled work requests of this session on this QP that succeeded, since the QP was opened, modulo
     /// 2^32: the oldest ones, in post order.
@@ -139,7 +141,10 @@ private:
     [[nodiscard]] bool refresh_completion_room() noexcept;
     void count_accepted(const WorkRequest& request) noexcept;
     void destroy() noexcept;
-    [[nodiscard]] std::size_t complete_untaken(std::span<Completion> out) noexcept;
+    template <class Record>
+    [[nodiscard]] std::size_t take(std::span<Record> out) noexcept;
+    template <class Record>
+    [[nodiscard]] std::size_t complete_untaken(std::span<Record> out) noexcept;
     void settle(const Completion& completion) noexcept;
     void assert_owner() noexcept;
 
@@ -152,6 +157,7 @@ private:
     OwnLines<QpAccount> accounts_;  // by QP index
     std::uint32_t qps_mask_ = 0;
     std::uint32_t completion_slots_ = 0;
+    std::uint32_t wide_ = 0;  // a completion takes 1 << wide_ slots of the ring
     std::uint64_t accepted_ = 0;
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
     std::uint64_t refused_ = 0;

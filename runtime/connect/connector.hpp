@@ -28,9 +28,9 @@ namespace pollcore {
 /// throw pollcore::Error; the connection then fails with that error.
 struct ConnectingQp {
     std::uint32_t qp_num = 0;
-    QpType type = QpType::rc;  ///< RC or UC
     bool srq = false;
     std::function<void(ibv_qp_attr&, int mask)> modify;
+    QpType type = QpType::rc;  ///< RC or UC
 };
 
 using ConnectionId = std::uint64_t;  ///< never reused by a connector; 0 is none

@@ -39,13 +39,18 @@ Transition to_init(std::uint8_t port, int access) noexcept {
     return to;
 }
 
-Transition to_rtr(const QpInfo& peer, const PathAttributes& path, std::uint8_t port, std::uint8_t gid_index,
-                  ibv_mtu mtu, QpType type) noexcept {
-    Transition to = to_state(IBV_QPS_RTR);
-    to.attr.path_mtu = std::min({mtu, mtu_from_bytes(path.mtu, mtu), mtu_from_bytes(peer.mtu, mtu)});
-    to.attr.dest_qp_num = peer.qp_num;
-    to.attr.rq_psn = peer.psn;
-    ibv_ah_attr& ah = to.attr.ah_attr;
+Transition to_datagram_init(std::uint8_t port, std::uint32_t qkey) noexcept {
+    Transition to = to_state(IBV_QPS_INIT);
+    to.attr.pkey_index = 0;
+    to.attr.port_num = port;
+    to.attr.qkey = qkey;
+    to.mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+    return to;
+}
+
+ibv_ah_attr to_address(const QpInfo& peer, const PathAttributes& path, std::uint8_t port,
+                       std::uint8_t gid_index) noexcept {
+    ibv_ah_attr ah{};
     ah.dlid = peer.lid;
     ah.sl = path.service_level;
     ah.port_num = port;
@@ -55,6 +60,16 @@ Transition to_rtr(const QpInfo& peer, const PathAttributes& path, std::uint8_t p
     ah.grh.flow_label = path.flow_label;
     ah.grh.hop_limit = path.hop_limit;
     ah.grh.traffic_class = path.traffic_class;
+    return ah;
+}
+
+Transition to_rtr(const QpInfo& peer, const PathAttributes& path, std::uint8_t port, std::uint8_t gid_index,
+                  ibv_mtu mtu, QpType type) noexcept {
+    Transition to = to_state(IBV_QPS_RTR);
+    to.attr.path_mtu = std::min({mtu, mtu_from_bytes(path.mtu, mtu), mtu_from_bytes(peer.mtu, mtu)});
+    to.attr.dest_qp_num = peer.qp_num;
+    to.attr.rq_psn = peer.psn;
+    to.attr.ah_attr = to_address(peer, path, port, gid_index);
     to.mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if (type == QpType::rc) {
         to.attr.max_dest_rd_atomic = path.max_dest_rd_atomic;

@@ -24,6 +24,10 @@ struct Transition {
 
 /// RC and UC, which have the same.
 [[nodiscard]] Transition to_init(std::uint8_t port, int access) noexcept;
+[[nodiscard]] Transition to_datagram_init(std::uint8_t port, std::uint32_t qkey) noexcept;
+/// The way to a peer, for RC and UC as part of to_rtr, for UD of an address handle.
+[[nodiscard]] ibv_ah_attr to_address(const QpInfo& peer, const PathAttributes& path, std::uint8_t port,
+                                     std::uint8_t gid_index) noexcept;
 /// RC and UC. `mtu` is used where neither the path nor the peer asks for a smaller one.
 [[nodiscard]] Transition to_rtr(const QpInfo& peer, const PathAttributes& path, std::uint8_t port,
                                 std::uint8_t gid_index, ibv_mtu mtu, QpType type = QpType::rc) noexcept;

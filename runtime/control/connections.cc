@@ -16,13 +16,13 @@ void require_private_data(std::size_t size, std::size_t most) {
 }  // namespace
 
 ConnectingQp RuntimeState::connecting(QpSlot& qp) {
-    return {.qp_num = qp.qp->qp_num, .type = qp.type, .srq = false, .modify = [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
+    return {.qp_num = qp.qp->qp_num, .srq = false, .modify = [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
                 QpSlot& slot = qp_slot(handle);
                 const bool to_rts = (mask & IBV_QP_STATE) && attr.qp_state == IBV_QPS_RTS;
                 const bool moves = (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;
                 modify_here(slot, attr, mask, to_rts ? QpState::ready : slot.state);
                 slot.moved |= moves;
-            }};
+            }, .type = qp.type};
 }
 
 std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string& address,
@@ -31,6 +31,7 @@ std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string&
     std::uint32_t device = 0;
     const ConnectionId connection = executor_->run([&] {
         QpSlot& qp = qp_slot(handle);
+        require_connectable(qp);
         if (qp.connection != 0 || qp.moved) {
             throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
         }
@@ -52,6 +53,7 @@ void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle h
         if (qp.device != device) {
             throw Error(EINVAL, "the queue pair is of another device than the listener");
         }
+        require_connectable(qp);
         if (qp.connection != 0 || qp.moved) {
             throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
         }

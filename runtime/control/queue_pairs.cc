@@ -95,6 +95,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     slot->pd = pd_of(device, options.pd);
     slot->psn = random_psn();
     slot->type = options.type;
+    slot->qkey = options.qkey;
     slot->remote_access = options.remote_access;
     slot->send_entries = send_depth + kMarkersPerQp;
     slot->recv_entries = options.recv_depth;
@@ -118,6 +119,8 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     end.handle = slot->handle;
     end.device = device.index;
     end.opcodes = opcodes_of(options.type);
+    end.datagram = options.type == QpType::ud;
+    end.pd = slot->pd;
     end.signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax);
     end.sends = InFlightTable(slot->send_entries, std::max(options.sges_max, 1u));
     end.recvs = InFlightTable(std::max(slot->recv_entries, 1u), std::max(options.sges_max, 1u));
@@ -125,6 +128,14 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     end.recv_cq = slot->recv_cq;
     end.sges_max = static_cast<std::uint8_t>(std::max(options.sges_max, 1u));
     end.inline_max = static_cast<std::uint16_t>(options.inline_max);
+    if (end.datagram) {
+        QpInfo self;
+        const GidEntry gid = choose_gid(*device.device, device.config.gid);
+        std::copy(std::begin(gid.gid.raw), std::end(gid.gid.raw), self.gid.begin());
+        ibv_ah_attr address = address_here(device, self, {});
+        slot->marker_ah = UniqueAh(device.device->create_ah(make.pd, address), {device.device.get()});
+        end.marker_ah = slot->marker_ah.get();
+    }
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     end.qp = slot->qp.get();
     worker.proxy->add_qp(end);
@@ -139,8 +150,13 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     QpSlot& qp = *qps_[index];
     const QpHandle handle = qp.handle;
     try {
-        Transition init = to_init(device.device->port(), access_flags(options.remote_access));
+        Transition init = options.type == QpType::ud
+                              ? to_datagram_init(device.device->port(), options.qkey)
+                              : to_init(device.device->port(), access_flags(options.remote_access));
         modify_here(qp, init.attr, init.mask, QpState::init);
+        if (options.type == QpType::ud) {
+            activate_here(qp);
+        }
     } catch (...) {
         try {
             destroy_qp_here(qp);
@@ -150,6 +166,15 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
         throw;
     }
     return handle;
+}
+
+// UD: from INIT to RTS. There is no peer to wait for, and a datagram that finds no receive is lost anyway.
+void RuntimeState::activate_here(QpSlot& qp) {
+    qp.moved = true;
+    Transition rtr = to_state(IBV_QPS_RTR);
+    modify_here(qp, rtr.attr, rtr.mask, QpState::init);
+    Transition rts = to_rts(qp.psn, {}, QpType::ud);
+    modify_here(qp, rts.attr, rts.mask, QpState::ready);
 }
 
 // A CQ with room for everything that may be outstanding; when all are full the worker opens another.
@@ -215,7 +240,11 @@ QpInfo RuntimeState::info(QpHandle handle) {
         QpInfo info;
         std::copy(std::begin(gid.gid.raw), std::end(gid.gid.raw), info.gid.begin());
         info.qp_num = qp.qp->qp_num;
-        info.psn = qp.psn;
+        if (qp.type == QpType::ud) {
+            info.qkey = qp.qkey;
+        } else {
+            info.psn = qp.psn;
+        }
         info.lid = port.lid;
         info.mtu = mtu_to_bytes(port.active_mtu);
         info.type = qp.type;
@@ -223,9 +252,18 @@ QpInfo RuntimeState::info(QpHandle handle) {
     });
 }
 
+void RuntimeState::require_connectable(const QpSlot& qp) const {
+    if (qp.type == QpType::ud) {
+        throw Error(EINVAL, fmt::format("queue pair {} is UD, which has no connection: its sends name an address handle, a "
+                                        "queue pair number and a Q_Key",
+                                        qp.qp->qp_num));
+    }
+}
+
 void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
     executor_->run([&] {
         QpSlot& qp = qp_slot(handle);
+        require_connectable(qp);
         if (qp.state != QpState::init || qp.moved) {
             throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
         }

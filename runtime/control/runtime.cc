@@ -138,6 +138,14 @@ MemoryRegion Runtime::register_memory(void* data, std::size_t bytes, Access acce
                                       const ProtectionDomain* pd) {
     return alive(state_, "this runtime").register_memory(data, bytes, access, device, pd);
 }
+AddressHandle Runtime::create_address_handle(const QpInfo& peer, const PathAttributes& path, const std::string& device,
+                                             const ProtectionDomain* pd) {
+    return alive(state_, "this runtime").create_address_handle(peer, path, device, pd);
+}
+AddressHandle Runtime::create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,
+                                             const std::string& device, const ProtectionDomain* pd) {
+    return alive(state_, "this runtime").create_address_handle(received, buffer, device, pd);
+}
 Listener Runtime::listen(const std::string& address, const std::string& device) {
     return alive(state_, "this runtime").listen(address, device);
 }

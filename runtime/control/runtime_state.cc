@@ -206,6 +206,7 @@ bool RuntimeState::stop_here() {
             device->connector.reset();
         }
     }
+    ahs_.clear();
     for (auto& [id, region] : regions_) {
         region.mr.reset();  // the memory stays until its MemoryRegion goes
     }

@@ -3,6 +3,7 @@
 //   runtime_state.cc  start and stop               queue_pairs.cc  making, connecting by information, closing
 //   sessions.cc       opening and closing          connections.cc  listeners, rdma_cm or names, their events
 //   memory.cc         domains, regions             events.cc       what devices and workers say unasked
+//   address_handles.cc
 //
 // Thread safety: public functions come from any thread and do their work on the control thread (executor_);
 // functions named *_here run on it. What application threads wait for is guarded by waiting_mutex_.
@@ -51,6 +52,12 @@ struct RegionSlot {
     std::uint32_t pd = 0;
 };
 
+struct AhSlot {
+    std::uint32_t device = 0;
+    UniqueAh ah;
+    WorkerAh end;
+};
+
 // A CQ of one worker on one device, with the entries that its QPs have reserved (I3).
 struct CqSlot {
     std::uint32_t device = 0;
@@ -86,6 +93,7 @@ struct QpSlot {
     std::uint32_t worker = 0;
     std::uint32_t pd = 0;
     std::uint32_t psn = 0;
+    std::uint32_t qkey = 0;
     QpType type = QpType::rc;
     RemoteAccess remote_access;
     QpState state = QpState::init;
@@ -94,6 +102,7 @@ struct QpSlot {
     std::uint32_t recv_cq = 0;
     std::uint32_t send_entries = 0;  // reserved in the CQs
     std::uint32_t recv_entries = 0;
+    UniqueAh marker_ah;  // UD: to itself
     UniqueQp qp;
     std::unique_ptr<WorkerQp> end;
     ConnectionId connection = 0;
@@ -136,6 +145,12 @@ public:
                                  const ProtectionDomain* pd);
     void deregister(std::uint64_t id);
 
+    AddressHandle create_address_handle(const QpInfo& peer, const PathAttributes& path, const std::string& device,
+                                        const ProtectionDomain* pd);
+    AddressHandle create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,
+                                        const std::string& device, const ProtectionDomain* pd);
+    void destroy_address_handle(AhHandle handle);
+
     const Config config;
     ControlCounters counters;
     RuntimeReport report;
@@ -174,6 +189,13 @@ private:
     bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     void destroy_qp_here(QpSlot& qp, Status leftovers = Status::qp_closed);
 
+    void activate_here(QpSlot& qp);
+    void require_connectable(const QpSlot& qp) const;
+
+    // address_handles.cc
+    AddressHandle add_ah_here(DeviceSlot& device, const ProtectionDomain* pd, ibv_ah_attr address);
+    [[nodiscard]] ibv_ah_attr address_here(DeviceSlot& device, const QpInfo& peer, const PathAttributes& path);
+
     // connections.cc
     [[nodiscard]] ConnectingQp connecting(QpSlot& qp);
     void take_connect_events(DeviceSlot& device);
@@ -208,6 +230,8 @@ private:
     std::map<std::uint32_t, SessionSlot> sessions_;
     std::vector<std::unique_ptr<QpSlot>> qps_;  // by index
     std::vector<std::uint16_t> qp_generations_;
+    std::vector<std::unique_ptr<AhSlot>> ahs_;  // by index
+    std::vector<std::uint16_t> ah_generations_;
     std::uint16_t next_qp_index_ = 0;
     std::uint32_t next_session_ = 1;
     std::uint32_t next_cq_ = 1;

@@ -39,6 +39,10 @@ std::uint32_t RuntimeState::choose_worker(const std::string& name) const {
 Session RuntimeState::open_session(const SessionOptions& options) {
     require_ring_size("submission_slots", options.submission_slots);
     require_ring_size("completion_slots", options.completion_slots);
+    if (options.wide_completions && options.completion_slots > kRingSlotsMax / 2) {
+        throw Error(EINVAL, fmt::format("completion_slots = {} with wide completions: accepted is up to {}",
+                                        options.completion_slots, kRingSlotsMax / 2));
+    }
     return executor_->run([&] {
         require_running();
         const std::uint32_t worker_index = choose_worker(options.worker);
@@ -53,7 +57,8 @@ Session RuntimeState::open_session(const SessionOptions& options) {
         slot.id = next_session_++;
         slot.worker = worker_index;
         slot.index = index;
-        slot.layout = {config.qps_max, options.submission_slots, options.completion_slots};
+        slot.layout = {config.qps_max, options.submission_slots, options.completion_slots,
+                       options.wide_completions};
         slot.block = HostMemory(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
         format_session(slot.block.data(), slot.layout);
         slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout);

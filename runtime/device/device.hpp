@@ -122,10 +122,16 @@ public:
                                                   int access) = 0;
     /// Bound to nothing. ibv_alloc_mw(3).
     [[nodiscard]] virtual ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) = 0;
+    /// A way for the datagrams of QPs of this PD. May ask the network for the neighbour's address (H15).
+    [[nodiscard]] virtual ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) = 0;
+    /// The way back to the sender of a datagram, from its completion and what its buffer begins with;
+    /// ibv_init_ah_from_wc(3).
+    [[nodiscard]] virtual ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) = 0;
     virtual void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) = 0;
     virtual ibv_qp_attr query(ibv_qp* qp, int mask) = 0;
 
     virtual int destroy(ibv_pd* pd) noexcept = 0;
+    virtual int destroy(ibv_ah* ah) noexcept = 0;
     virtual int destroy(ibv_cq* cq) noexcept = 0;
     virtual int destroy(ibv_qp* qp) noexcept = 0;
     virtual int destroy(ibv_mr* mr) noexcept = 0;
@@ -163,6 +169,7 @@ struct DeviceDeleter {
 template <class T>
 using DeviceObject = std::unique_ptr<T, DeviceDeleter<T>>;
 using UniquePd = DeviceObject<ibv_pd>;
+using UniqueAh = DeviceObject<ibv_ah>;
 using UniqueCq = DeviceObject<ibv_cq>;
 using UniqueQp = DeviceObject<ibv_qp>;
 using UniqueMr = DeviceObject<ibv_mr>;

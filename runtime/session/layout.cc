@@ -9,12 +9,13 @@ void format_session(void* block, const SessionLayout& layout) noexcept {
     header->qps_max = layout.qps_max;
     header->submission_slots = layout.submission_slots;
     header->completion_slots = layout.completion_slots;
+    header->features = layout.wide ? SessionHeader::kWideCompletions : std::uint16_t{0};
     for (std::uint32_t i = 0; i < layout.qps_max; ++i) {
         new (at_offset<QpRecord>(block, layout.records()) + i) QpRecord;
         new (at_offset<std::atomic<std::uint32_t>>(block, layout.retired()) + i) std::atomic<std::uint32_t>(0);
     }
     format_ring<WorkRequest>(at_offset<void>(block, layout.submissions()), layout.submission_slots);
-    format_ring<Completion>(at_offset<void>(block, layout.completions()), layout.completion_slots);
+    format_ring<Completion>(at_offset<void>(block, layout.completions()), layout.completion_ring_slots());
 }
 
 }  // namespace pollcore

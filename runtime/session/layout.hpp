@@ -79,6 +79,7 @@ struct QpStatusWord {
 struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
     static constexpr std::uint16_t kVersion = 1;
+    static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
 
     std::uint32_t magic = kMagic;
     std::uint16_t version = kVersion;
@@ -95,11 +96,14 @@ struct SessionHeader {
 static_assert(sizeof(SessionHeader) == 3 * kCacheLine);
 static_assert(offsetof(SessionHeader, retired) == kCacheLine);
 
-/// Sizes and offsets of a session block, from the three figures that determine them.
+/// Sizes and offsets of a session block, from the figures that determine them.
 struct SessionLayout {
     std::uint32_t qps_max = 0;           ///< a power of two
     std::uint32_t submission_slots = 0;  ///< a power of two
-    std::uint32_t completion_slots = 0;  ///< a power of two
+    std::uint32_t completion_slots = 0;  ///< completions that it can hold, a power of two
+    bool wide = false;                   ///< they are WideCompletions, in two slots of the ring each
+
+    [[nodiscard]] constexpr std::uint32_t completion_ring_slots() const noexcept { return completion_slots << wide; }
 
     static constexpr std::size_t align(std::size_t n) noexcept { return (n + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
@@ -114,7 +118,7 @@ struct SessionLayout {
         return submissions() + ring_bytes<WorkRequest>(submission_slots);
     }
     [[nodiscard]] constexpr std::size_t bytes() const noexcept {
-        return align(completions() + ring_bytes<Completion>(completion_slots));
+        return align(completions() + ring_bytes<Completion>(completion_ring_slots()));
     }
 };
 

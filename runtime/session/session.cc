@@ -12,13 +12,14 @@ namespace pollcore {
 Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
                  const SessionLayout& layout)
     : submissions_(at_offset<void>(block, layout.submissions()), layout.submission_slots),
-      completions_(at_offset<void>(block, layout.completions()), layout.completion_slots),
+      completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
       header_(session_header(block)),
       records_(at_offset<QpRecord>(block, layout.records())),
       retired_(at_offset<std::atomic<std::uint32_t>>(block, layout.retired())),
       accounts_(layout.qps_max),
       qps_mask_(layout.qps_max - 1),
       completion_slots_(layout.completion_slots),
+      wide_(layout.wide),
       id_(id),
       worker_(worker),
       host_(std::move(host)) {}
@@ -40,6 +41,7 @@ Session& Session::operator=(Session&& other) noexcept {
     accounts_ = std::move(other.accounts_);
     qps_mask_ = other.qps_mask_;
     completion_slots_ = other.completion_slots_;
+    wide_ = other.wide_;
     accepted_ = other.accepted_;
     retired_seen_ = other.retired_seen_;
     refused_ = other.refused_;
@@ -104,13 +106,13 @@ void Session::assert_owner() noexcept {
 
 [[gnu::always_inline]] inline bool Session::completion_room() noexcept {
     // Taken completions count only once the worker can know that their slots are free.
-    return accepted_ - retired_seen_ - completions_.published() < completion_slots_ || refresh_completion_room();
+    return accepted_ - retired_seen_ - (completions_.published() >> wide_) < completion_slots_ || refresh_completion_room();
 }
 
 [[gnu::noinline]] bool Session::refresh_completion_room() noexcept {
     completions_.publish();
     retired_seen_ = header_->retired.load(std::memory_order_acquire);
-    return accepted_ - retired_seen_ - completions_.published() < completion_slots_;
+    return accepted_ - retired_seen_ - (completions_.published() >> wide_) < completion_slots_;
 }
 
 // Inlined, so that each way of submitting has only those checks that it can fail.
@@ -299,19 +301,29 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
     }
 }
 
-std::size_t Session::poll(std::span<Completion> out) noexcept {
+std::size_t Session::poll(std::span<Completion> out) noexcept { return take(out); }
+std::size_t Session::poll(std::span<WideCompletion> out) noexcept { return take(out); }
+
+// The two slots of a wide completion are published at once, so the first tells of both.
+template <class Record>
+[[gnu::always_inline]] inline std::size_t Session::take(std::span<Record> out) noexcept {
     if (header_ == nullptr) [[unlikely]] {
         return 0;
     }
     assert_owner();
+    const std::uint32_t wide = wide_;
     std::size_t n = 0;
-    while (n < out.size() && completions_.ready(n)) {
-        out[n] = completions_.slot(n);
+    while (n < out.size() && completions_.ready(n << wide)) {
+        static_cast<Completion&>(out[n]) = completions_.slot(n << wide);
+        if constexpr (std::is_same_v<Record, WideCompletion>) {
+            static_cast<CompletionExtension&>(out[n]) =
+                wide != 0 ? std::bit_cast<CompletionExtension>(completions_.slot((n << wide) + 1)) : CompletionExtension{};
+        }
         settle(out[n]);
         ++n;
     }
     if (n > 0) {
-        completions_.release(n);
+        completions_.release(n << wide);
         return n;
     }
     // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.
@@ -322,7 +334,8 @@ std::size_t Session::poll(std::span<Completion> out) noexcept {
 }
 
 // Requests that were accepted while the runtime stopped on another thread: no worker will take them (I1).
-[[gnu::cold]] std::size_t Session::complete_untaken(std::span<Completion> out) noexcept {
+template <class Record>
+[[gnu::cold, gnu::noinline]] std::size_t Session::complete_untaken(std::span<Record> out) noexcept {
     closed_ = true;
     const std::uint64_t untaken = submissions_.unreleased();
     std::size_t n = 0;
@@ -330,8 +343,10 @@ std::size_t Session::poll(std::span<Completion> out) noexcept {
         const WorkRequest& request = submissions_.unreleased_slot(untaken_slots_);
         untaken_slots_ += slots_of(request);
         ++untaken_requests_;
+        out[n] = Record{};
         Completion& completion = out[n++];
-        completion = Completion{.tag = request.tag, .qp = request.qp};
+        completion.tag = request.tag;
+        completion.qp = request.qp;
         completion.status = Status::session_closed;
         completion.flags = kByRuntime;
         if (is_recv(request.opcode)) {
@@ -370,7 +385,7 @@ SessionFigures Session::figures() noexcept {
     if (header_ != nullptr) {
         retired_seen_ = header_->retired.load(std::memory_order_acquire);
     }
-    return {.accepted = accepted_, .completed = completions_.released() + untaken_requests_, .retired = retired_seen_, .refused = refused_};
+    return {.accepted = accepted_, .completed = (completions_.released() >> wide_) + untaken_requests_, .retired = retired_seen_, .refused = refused_};
 }
 
 }  // namespace pollcore

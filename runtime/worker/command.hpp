@@ -9,6 +9,7 @@
 
 namespace pollcore {
 
+struct WorkerAh;
 struct WorkerSession;
 struct WorkerQp;
 struct WorkerCq;
@@ -24,6 +25,9 @@ enum class CommandKind : std::uint8_t {
     retire_qp,   ///< the QP is in ERR: answered when it is drained, or at the deadline
     forget_qp,   ///< the QP is destroyed: completes what is left and drops it
     find_key,    ///< is a work request in flight that names `lkey`?
+    add_ah,
+    find_ah,     ///< is a work request in flight, or in a ring, that names the address handle?
+    remove_ah,   ///< forgets it, and then says whether one is in flight that names it
 };
 
 struct alignas(kCacheLine) Command {
@@ -35,7 +39,10 @@ struct alignas(kCacheLine) Command {
     std::uint32_t lkey = 0;
     std::uint32_t quiet = 0;  ///< retire_qp: cycles after which receives that nothing flushes are given up; 0: never
     std::uint64_t deadline = 0;  ///< on the worker's clock
-    WorkerSession* session = nullptr;
+    union {
+        WorkerSession* session = nullptr;
+        const WorkerAh* ah;
+    };
     WorkerCq* cq = nullptr;
     WorkerQp* qp = nullptr;
     std::uint8_t reserved[7] = {};
@@ -46,7 +53,7 @@ static_assert(sizeof(Command) == kCacheLine);
 enum class AnswerKind : std::uint8_t {
     done,
     timed_out,  ///< retire_qp: the deadline came first
-    found,      ///< find_key
+    found,      ///< find_key, find_ah, remove_ah
     not_found,
     cq_failed,  ///< unasked: polling CQ `index` failed, its QPs are in error and nothing more comes from it
     session_broken,  ///< unasked: session `index` wrote what no session writes

@@ -41,7 +41,7 @@ std::uint32_t Worker::run_commands() noexcept {
         remove_if_drained(*closing_[i]);
     }
     if (search_.command != 0) [[unlikely]] {
-        work += search_key();
+        work += search();
     }
     return work;
 }
@@ -126,7 +126,20 @@ std::uint32_t Worker::run_commands() noexcept {
             return;
         }
         case CommandKind::find_key:
-            search_ = KeySearch{.command = command.id, .device = command.index, .lkey = command.lkey};
+            search_ = Search{.command = command.id, .device = command.index, .lkey = command.lkey};
+            return;
+        case CommandKind::add_ah:
+            place(ahs_, command.ah->handle.index, command.ah);
+            break;
+        case CommandKind::find_ah:
+            search_ = Search{.command = command.id, .ah = command.ah->handle};
+            return;
+        case CommandKind::remove_ah:
+            ahs_[command.ah->handle.index] = nullptr;
+            // What is still in a ring will be refused, so only what was posted counts.
+            search_ = Search{.command = command.id,
+                             .ah = command.ah->handle,
+                             .next_session = static_cast<std::uint32_t>(sessions_.size())};
             return;
     }
     answer(command.id, AnswerKind::done, command.index);
@@ -134,6 +147,7 @@ std::uint32_t Worker::run_commands() noexcept {
 
 void Worker::add_qp(WorkerQp& qp) noexcept {
     qps_[qp.handle.index] = &qp;
+    cqs_[qp.recv_cq]->datagram_qps += qp.datagram;
     for (const ShareOptions& options : qp.shares) {
         WorkerSession& session = *sessions_[options.session];
         session.shares[qp.handle.index] = Share{.generation = qp.handle.generation,
@@ -167,11 +181,11 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
 
 // One session or one queue pair per step. Requests move from rings to tables and never back, so looking at
 // the rings first misses none that was submitted before the question.
-std::uint32_t Worker::search_key() noexcept {
+std::uint32_t Worker::search() noexcept {
     bool found = false;
     if (search_.next_session < sessions_.size()) {
         WorkerSession* session = sessions_[search_.next_session++];
-        found = session != nullptr && pending_uses_key(*session);
+        found = session != nullptr && pending_uses_it(*session);
     } else {
         while (search_.next_qp <= qps_mask_ && qps_[search_.next_qp] == nullptr) {
             ++search_.next_qp;
@@ -181,8 +195,9 @@ std::uint32_t Worker::search_key() noexcept {
             return 1;
         }
         const WorkerQp& qp = *qps_[search_.next_qp++];
-        found = qp.device == search_.device &&
-                (qp.sends.uses_key(search_.lkey) || qp.recvs.uses_key(search_.lkey));
+        found = search_.ah.valid() ? qp.sends.uses_ah(search_.ah)
+                                   : qp.device == search_.device && (qp.sends.uses_key(search_.lkey) ||
+                                                                     qp.recvs.uses_key(search_.lkey));
     }
     if (found) {
         answer(std::exchange(search_.command, 0), AnswerKind::found);
@@ -190,10 +205,17 @@ std::uint32_t Worker::search_key() noexcept {
     return 1;
 }
 
-bool Worker::pending_uses_key(WorkerSession& session) noexcept {
+bool Worker::pending_uses_it(WorkerSession& session) noexcept {
     for (std::size_t i = 0; i < session.submissions.capacity() && session.submissions.ready(i);) {
         const WorkRequest request = session.submissions.copy(i);
         const WorkerQp* qp = find_qp(request.qp);
+        if (search_.ah.valid()) {
+            if (qp != nullptr && qp->datagram && !is_recv(request.opcode) && request.ud.ah() == search_.ah) {
+                return true;
+            }
+            i += slots_of(request);
+            continue;
+        }
         const bool concerned = qp != nullptr && qp->device == search_.device;
         const bool is_inline = !is_recv(request.opcode) && (request.flags & kInline) != 0;
         if (is_inline) {

@@ -101,6 +101,7 @@ void Worker::route(std::uint32_t n) noexcept {
         return;
     }
     Completion completion;
+    const ibv_wc* datagram = nullptr;
     completion.status = static_cast<Status>(wc.status);
     if (wc.status != IBV_WC_SUCCESS) {
         completion.vendor_err = wc.vendor_err;
@@ -113,8 +114,12 @@ void Worker::route(std::uint32_t n) noexcept {
         if (wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
             completion.opcode = CompletionOpcode::recv_rdma_with_imm;
         }
+        if (qp.datagram) [[unlikely]] {
+            completion.flags |= (wc.wc_flags & IBV_WC_GRH) != 0 ? kDatagram | kWithGrh : kDatagram;
+            datagram = &wc;
+        }
     }
-    deliver(qp, entry, completion);
+    deliver(qp, entry, completion, datagram);
     if (offset == 0) [[likely]] {
         (void)qp.recvs.pop();
     } else {
@@ -138,8 +143,9 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
 
 // ---- From an in-flight entry to a completion in its session's ring, or to a place given back ----
 
-// `completion` holds what the device said; the rest comes from the entry.
-[[gnu::always_inline]] inline void Worker::deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept {
+// `completion` holds what the device said; the rest comes from the entry. `datagram` is what was received, if it was one.
+[[gnu::always_inline]] inline void Worker::deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion,
+                                                   const ibv_wc* datagram) noexcept {
     completion.tag = entry.tag;
     completion.qp = qp.handle;
     if (is_recv(entry.opcode)) {
@@ -151,7 +157,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
         completion.opcode = kSendCompletions[static_cast<std::uint8_t>(entry.opcode)];
     }
     // The application first: what follows is seen by nobody else.
-    publish(*entry.session, completion);
+    publish(*entry.session, completion, datagram);
     settle(qp, entry);
 }
 
@@ -174,15 +180,8 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
     deliver(qp, entry, completion);
 }
 
-// Its slot was reserved when the request was taken, so this finds room; a consumer that takes slots back
-// has tampered with the ring.
-[[gnu::always_inline]] inline void Worker::publish(WorkerSession& session, const Completion& completion) noexcept {
-    if (session.completions.reserve(1) == 0) [[unlikely]] {
-        break_session(session);
-        return;
-    }
-    // Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer.
-    Completion& slot = session.completions.slot(0);
+// Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer.
+[[gnu::always_inline]] static inline void write(Completion& slot, const Completion& completion) noexcept {
     slot.tag = completion.tag;
     slot.qp = completion.qp;
     slot.byte_len = completion.byte_len;
@@ -191,7 +190,42 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
     slot.status = completion.status;
     slot.opcode = completion.opcode;
     slot.flags = completion.flags;
+}
+
+// Its slot was reserved when the request was taken, so this finds room; a consumer that takes slots back
+// has tampered with the ring.
+[[gnu::always_inline]] inline void Worker::publish(WorkerSession& session, const Completion& completion,
+                                                   const ibv_wc* datagram) noexcept {
+    if (session.wide) [[unlikely]] {
+        publish_wide(session, completion, datagram);
+        return;
+    }
+    if (session.completions.reserve(1) == 0) [[unlikely]] {
+        break_session(session);
+        return;
+    }
+    write(session.completions.slot(0), completion);
     session.completions.commit(1);
+    counters_.delivered.add();
+}
+
+[[gnu::noinline]] void Worker::publish_wide(WorkerSession& session, const Completion& completion,
+                                            const ibv_wc* datagram) noexcept {
+    if (session.completions.reserve(2) < 2) [[unlikely]] {
+        break_session(session);
+        return;
+    }
+    write(session.completions.slot(0), completion);
+    CompletionExtension more;
+    if (datagram != nullptr) {
+        more.src_qp = datagram->src_qp;
+        more.slid = datagram->slid;
+        more.pkey_index = datagram->pkey_index;
+        more.sl = datagram->sl;
+        more.dlid_path_bits = datagram->dlid_path_bits;
+    }
+    session.completions.write(1, std::bit_cast<Completion>(more));
+    session.completions.commit(2);
     counters_.delivered.add();
 }
 

@@ -15,7 +15,16 @@
 
 namespace pollcore {
 
-[[gnu::always_inline]] inline void read_current(ibv_cq_ex& cq, ibv_wc& wc) noexcept {
+/// Where a datagram came from; the extended calls have no P_Key index.
+[[gnu::noinline]] inline void read_origin(ibv_cq_ex& cq, ibv_wc& wc) noexcept {
+    wc.src_qp = ibv_wc_read_src_qp(&cq);
+    wc.slid = static_cast<std::uint16_t>(ibv_wc_read_slid(&cq));
+    wc.sl = ibv_wc_read_sl(&cq);
+    wc.dlid_path_bits = ibv_wc_read_dlid_path_bits(&cq);
+    wc.pkey_index = 0;
+}
+
+[[gnu::always_inline]] inline void read_current(ibv_cq_ex& cq, bool datagrams, ibv_wc& wc) noexcept {
     wc.wr_id = cq.wr_id;
     wc.status = cq.status;
     if (cq.status != IBV_WC_SUCCESS) [[unlikely]] {
@@ -31,12 +40,16 @@ namespace pollcore {
     if ((wc.wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0) {
         wc.imm_data = ibv_wc_read_imm_data(&cq);
     }
+    if (datagrams) [[unlikely]] {
+        read_origin(cq, wc);
+    }
 }
 
 /// As ibv_poll_cq: takes up to `most` completions, `most` being at least 1, and returns how many there were, or -1 when
 /// there are none and never will be. A CQ that fails after some were taken says so at the next call.
 [[nodiscard]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs) noexcept {
     ibv_cq_ex& from = *cq.extended;
+    const bool datagrams = cq.datagram_qps != 0;
     int taken = 0;
     int result = cq.broken;
     while (result == 0 && taken < most) {
@@ -45,9 +58,9 @@ namespace pollcore {
         if (result != 0) {
             break;
         }
-        read_current(from, wcs[taken++]);
+        read_current(from, datagrams, wcs[taken++]);
         while (cq.next_poll && taken < most && (result = ibv_next_poll(&from)) == 0) {
-            read_current(from, wcs[taken++]);
+            read_current(from, datagrams, wcs[taken++]);
         }
         ibv_end_poll(&from);
     }

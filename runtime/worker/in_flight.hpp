@@ -56,6 +56,7 @@ struct InFlightEntry {
     bool signaled = false;  ///< the application asked for a completion
     std::uint8_t num_sge = 0;
     Status status = Status::success;  ///< unposted: how it completes
+    AhHandle ah;                      ///< of a datagram that is sent
 
     [[nodiscard]] bool with_provider() const noexcept { return kind == Kind::posted || kind == Kind::marker; }
 };
@@ -112,6 +113,17 @@ public:
                 if (more_keys_[std::size_t{p & mask_} * more_keys_per_entry_ + i] == lkey) {
                     return true;
                 }
+            }
+        }
+        return false;
+    }
+
+    /// True when a posted entry uses this address handle.
+    [[nodiscard]] bool uses_ah(AhHandle ah) const noexcept {
+        for (std::uint32_t p = head_; p != tail_; ++p) {
+            const InFlightEntry& entry = entries_[p & mask_];
+            if (entry.kind == InFlightEntry::Kind::posted && entry.ah == ah) {
+                return true;
             }
         }
         return false;

@@ -53,13 +53,19 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
     post_marker(qp);
 }
 
-// Any request would do, since in ERR all are flushed. Never posted to a QP that is well: a peer that forbids
+// Any request that the type has would do, since in ERR all are flushed. Never posted to a QP that is well: a peer that forbids
 // remote writes would end the connection over it.
 void Worker::post_marker(WorkerQp& qp) noexcept {
     ibv_send_wr wr{};
     wr.wr_id = WrId{qp.handle, false, qp.sends.next_position()}.pack();
-    wr.opcode = IBV_WR_RDMA_WRITE;
     wr.send_flags = IBV_SEND_SIGNALED;
+    if (qp.datagram) {
+        wr.opcode = IBV_WR_SEND;
+        wr.wr.ud.ah = qp.marker_ah;
+        wr.wr.ud.remote_qpn = qp.qp->qp_num;
+    } else {
+        wr.opcode = IBV_WR_RDMA_WRITE;
+    }
     qp.sends.push() = {.kind = InFlightEntry::Kind::marker};
     ibv_send_wr* bad = nullptr;
     counters_.send_doorbells.add();
@@ -176,6 +182,7 @@ void Worker::drop(WorkerQp& qp) noexcept {
         sessions_[share.session]->shares[qp.handle.index] = Share{};
     }
     qps_[qp.handle.index] = nullptr;
+    cqs_[qp.recv_cq]->datagram_qps -= qp.datagram;
     answer(qp.command, AnswerKind::done, qp.handle.index);  // from here on it is the control thread's
 }
 

@@ -6,8 +6,9 @@ namespace pollcore {
 
 WorkerSession::WorkerSession(void* block, const SessionLayout& layout)
     : submissions(at_offset<void>(block, layout.submissions()), layout.submission_slots),
-      completions(at_offset<void>(block, layout.completions()), layout.completion_slots),
+      completions(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
       completion_slots(layout.completion_slots),
+      wide(layout.wide),
       header(session_header(block)),
       records(at_offset<QpRecord>(block, layout.records())),
       retired_counts(at_offset<std::atomic<std::uint32_t>>(block, layout.retired())),

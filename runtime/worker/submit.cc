@@ -26,6 +26,14 @@ void fill(ibv_send_wr& wr, const WorkRequest& request) noexcept {
     wr.imm_data = has_imm(request.opcode) ? htonl(request.imm_data) : 0;
 }
 
+[[gnu::noinline]] void fill_datagram(ibv_send_wr& wr, const WorkRequest& request, ibv_ah* ah) noexcept {
+    wr.opcode = static_cast<ibv_wr_opcode>(request.opcode);
+    wr.wr.ud.ah = ah;
+    wr.wr.ud.remote_qpn = request.ud.remote_qpn;
+    wr.wr.ud.remote_qkey = request.remote_qkey;
+    wr.imm_data = has_imm(request.opcode) ? htonl(request.imm_data) : 0;
+}
+
 }  // namespace
 
 std::uint32_t Worker::submit(WorkerSession& session) noexcept {
@@ -54,7 +62,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
 
 [[gnu::always_inline]] inline Worker::Take Worker::take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
     // Room for this completion beside all that are owed already: only a session that miscounts has none.
-    const std::size_t room = std::size_t{session.in_flight} + 1;
+    const std::size_t room = (std::size_t{session.in_flight} + 1) << session.wide;
     if (session.completions.reserve(room) < room) [[unlikely]] {
         break_session(session);
         return Take::later;
@@ -126,6 +134,12 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     return Take::taken;
 }
 
+// Null for a handle that is stale, or of another protection domain, hence of another device too.
+[[gnu::noinline]] ibv_ah* Worker::find_ah(const WorkerQp& qp, AhHandle handle) const noexcept {
+    const WorkerAh* ah = handle.index < ahs_.size() ? ahs_[handle.index] : nullptr;
+    return ah != nullptr && ah->handle == handle && ah->pd == qp.pd ? ah->ah : nullptr;
+}
+
 [[gnu::always_inline]] inline Worker::Take Worker::take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                                std::size_t slot) noexcept {
     const bool is_inline = (request.flags & kInline) != 0;
@@ -138,6 +152,14 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     }
     if ((qp.parked != 0 && qp.state != QpState::error) || over_budget(qp)) [[unlikely]] {
         return Take::later;
+    }
+    ibv_ah* ah = nullptr;
+    if (qp.datagram) [[unlikely]] {
+        ah = find_ah(qp, request.ud.ah());
+        if (ah == nullptr) {
+            refuse(session, request, Status::request_refused);
+            return Take::taken;
+        }
     }
     if (!chain_room(request.num_sge, is_inline ? request.sge.length : 0)) [[unlikely]] {
         ring_doorbells();
@@ -153,7 +175,8 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
              .lkey = request.sge.lkey,
              .opcode = request.opcode,
              .signaled = signaled,
-             .num_sge = is_inline ? std::uint8_t{0} : request.num_sge};
+             .num_sge = is_inline ? std::uint8_t{0} : request.num_sge,
+             .ah = ah != nullptr ? request.ud.ah() : AhHandle{}};
     if (qp.state == QpState::error) [[unlikely]] {
         entry.kind = InFlightEntry::Kind::unposted;
         entry.status = Status::wr_flush_err;
@@ -171,7 +194,11 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     wr.wr_id = WrId{qp.handle, false, position}.pack();
     wr.next = nullptr;
     wr.send_flags = (request.flags & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
-    fill(wr, request);
+    if (ah != nullptr) [[unlikely]] {
+        fill_datagram(wr, request, ah);
+    } else {
+        fill(wr, request);
+    }
     if (is_inline) {
         wr.sg_list = gather_inline(session, request, slot);
         wr.num_sge = 1;

@@ -59,6 +59,7 @@ struct alignas(kCacheLine) WorkerSession {
     std::uint64_t retired = 0;
     bool closing = false;
     bool broken = false;
+    bool wide = false;  ///< its completions take two slots of the ring
     std::uint64_t closing_since = 0;   ///< the step in which it began
     std::uint64_t remove_command = 0;  ///< to be answered when nothing is in flight
     SessionHeader* header = nullptr;
@@ -77,8 +78,17 @@ struct alignas(kCacheLine) WorkerCq {
     bool failed = false;
     int broken = 0;             ///< an extended poll failed with this error, which is dealt with once its batch was
     std::uint32_t depth = 0;    ///< entries it can hold
+    std::uint32_t datagram_qps = 0;  ///< UD queue pairs whose receives complete here
     std::uint64_t emptied = 0;  ///< how often a poll came back with less than it could take
     std::uint64_t taken = 0;    ///< entries polled so far
+};
+
+/// An address handle, as the worker looks it up. The control thread's, and unchanged from add_ah until the answer to
+/// remove_ah.
+struct WorkerAh {
+    AhHandle handle;
+    std::uint32_t pd = 0;  ///< the control thread's number of the protection domain
+    ibv_ah* ah = nullptr;
 };
 
 /// What a session may post to a queue pair.
@@ -97,6 +107,7 @@ struct alignas(kCacheLine) WorkerQp {
     QpState state = QpState::init;
     Status cause = Status::success;
     OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< what its send queue takes
+    bool datagram = false;                        ///< UD
     std::uint32_t parked = 0;
     std::uint32_t unsignaled_run = 0;
     std::uint32_t signal_interval = 1;  ///< a signal at least this often
@@ -112,6 +123,8 @@ struct alignas(kCacheLine) WorkerQp {
     InFlightTable recvs;
     // Cold.
     std::uint32_t device = 0;  ///< whose keys its requests name
+    std::uint32_t pd = 0;      ///< UD: whose address handles they name
+    ibv_ah* marker_ah = nullptr;  ///< UD: for the marker, which no provider takes without
     std::uint32_t send_cq = 0;
     std::uint32_t recv_cq = 0;
     bool marker_in_flight = false;
@@ -181,6 +194,7 @@ private:
     Take take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     Take take_recv(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                    std::size_t slot) noexcept;
+    [[nodiscard]] ibv_ah* find_ah(const WorkerQp& qp, AhHandle handle) const noexcept;
     Take take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                    std::size_t slot) noexcept;
     bool over_budget(WorkerQp& qp) noexcept;
@@ -201,10 +215,12 @@ private:
     void complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
     void fail_cq(WorkerCq& cq) noexcept;
 
-    void deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept;
+    void deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion,
+                 const ibv_wc* datagram = nullptr) noexcept;
     void refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept;
     void deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept;
-    void publish(WorkerSession& session, const Completion& completion) noexcept;
+    void publish(WorkerSession& session, const Completion& completion, const ibv_wc* datagram = nullptr) noexcept;
+    void publish_wide(WorkerSession& session, const Completion& completion, const ibv_wc* datagram) noexcept;
     void settle(WorkerQp& qp, const InFlightEntry& entry) noexcept;
     void retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept;
     void complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept;
@@ -235,8 +251,8 @@ private:
     void run(const Command& command) noexcept;
     void add_qp(WorkerQp& qp) noexcept;
     void remove_if_drained(WorkerSession& session) noexcept;
-    std::uint32_t search_key() noexcept;
-    [[nodiscard]] bool pending_uses_key(WorkerSession& session) noexcept;
+    std::uint32_t search() noexcept;
+    [[nodiscard]] bool pending_uses_it(WorkerSession& session) noexcept;
 
     [[nodiscard]] WorkerQp* find_qp(QpHandle handle) noexcept {
         WorkerQp* qp = qps_[handle.index & qps_mask_];
@@ -262,6 +278,7 @@ private:
     OwnLines<WorkerQp*> qps_;      ///< by index
     OwnLines<WorkerSession*> sessions_;  ///< by index
     OwnLines<WorkerCq*> cqs_;            ///< by index
+    OwnLines<const WorkerAh*> ahs_;      ///< by index
     std::vector<WorkerQp*> retiring_;
     std::vector<WorkerSession*> closing_;
 
@@ -277,14 +294,16 @@ private:
 
     WorkerCounters counters_;
 
-    struct KeySearch {
+    // For work requests that name a key of a device, or an address handle.
+    struct Search {
         std::uint64_t command = 0;  ///< 0: none
         std::uint32_t device = 0;
         std::uint32_t lkey = 0;
+        AhHandle ah{};  ///< not valid: the key is looked for
         std::uint32_t next_session = 0;
         std::uint32_t next_qp = 0;
     };
-    KeySearch search_;
+    Search search_;
 
     OwnLines<std::byte> command_memory_;
     OwnLines<std::byte> answer_memory_;

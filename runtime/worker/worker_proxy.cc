@@ -86,6 +86,14 @@ bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t lkey) {
     return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey}).kind == AnswerKind::found;
 }
 
+void WorkerProxy::add_ah(const WorkerAh& ah) { call({.kind = CommandKind::add_ah, .ah = &ah}); }
+bool WorkerProxy::uses_ah(const WorkerAh& ah) {
+    return call({.kind = CommandKind::find_ah, .ah = &ah}).kind == AnswerKind::found;
+}
+bool WorkerProxy::remove_ah(const WorkerAh& ah) {
+    return call({.kind = CommandKind::remove_ah, .ah = &ah}).kind == AnswerKind::found;
+}
+
 std::vector<Answer> WorkerProxy::take_unasked() {
     drain_answers();
     return std::exchange(unasked_, {});

@@ -52,6 +52,13 @@ public:
     /// True when a work request that was submitted before names this key.
     [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t lkey);
 
+    void add_ah(const WorkerAh& ah);
+    /// True when a work request that was submitted before names this address handle.
+    [[nodiscard]] bool uses_ah(const WorkerAh& ah);
+    /// Requests that the worker takes from now on do not find it. True when one that it took before is still in
+    /// flight: then the address handle must live on, and may be added again.
+    [[nodiscard]] bool remove_ah(const WorkerAh& ah);
+
     /// What the worker said without being asked, since the last call.
     [[nodiscard]] std::vector<Answer> take_unasked();
 

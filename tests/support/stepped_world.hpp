@@ -26,6 +26,7 @@ public:
         WorkerOptions worker;
         std::uint32_t submission_slots = 64;
         std::uint32_t completion_slots = 64;
+        bool wide_completions = false;
         bool extended_cqs = false;  ///< polled by ibv_start_poll
         SoftDeviceOptions device;
     };
@@ -47,6 +48,7 @@ public:
     };
 
     struct Qp {
+        UniqueAh marker_ah;
         UniqueQp qp;
         WorkerQp end;
         std::uint32_t psn = 0;
@@ -59,8 +61,10 @@ public:
         std::uint16_t inline_max = 64;
         std::uint32_t send_cq = 0;
         std::uint32_t recv_cq = 0;
-        OpcodeMask opcodes = opcodes_of(QpType::rc);
+        QpType type = QpType::rc;
+        OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< RC and UC
     };
+    static constexpr std::uint32_t kQkey = 0x77;  ///< of all UD queue pairs
 
     SteppedWorld() : SteppedWorld(Options{}) {}
     explicit SteppedWorld(Options options)
@@ -87,7 +91,8 @@ public:
 
     std::uint32_t add_session() {
         auto end = std::make_unique<End>();
-        end->layout = {options_.worker.qps_max, options_.submission_slots, options_.completion_slots};
+        end->layout = {options_.worker.qps_max, options_.submission_slots, options_.completion_slots,
+                       options_.wide_completions};
         end->block = ::operator new(end->layout.bytes(), std::align_val_t{kCacheLine});
         std::memset(end->block, 0, end->layout.bytes());
         format_session(end->block, end->layout);
@@ -115,7 +120,7 @@ public:
         return index;
     }
 
-    /// In INIT.
+    /// In INIT; UD: ready.
     Qp& add_qp() { return add_qp(QpShape{}); }
     Qp& add_qp(const QpShape& shape) {
         auto qp = std::make_unique<Qp>();
@@ -129,6 +134,7 @@ public:
                        .domain = domain_.get(),
                        .send_cq = verbs_cqs_[shape.send_cq].get(),
                        .recv_cq = verbs_cqs_[shape.recv_cq].get(),
+                       .type = static_cast<ibv_qp_type>(shape.type),
                        .cap = {.max_send_wr = send_depth,
                                .max_recv_wr = std::max(recv_depth, 1u),
                                .max_send_sge = shape.sges_max,
@@ -136,7 +142,8 @@ public:
                                .max_inline_data = shape.inline_max}};
         qp->qp = UniqueQp(device->create_qp(make), {device.get()});
         qp->psn = 100 + 7 * next_index_;
-        Transition init = to_init(1, access_flags({}));
+        const bool datagram = shape.type == QpType::ud;
+        Transition init = datagram ? to_datagram_init(1, kQkey) : to_init(1, access_flags({}));
         device->modify(qp->qp.get(), init.attr, init.mask);
         WorkerQp& end = qp->end;
         end.qp = qp->qp.get();
@@ -148,11 +155,27 @@ public:
         end.recv_cq = shape.recv_cq;
         end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
         end.inline_max = shape.inline_max;
-        end.opcodes = shape.opcodes;
+        end.opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes;
+        end.datagram = datagram;
         end.shares = shape.shares;
+        if (datagram) {
+            qp->marker_ah = make_verbs_ah();
+            end.marker_ah = qp->marker_ah.get();
+            Transition rtr = to_state(IBV_QPS_RTR);
+            device->modify(qp->qp.get(), rtr.attr, rtr.mask);
+            Transition rts = to_rts(qp->psn, {}, QpType::ud);
+            device->modify(qp->qp.get(), rts.attr, rts.mask);
+            end.state = QpState::ready;
+        }
         proxy.add_qp(end);
         qps.push_back(std::move(qp));
         return *qps.back();
+    }
+
+    /// To the device's own port, for all UD QPs. It ends with the world.
+    WorkerAh make_ah(AhHandle handle) {
+        ahs_.push_back(make_verbs_ah());
+        return {.handle = handle, .ah = ahs_.back().get()};
     }
 
     void connect(Qp& from, Qp& to, const PathAttributes& path = {}) {
@@ -236,6 +259,12 @@ public:
     }
 
 private:
+    UniqueAh make_verbs_ah() {
+        QpInfo self;
+        std::memcpy(self.gid.data(), device->gids().front().gid.raw, 16);
+        ibv_ah_attr address = to_address(self, {}, 1, 0);
+        return {device->create_ah(pd_.get(), address), {device.get()}};
+    }
     Options prepare(Options options) {
         options.device.fabric = "stepped-" + std::to_string(reinterpret_cast<std::uintptr_t>(this));
         options.device.clock_ns = [this] { return now; };
@@ -262,6 +291,7 @@ private:
     std::vector<UniqueCq> verbs_cqs_;
     std::vector<std::unique_ptr<WorkerCq>> cqs_;
     std::vector<UniqueMr> regions_;
+    std::vector<UniqueAh> ahs_;
     std::uint32_t next_index_ = 0;
     std::uint16_t next_generation_ = 1;
 };

@@ -36,6 +36,8 @@ expect() { # PATTERN PROGRAM ARGUMENT...
 
 expect 'the reader was told 2026: 24 bytes arrived: "written by the other end"' write_with_imm
 expect "the writer's request 2 is done" write_with_imm
+expect '^queue pair [0-9]+ asks: "what is the time\?"' datagram
+expect '^the answer: "time to send a datagram"' datagram
 expect '^2000 orders, 6000 pieces filled' order_gateway 2000 1000000
 expect '^median [0-9]+ ns, 99% [0-9]+ ns, worst [0-9]+ ns; [0-9]+ over the budget of 1000000 ns' order_gateway 2000 1000000
 expect '^4096 records locked once, and refused to the second who asked' remote_store

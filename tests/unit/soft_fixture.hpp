@@ -32,6 +32,7 @@ struct ManualClock {
 
 struct EndOptions {
     QpType type = QpType::rc;
+    std::uint32_t qkey = 0x1234;  ///< UD, which is made ready at once
     std::uint32_t depth = 32;
     std::uint32_t cqe = 256;
     std::uint32_t sges = 4;
@@ -62,8 +63,13 @@ public:
         mr = {device.register_memory(pd.get(), memory.data(), options.memory, address(0), options.mr_access),
               {&device}};
         qp = {device.create_qp(qp_options), {&device}};
-        auto init = to_init(device.port(), options.qp_access);
+        auto init = type == QpType::ud ? to_datagram_init(device.port(), options.qkey)
+                                       : to_init(device.port(), options.qp_access);
         device.modify(qp.get(), init.attr, init.mask);
+        if (type == QpType::ud) {
+            move_to(IBV_QPS_RTR);
+            ready_to_send({});
+        }
     }
 
     [[nodiscard]] QpInfo info() const {
@@ -126,6 +132,26 @@ public:
         wr.wr.atomic.swap = swap;
         ibv_send_wr* bad = nullptr;
         return ibv_post_send(qp.get(), &wr, &bad);
+    }
+    int post_datagram(std::uint64_t wr_id, std::vector<ibv_sge> sges, ibv_ah* ah, std::uint32_t qpn, std::uint32_t qkey,
+                      ibv_wr_opcode opcode = IBV_WR_SEND, unsigned flags = IBV_SEND_SIGNALED, std::uint32_t imm = 0) {
+        ibv_send_wr wr{};
+        wr.wr_id = wr_id;
+        wr.opcode = opcode;
+        wr.sg_list = sges.data();
+        wr.num_sge = static_cast<int>(sges.size());
+        wr.send_flags = flags;
+        wr.imm_data = imm;
+        wr.wr.ud.ah = ah;
+        wr.wr.ud.remote_qpn = qpn;
+        wr.wr.ud.remote_qkey = qkey;
+        ibv_send_wr* bad = nullptr;
+        return ibv_post_send(qp.get(), &wr, &bad);
+    }
+    /// To the port that `peer` is on.
+    [[nodiscard]] UniqueAh way_to(const End& peer, const PathAttributes& path = {}) {
+        ibv_ah_attr attr = to_address(peer.info(), path, device.port(), 0);
+        return {device.create_ah(pd.get(), attr), {&device}};
     }
     int post_recv(std::uint64_t wr_id, std::vector<ibv_sge> sges) {
         ibv_recv_wr wr{};

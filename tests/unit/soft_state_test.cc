@@ -124,7 +124,7 @@ TEST_F(SoftState, limits_are_enforced_and_said) {
     expect_error(EINVAL, "at most 1;", [&] { (void)small->create_qp(another); });
     expect_error(ENOMEM, "memory_regions_max",
                  [&] { (void)small->register_memory(end.pd.get(), end.memory.data(), 8, 0, 0); });
-    another.type = IBV_QPT_UC;
+    another.type = IBV_QPT_RAW_PACKET;
     expect_error(EOPNOTSUPP, "RC", [&] { (void)small->create_qp(another); });
 }
 

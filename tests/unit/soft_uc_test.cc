@@ -96,14 +96,18 @@ TEST_F(SoftUc, what_meets_no_receive_is_lost_and_nobody_is_told) {
 
 TEST_F(SoftUc, writes_that_are_not_permitted_are_dropped) {
     fill(std::byte{1}, 8);
-    const auto try_write = [&](std::uint64_t at, std::uint32_t rkey, std::uint32_t length) {
-        ASSERT_EQ(a.post(1, IBV_WR_RDMA_WRITE, {a.sge(0, length)}, at, rkey), 0);
+    constexpr std::size_t kEnd = 1u << 20;
+    const auto try_write = [&](std::size_t at, std::uint32_t rkey) {
+        ASSERT_EQ(a.post(1, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(at), rkey), 0);
         EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);
-        EXPECT_EQ(*b.at(0), std::byte{0});
         EXPECT_EQ(b.state(), IBV_QPS_RTS);
     };
-    try_write(b.address(0), b.mr->rkey ^ 0x4400, 8);
-    try_write(b.address(0), b.mr->rkey, 1u << 21);  // longer than the region; the sender's own too
+    try_write(0, b.mr->rkey ^ 0x4400);
+    try_write(kEnd - 4, b.mr->rkey);
+    EXPECT_EQ(*b.at(0), std::byte{0});
+    EXPECT_EQ(*b.at(kEnd - 4), std::byte{0});
+    try_write(kEnd - 8, b.mr->rkey);
+    EXPECT_EQ(*b.at(kEnd - 8), std::byte{1});
 }
 
 TEST_F(SoftUc, a_receive_that_is_too_small_fails_its_owner_alone) {

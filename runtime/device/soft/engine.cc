@@ -124,9 +124,10 @@ const Packet* Engine::next_packet(Link& link) noexcept {
 SoftQp* Engine::find(const Packet& packet) noexcept {
     SoftQp* qp = qps_[packet.dest_qpn & (kQpsPerEngineMax - 1)];
     // Relaxed: see DeviceCore::port_up.
-    if (qp == nullptr || qp->dest_qpn != packet.src_qpn || !core_.port_up.load(std::memory_order_relaxed)) {
+    if (qp == nullptr || !core_.port_up.load(std::memory_order_relaxed))
         return nullptr;
-    }
+    if (qp->dest_qpn != packet.src_qpn || packet.kind == PacketKind::datagram) [[unlikely]]
+        return packet.kind == PacketKind::datagram && qp->qp_type == IBV_QPT_UD ? qp : nullptr;
     return qp;
 }
 

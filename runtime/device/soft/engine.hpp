@@ -108,6 +108,9 @@ public:
     void add_incoming(std::shared_ptr<LinkPair> link) { incoming_.push_back(std::move(link)); }
     void drop_incoming(std::uint32_t from) noexcept;
     void purge(SoftCq& cq, const SoftQp& qp) noexcept;
+    /// The way of datagrams to the link's far end.
+    void add_outgoing(std::shared_ptr<LinkPair> link);
+    void drop_outgoing(std::uint32_t to) noexcept;
     void mark_incoming_gone() noexcept;
     void remove(SoftCq& cq) noexcept;
 
@@ -160,6 +163,9 @@ private:
     void on_unacknowledged_send(SoftQp& qp, const Packet& packet) noexcept;
     void on_unacknowledged_write(SoftQp& qp, const Packet& packet) noexcept;
     void complete_sent(SoftQp& qp) noexcept;
+    [[nodiscard]] Sent send_datagram(SoftQp& qp, SendWqe& wqe) noexcept;
+    void on_datagram(SoftQp& qp, const Packet& packet) noexcept;
+    void fail_unacknowledged(SoftQp& qp, ibv_wc_status status) noexcept;
 
     // responder.cc
     void on_request(SoftQp& qp, const Packet& packet) noexcept;
@@ -194,6 +200,7 @@ private:
     // warm
     DeviceCore& core_;
     OwnLines<SoftQp*> qps_;
+    std::vector<std::shared_ptr<LinkPair>> outgoing_;  ///< of datagrams, by the number of the engine there
     std::uint64_t last_now_ns_ = 0;
     std::uint64_t next_deadline_ns_ = std::numeric_limits<std::uint64_t>::max();
     HeldPayload held_;  ///< goes with the next CQE

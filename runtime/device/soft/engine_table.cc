@@ -85,6 +85,17 @@ void Engine::drop_incoming(std::uint32_t from) noexcept {
     std::erase_if(incoming_, [from](const auto& link) { return link->from == from; });
 }
 
+void Engine::add_outgoing(std::shared_ptr<LinkPair> link) {
+    if (outgoing_.size() <= link->to)
+        outgoing_.resize(link->to + 1);
+    outgoing_[link->to] = std::move(link);
+}
+
+void Engine::drop_outgoing(std::uint32_t to) noexcept {
+    if (to < outgoing_.size())
+        outgoing_[to].reset();
+}
+
 void Engine::mark_incoming_gone() noexcept {
     for (const auto& link : incoming_)
         link->receiver_gone.store(true, std::memory_order_relaxed);

@@ -1,5 +1,7 @@
 #include "device/soft/fabric.hpp"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -39,8 +41,13 @@ std::uint32_t Fabric::add(Engine& engine) {
     // Numbers go round, so that one that was given back is not met again soon.
     for (std::uint32_t tried = 1; tried < kEnginesMax; ++tried) {
         last_engine_ = last_engine_ + 1 < kEnginesMax ? last_engine_ + 1 : 1;
-        if (engines_.emplace(last_engine_, &engine).second)
-            return last_engine_;
+        if (!engines_.emplace(last_engine_, &engine).second)
+            continue;
+        for (const Path& path : paths_) {
+            if (path.first == bytes(engine.gid()) || path.second == bytes(engine.gid()))
+                open_path(path);
+        }
+        return last_engine_;
     }
     throw Error(
         std::errc::not_enough_memory,
@@ -55,7 +62,12 @@ void Fabric::remove(Engine& engine) noexcept {
     for (const auto& [id, other] : engines_) {
         const std::lock_guard engine_guard(other->lock());
         other->drop_incoming(engine.id());
+        other->drop_outgoing(engine.id());
     }
+    const Gid gid = bytes(engine.gid());
+    // GIDs are never given twice, so the paths of a device that is gone lead nowhere for ever.
+    if (std::none_of(engines_.begin(), engines_.end(), [&](const auto& other) { return bytes(other.second->gid()) == gid; }))
+        std::erase_if(paths_, [&](const Path& path) { return path.first == gid || path.second == gid; });
     engine.mark_incoming_gone();
     std::erase_if(links_, [&engine](const auto& link) {
         return link.first.first == engine.id() || link.first.second == engine.id();
@@ -70,16 +82,45 @@ std::shared_ptr<LinkPair> Fabric::route(Engine& from, const ibv_gid& gid, std::u
     Engine& to = *found->second;
     if (std::memcmp(&to.gid(), &gid, sizeof(gid)) != 0)
         return nullptr;
-    std::weak_ptr<LinkPair>& known = links_[{from.id(), to.id()}];
+    return link(from.id(), to.id(), to);
+}
+
+std::shared_ptr<LinkPair> Fabric::link(std::uint32_t from, std::uint32_t to, Engine& receiver) {
+    std::weak_ptr<LinkPair>& known = links_[{from, to}];
     if (auto link = known.lock())
         return link;
-    auto link = std::make_shared<LinkPair>(from.id(), to.id());
+    auto link = std::make_shared<LinkPair>(from, to);
     {
-        const std::lock_guard engine_guard(to.lock());
-        to.add_incoming(link);
+        const std::lock_guard engine_guard(receiver.lock());
+        receiver.add_incoming(link);
     }
     known = link;
     return link;
+}
+
+Fabric::Gid Fabric::bytes(const ibv_gid& gid) noexcept {
+    return std::bit_cast<Gid>(gid);
+}
+
+void Fabric::open_path(const ibv_gid& from, const ibv_gid& to) {
+    const std::lock_guard guard(mutex_);
+    const Path path{bytes(from), bytes(to)};
+    if (paths_.insert(path).second)
+        open_path(path);
+}
+
+void Fabric::open_path(const Path& path) {
+    for (const auto& [from, sender] : engines_) {
+        if (bytes(sender->gid()) != path.first)
+            continue;
+        for (const auto& [to, receiver] : engines_) {
+            if (bytes(receiver->gid()) != path.second)
+                continue;
+            auto way = link(from, to, *receiver);
+            const std::lock_guard engine_guard(sender->lock());
+            sender->add_outgoing(std::move(way));
+        }
+    }
 }
 
 }  // namespace pollcore::soft

@@ -7,10 +7,12 @@
 // at a time).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -42,9 +44,19 @@ public:
     /// The way from an engine to the engine of a QP, made if there is none. Null when no engine with that
     /// GID has QPs of this number: packets on such a path vanish, as on a real network.
     [[nodiscard]] std::shared_ptr<LinkPair> route(Engine& from, const ibv_gid& gid, std::uint32_t qp_num);
+    /// Datagrams go from each engine of the device `from` to each engine of the device `to` from now on, also of
+    /// engines that come later. Made beforehand, since a send on its way cannot wait for it.
+    void open_path(const ibv_gid& from, const ibv_gid& to);
 
 private:
+    using Gid = std::array<std::uint8_t, 16>;
+    using Path = std::pair<Gid, Gid>;  ///< from, to
+
     explicit Fabric(std::string name) : name_(std::move(name)) {}
+
+    [[nodiscard]] static Gid bytes(const ibv_gid& gid) noexcept;
+    [[nodiscard]] std::shared_ptr<LinkPair> link(std::uint32_t from, std::uint32_t to, Engine& receiver);
+    void open_path(const Path& path);
 
     const std::string name_;
     std::mutex mutex_;
@@ -52,6 +64,7 @@ private:
     std::uint32_t last_engine_ = 0;
     std::map<std::uint32_t, Engine*> engines_;
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::weak_ptr<LinkPair>> links_;
+    std::set<Path> paths_;
 };
 
 }  // namespace pollcore::soft

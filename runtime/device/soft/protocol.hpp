@@ -1,5 +1,4 @@
-// The wire of the software device: packets, packet sequence numbers, timers, as InfiniBand's reliable
-// connection has them (IBTA volume 1, chapter 9). Headers are fields of a struct instead of bits, and the
+// The wire of the software device: packets, packet sequence numbers, timers, as InfiniBand has them (IBTA volume 1, chapter 9). Headers are fields of a struct instead of bits, and the
 // payload follows the header in the link.
 #pragma once
 
@@ -37,6 +36,7 @@ enum class PacketKind : std::uint8_t {
     pad,  ///< fills the end of a link's memory; of no QP
     // requests
     send,
+    datagram,  ///< its payload begins with the GRH
     write,
     read_request,
     compare_swap,
@@ -72,12 +72,12 @@ struct alignas(64) Packet {
     PacketKind kind = PacketKind::pad;
     std::uint8_t flags = 0;     ///< PacketFlag bits
     std::uint8_t syndrome = 0;  ///< nak: Nak; rnr_nak: index of the timer
-    std::uint8_t reserved = 0;
+    std::uint8_t service_level = 0;  ///< datagram
     std::uint32_t dest_qpn = 0;
     std::uint32_t src_qpn = 0;
     std::uint32_t psn = 0;
     std::uint32_t imm = 0;  ///< as posted: network byte order
-    std::uint32_t rkey = 0;
+    std::uint32_t rkey = 0;  ///< datagram: the Q_Key
     std::uint64_t va = 0;
     std::uint64_t compare_add = 0;
     std::uint64_t swap = 0;

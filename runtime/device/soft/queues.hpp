@@ -41,6 +41,10 @@ struct SoftMw : ibv_mw {
     Window window;
 };
 
+struct SoftAh : ibv_ah {
+    ibv_ah_attr attr{};
+};
+
 // ---- completion queue ----
 
 struct Cqe {
@@ -111,6 +115,17 @@ struct SendWqe {
     std::uint8_t fault;   ///< ibv_wc_status that the fault plan has for it; 0: none
 };
 static_assert(sizeof(SendWqe) <= 64);
+
+/// Where a datagram goes: what its send takes over of the address handle, which may be gone when it is sent.
+struct Destination {
+    ibv_gid gid{};
+    std::uint32_t qpn = 0;
+    std::uint32_t qkey = 0;
+    std::uint32_t flow_label = 0;
+    std::uint8_t traffic_class = 0;
+    std::uint8_t hop_limit = 0;
+    std::uint8_t service_level = 0;
+};
 
 struct RecvWqe {
     std::uint64_t wr_id;
@@ -236,6 +251,7 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     Requester tx;
     WorkQueue<SendWqe> sq;
     OwnLines<std::byte> inline_memory;
+    OwnLines<Destination> destinations;  ///< UD: one per send slot
     Responder rx;
     WorkQueue<RecvWqe> rq;
     ListHook tx_hook;     ///< has something to send, or to flush
@@ -253,6 +269,7 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     [[nodiscard]] std::byte* inline_data(std::uint32_t count) noexcept {
         return inline_memory.data() + std::size_t{count & sq.mask} * inline_max;
     }
+    [[nodiscard]] Destination& destination(std::uint32_t count) noexcept { return destinations[count & sq.mask]; }
 };
 
 inline void SoftCq::pop() noexcept {

@@ -174,7 +174,7 @@ bool Engine::may_start(SoftQp& qp, SendWqe& wqe) noexcept {
 ibv_wc_status Engine::check_local(SoftQp& qp, const SendWqe& wqe) noexcept {
     if (wqe.fault != 0) [[unlikely]]
         return static_cast<ibv_wc_status>(wqe.fault);
-    if (wqe.length > kMessageMax)
+    if (wqe.length > (qp.qp_type == IBV_QPT_UD ? qp.mtu : kMessageMax))
         return IBV_WC_LOC_LEN_ERR;
     if (is_atomic(wqe) && wqe.length < sizeof(std::uint64_t))
         return IBV_WC_LOC_LEN_ERR;
@@ -195,6 +195,8 @@ ibv_wc_status Engine::check_local(SoftQp& qp, const SendWqe& wqe) noexcept {
 }
 
 Engine::Sent Engine::send_packet(SoftQp& qp, SendWqe& wqe) noexcept {
+    if (qp.qp_type == IBV_QPT_UD) [[unlikely]]
+        return send_datagram(qp, wqe);
     Requester& tx = qp.tx;
     const bool read = is_read(wqe);
     const std::uint32_t offset = tx.cursor_packet * qp.mtu;

@@ -1,6 +1,8 @@
 // Opening the device, its objects, their end. QP states are in qp_state.cc.
 #include "device/soft/soft_device.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -18,6 +20,7 @@ namespace pollcore {
 namespace {
 
 using soft::Engine;
+using soft::SoftAh;
 using soft::SoftCq;
 using soft::SoftMr;
 using soft::SoftMw;
@@ -378,6 +381,53 @@ int SoftDevice::destroy(ibv_mw* window) noexcept {
     return 0;
 }
 
+// ---- Address handles ----
+
+ibv_ah* SoftDevice::create_ah(ibv_pd* pd, ibv_ah_attr& attr) {
+    const auto refuse = [&](std::string_view why) {
+        return Error(std::errc::invalid_argument,
+                     fmt::format("cannot make an address handle on {}: {}", describe(), why));
+    };
+    if (attr.is_global == 0)
+        throw refuse("it has no GRH; set is_global and grh.dgid");
+    if (attr.port_num != port())
+        throw refuse(fmt::format("port_num is {}, the device has port {}", attr.port_num, port()));
+    if (attr.grh.sgid_index != 0)
+        throw refuse(fmt::format("grh.sgid_index is {}, the device has GID 0 only", attr.grh.sgid_index));
+    auto ah = std::make_unique<SoftAh>();
+    ah->context = &context_;
+    ah->pd = pd;
+    ah->attr = attr;
+    fabric_->open_path(core_->gid, attr.grh.dgid);
+    const std::lock_guard guard(control_mutex_);
+    ++static_cast<SoftPd*>(pd)->users;
+    return ah.release();
+}
+
+ibv_ah_attr SoftDevice::way_back(ibv_wc& wc, ibv_grh& grh) {
+    if ((wc.wc_flags & IBV_WC_GRH) == 0) {
+        throw Error(std::errc::invalid_argument,
+                    fmt::format("cannot answer a message on {} that brought no GRH", describe()));
+    }
+    const std::uint32_t word = ntohl(grh.version_tclass_flow);
+    ibv_ah_attr attr{};
+    attr.is_global = 1;
+    attr.port_num = port();
+    attr.sl = wc.sl;
+    attr.grh.dgid = grh.sgid;
+    attr.grh.flow_label = word & 0xfffff;
+    attr.grh.traffic_class = static_cast<std::uint8_t>(word >> 20);
+    attr.grh.hop_limit = 0xff;
+    return attr;
+}
+
+int SoftDevice::destroy(ibv_ah* ah) noexcept {
+    const std::lock_guard guard(control_mutex_);
+    --static_cast<SoftPd*>(ah->pd)->users;
+    delete static_cast<SoftAh*>(ah);
+    return 0;
+}
+
 // ---- CQs ----
 
 ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
@@ -445,11 +495,11 @@ int SoftDevice::destroy(ibv_cq* cq) noexcept {
 ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     const DeviceLimits& limits = options_.limits;
     const ibv_qp_cap& cap = options.cap;
-    if (options.type != IBV_QPT_RC && options.type != IBV_QPT_UC) {
+    if (options.type != IBV_QPT_RC && options.type != IBV_QPT_UC && options.type != IBV_QPT_UD) {
         throw Error(std::errc::operation_not_supported,
-                    fmt::format("cannot make a QP of type {} on {}: it has RC (type {}) and UC (type {})",
+                    fmt::format("cannot make a QP of type {} on {}: it has RC, UC and UD (types {}, {} and {})",
                                 static_cast<int>(options.type), describe(), static_cast<int>(IBV_QPT_RC),
-                                static_cast<int>(IBV_QPT_UC)));
+                                static_cast<int>(IBV_QPT_UC), static_cast<int>(IBV_QPT_UD)));
     }
     require_within(describe(), "send work requests per QP", cap.max_send_wr, limits.qp_depth_max);
     require_within(describe(), "receive work requests per QP", cap.max_recv_wr, limits.qp_depth_max);
@@ -483,6 +533,10 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     qp->rx.atomics = OwnLines<soft::AtomicResult>(jobs);
     qp->rx.jobs_mask = jobs - 1;
     qp->signal_all = options.signal_all;
+    if (options.type == IBV_QPT_UD) {
+        qp->destinations = OwnLines<soft::Destination>(qp->sq.mask + 1);
+        qp->mtu = 128u << static_cast<unsigned>(options_.active_mtu);  // a datagram is one packet
+    }
     qp->cap = cap;
     qp->engine = engine.get();
     qp->engine_owner = std::move(engine);

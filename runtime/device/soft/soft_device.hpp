@@ -18,6 +18,8 @@
 //  - a slot of a send or receive queue is free again when a completion at or behind it was polled.
 //  - a packet that waits because the peer's thread does not poll is not a lost packet: acknowledgement
 //    timers start over while there is one.
+//  - what UC and UD send waits while the link to the other thread is full; only a missing receive, a wrong key, an
+//    unknown destination or a port that is down lose it.
 //  - no end-to-end flow-control credits: a sender learns of a missing receive by the RNR NAK.
 //  - SQD is not offered.
 //  - a memory window is bound by the key that it has when its turn comes; destroying the QP that a type 2 window is
@@ -104,11 +106,15 @@ public:
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;
     [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
+    /// Opens the way for datagrams to all of the other device's engines.
+    [[nodiscard]] ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) override;
+    [[nodiscard]] ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) override;
     void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
     /// All attributes are filled in, whatever the mask.
     [[nodiscard]] ibv_qp_attr query(ibv_qp* qp, int mask) override;
 
     int destroy(ibv_pd* pd) noexcept override;
+    int destroy(ibv_ah* ah) noexcept override;
     int destroy(ibv_cq* cq) noexcept override;
     int destroy(ibv_qp* qp) noexcept override;
     /// When it returns, nothing of the device touches the memory any more. EBUSY while windows are bound to it.

@@ -1,6 +1,9 @@
-// Unreliable connections: nothing is said back. A send completes when its last packet has left; what the receiving
-// side cannot use it drops in silence (IBTA 9.8.2).
+// Unreliable connections and datagrams: nothing is said back. A send completes when its last packet has left; what
+// the receiving side cannot use it drops in silence (IBTA 9.8.2, 9.8.3).
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <cstring>
 #include <span>
 
 #include "device/soft/engine.hpp"
@@ -8,11 +11,73 @@
 
 namespace pollcore::soft {
 
+namespace {
+
+constexpr std::uint32_t kGrh = sizeof(ibv_grh);
+static_assert(kGrh == 40);
+
+/// The global route header in front of each datagram (IBTA 8.3), which the receiver finds in its buffer.
+[[nodiscard]] ibv_grh grh_of(const Destination& to, const ibv_gid& from, std::uint32_t payload) noexcept {
+    constexpr std::uint32_t kIpVersion = 6;
+    constexpr std::uint32_t kHeadersAndCrc = 12 + 8 + 4;  // BTH, DETH, ICRC
+    constexpr std::uint8_t kIbaTransport = 0x1b;
+    ibv_grh grh{};
+    grh.version_tclass_flow =
+        htonl(kIpVersion << 28 | std::uint32_t{to.traffic_class} << 20 | (to.flow_label & 0xfffff));
+    grh.paylen = htons(static_cast<std::uint16_t>(((payload + 3) & ~3u) + kHeadersAndCrc));
+    grh.next_hdr = kIbaTransport;
+    grh.hop_limit = to.hop_limit;
+    grh.sgid = from;
+    grh.dgid = to.gid;
+    return grh;
+}
+
+}  // namespace
+
 // ---- sending ----
 
 void Engine::complete_sent(SoftQp& qp) noexcept {
     qp.tx.una_psn = qp.tx.next_psn;
     complete_send(qp, IBV_WC_SUCCESS);
+}
+
+/// One packet, by the way that was opened when its address handle was made. Without one it is lost, as on a network.
+Engine::Sent Engine::send_datagram(SoftQp& qp, SendWqe& wqe) noexcept {
+    Requester& tx = qp.tx;
+    const Destination& to = qp.destination(tx.cursor);
+    const std::uint32_t engine = to.qpn >> kQpIndexBits;
+    LinkPair* link = engine < outgoing_.size() ? outgoing_[engine].get() : nullptr;
+    // Relaxed, both: see path_open.
+    if (link != nullptr && !link->receiver_gone.load(std::memory_order_relaxed) &&
+        core_.port_up.load(std::memory_order_relaxed)) {
+        Packet* packet = link->requests.prepare(kGrh + wqe.length);
+        if (packet == nullptr)
+            return Sent::link_full;
+        packet->kind = PacketKind::datagram;
+        packet->flags = static_cast<std::uint8_t>(
+            kFirst | kLast | (wqe.opcode == IBV_WR_SEND_WITH_IMM ? kImmediate : 0) |
+            ((wqe.flags & IBV_SEND_SOLICITED) != 0 ? kSolicitedEvent : 0));
+        packet->service_level = to.service_level;
+        packet->dest_qpn = to.qpn;
+        packet->src_qpn = qp.qp_num;
+        packet->psn = wqe.first_psn;
+        packet->imm = wqe.imm;
+        packet->rkey = to.qkey;
+        const ibv_grh grh = grh_of(to, core_.gid, wqe.length);
+        std::memcpy(packet->payload(), &grh, kGrh);
+        if ((wqe.flags & IBV_SEND_INLINE) != 0) {
+            std::memcpy(packet->payload() + kGrh, qp.inline_data(tx.cursor), wqe.length);
+        } else if (!gather(core_.memory, qp.pd, {qp.sq.sges(tx.cursor), wqe.num_sge}, 0, packet->payload() + kGrh,
+                           wqe.length)) [[unlikely]] {
+            stop_at_cursor(qp, IBV_WC_LOC_PROT_ERR);
+            return Sent::failed;
+        }
+        link->requests.push(*packet);
+        link->requests.publish();
+    }
+    ++tx.cursor;
+    complete_sent(qp);
+    return Sent::yes;
 }
 
 // ---- receiving ----
@@ -22,6 +87,8 @@ void Engine::complete_sent(SoftQp& qp) noexcept {
 void Engine::on_unacknowledged(SoftQp& qp, const Packet& packet) noexcept {
     if (qp.current != IBV_QPS_RTR && qp.current != IBV_QPS_RTS && qp.current != IBV_QPS_SQE)
         return;
+    if (packet.kind == PacketKind::datagram)
+        return on_datagram(qp, packet);
     Responder& rx = qp.rx;
     if (qp.current == IBV_QPS_RTR && !rx.heard) [[unlikely]] {
         rx.heard = true;
@@ -63,21 +130,15 @@ void Engine::on_unacknowledged_send(SoftQp& qp, const Packet& packet) noexcept {
     Responder& rx = qp.rx;
     const bool last = (packet.flags & kLast) != 0;
     const RecvWqe& wqe = qp.rq.at(qp.rq.done);
-    const auto fail = [&](ibv_wc_status status) {
-        fail_recv(qp, status);
-        enter_error(qp, false);
-    };
     if (packet.kind != PacketKind::send) [[unlikely]] {
         rx.message = Responder::Message::none;
         return;
     }
-    // A receive that cannot take the message is its owner's mistake and ends in error, unlike what a peer or the
-    // network does (IBTA 11.6.2).
     if (std::uint64_t{rx.offset} + packet.payload_size > wqe.length) [[unlikely]]
-        return fail(IBV_WC_LOC_LEN_ERR);
+        return fail_unacknowledged(qp, IBV_WC_LOC_LEN_ERR);
     const std::span<const ibv_sge> sges(qp.rq.sges(qp.rq.done), wqe.num_sge);
     if (!scatter(core_.memory, qp.pd, sges, rx.offset, packet.payload(), packet.payload_size)) [[unlikely]]
-        return fail(IBV_WC_LOC_PROT_ERR);
+        return fail_unacknowledged(qp, IBV_WC_LOC_PROT_ERR);
     rx.offset += packet.payload_size;
     if (!last)
         return;
@@ -88,6 +149,39 @@ void Engine::on_unacknowledged_send(SoftQp& qp, const Packet& packet) noexcept {
     wc.src_qp = qp.dest_qpn;
     if ((packet.flags & kImmediate) != 0) {
         wc.wc_flags = IBV_WC_WITH_IMM;
+        wc.imm_data = packet.imm;
+    }
+    complete_recv(qp, wc);
+}
+
+/// A receive that cannot take its message is its owner's mistake and ends in error, unlike what a peer or the network
+/// does wrong (IBTA 11.6.2).
+[[gnu::cold, gnu::noinline]] void Engine::fail_unacknowledged(SoftQp& qp, ibv_wc_status status) noexcept {
+    fail_recv(qp, status);
+    enter_error(qp, false);
+}
+
+void Engine::on_datagram(SoftQp& qp, const Packet& packet) noexcept {
+    ibv_grh grh;
+    std::memcpy(&grh, packet.payload(), kGrh);
+    if (std::memcmp(&grh.dgid, &core_.gid, sizeof(grh.dgid)) != 0 || packet.rkey != qp.attr.qkey ||
+        qp.rq.done == qp.rq.posted) {
+        return;
+    }
+    const RecvWqe& wqe = qp.rq.at(qp.rq.done);
+    if (packet.payload_size > wqe.length) [[unlikely]]
+        return fail_unacknowledged(qp, IBV_WC_LOC_LEN_ERR);
+    const std::span<const ibv_sge> sges(qp.rq.sges(qp.rq.done), wqe.num_sge);
+    if (!scatter(core_.memory, qp.pd, sges, 0, packet.payload(), packet.payload_size)) [[unlikely]]
+        return fail_unacknowledged(qp, IBV_WC_LOC_PROT_ERR);
+    ibv_wc wc{};
+    wc.opcode = IBV_WC_RECV;
+    wc.byte_len = packet.payload_size;
+    wc.wc_flags = IBV_WC_GRH;
+    wc.src_qp = packet.src_qpn;
+    wc.sl = packet.service_level;
+    if ((packet.flags & kImmediate) != 0) {
+        wc.wc_flags |= IBV_WC_WITH_IMM;
         wc.imm_data = packet.imm;
     }
     complete_recv(qp, wc);

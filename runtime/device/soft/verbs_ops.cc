@@ -99,6 +99,24 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     return commit(qp, wqe);
 }
 
+/// False when the address handle is not one that this QP may use.
+[[nodiscard]] bool copy_destination(SoftQp& qp, const ibv_send_wr& wr) noexcept {
+    const auto* ah = static_cast<const SoftAh*>(wr.wr.ud.ah);
+    if (ah == nullptr || ah->pd != qp.pd)
+        return false;
+    constexpr std::uint32_t kPrivileged = 1u << 31;
+    Destination& to = qp.destination(qp.sq.posted);
+    to.gid = ah->attr.grh.dgid;
+    to.qpn = wr.wr.ud.remote_qpn & 0xffffff;
+    // A privileged Q_Key stands for the QP's own (IBTA 10.2.5).
+    to.qkey = (wr.wr.ud.remote_qkey & kPrivileged) != 0 ? qp.attr.qkey : wr.wr.ud.remote_qkey;
+    to.flow_label = ah->attr.grh.flow_label;
+    to.traffic_class = ah->attr.grh.traffic_class;
+    to.hop_limit = ah->attr.grh.hop_limit;
+    to.service_level = ah->attr.sl;
+    return true;
+}
+
 /// Takes one work request in, or says why not. Nothing of it is executed here.
 [[nodiscard]] int enqueue(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     if (qp.sq.full())
@@ -114,6 +132,8 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     for (std::uint32_t i = 0; i < num_sge; ++i)
         length += wr.sg_list[i].length;
 
+    if (qp.qp_type == IBV_QPT_UD && !copy_destination(qp, wr))
+        return EINVAL;
     SendWqe& wqe = qp.sq.at(qp.sq.posted);
     if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
         if (length > qp.inline_max || !may_be_inline(wr.opcode))
@@ -141,7 +161,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
         wqe.swap = wr.wr.atomic.swap;
     } else if (wr.opcode == IBV_WR_SEND_WITH_INV) [[unlikely]] {
         wqe.rkey = wr.invalidate_rkey;
-    } else {
+    } else if (qp.qp_type != IBV_QPT_UD) {
         wqe.remote_addr = wr.wr.rdma.remote_addr;
         wqe.rkey = wr.wr.rdma.rkey;
     }

@@ -239,6 +239,26 @@ ibv_mw* VerbsDevice::create_mw(ibv_pd* pd, ibv_mw_type type) {
     return window;
 }
 
+ibv_ah* VerbsDevice::create_ah(ibv_pd* pd, ibv_ah_attr& attr) {
+    ibv_ah* ah = ibv_create_ah(pd, &attr);
+    if (ah == nullptr) {
+        throw verbs_error(errno, fmt::format("cannot make an address handle on RDMA device {}: a destination that "
+                                             "nobody answers for has none",
+                                             name()));
+    }
+    return ah;
+}
+
+ibv_ah_attr VerbsDevice::way_back(ibv_wc& wc, ibv_grh& grh) {
+    ibv_ah_attr attr{};
+    errno = 0;
+    if (ibv_init_ah_from_wc(context_.get(), port(), &wc, &grh, &attr) != 0) {
+        throw verbs_error(errno != 0 ? errno : EINVAL,
+                          fmt::format("cannot tell from a datagram on RDMA device {} where it came from", name()));
+    }
+    return attr;
+}
+
 void VerbsDevice::modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) {
     const ibv_qp_state from = qp->state;
     if (const int error = verbs_result(ibv_modify_qp(qp, &attr, mask)); error != 0) {
@@ -270,6 +290,9 @@ int VerbsDevice::destroy(ibv_pd* pd) noexcept {
     return verbs_result(ibv_dealloc_pd(pd));
 }
 
+int VerbsDevice::destroy(ibv_ah* ah) noexcept {
+    return verbs_result(ibv_destroy_ah(ah));
+}
 int VerbsDevice::destroy(ibv_cq* cq) noexcept {
     return verbs_result(ibv_destroy_cq(cq));
 }

@@ -43,10 +43,13 @@ public:
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;
     [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
+    [[nodiscard]] ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) override;
+    [[nodiscard]] ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) override;
     void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
     ibv_qp_attr query(ibv_qp* qp, int mask) override;
 
     int destroy(ibv_pd* pd) noexcept override;
+    int destroy(ibv_ah* ah) noexcept override;
     int destroy(ibv_cq* cq) noexcept override;
     int destroy(ibv_qp* qp) noexcept override;
     int destroy(ibv_mr* mr) noexcept override;

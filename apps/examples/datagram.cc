@@ -1,0 +1,97 @@
+// Datagrams: a server that knows nobody answers whoever asks. It learns from each question who sent it, and the way back.
+//
+//   datagram CONFIG        for example: datagram config/loopback.toml
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "example.hpp"
+
+using namespace pollcore;
+
+namespace {
+
+constexpr std::uint32_t kQkey = 0x2026;  // what datagrams to either end must bring
+constexpr std::uint32_t kBuffer = 2048;
+
+// One end: a queue pair without a peer, a buffer to send from and one to receive into.
+class End {
+public:
+    End(Runtime& runtime, Session& session)
+        : session_(session),
+          memory_(runtime.allocate(2 * kBuffer)),
+          qp_(runtime.create_queue_pair({.type = QpType::ud, .qkey = kQkey, .shares = {{.session = &session}}})) {
+        WorkRequest receive;
+        receive.qp = qp_.handle();
+        receive.opcode = Opcode::recv;
+        receive.num_sge = 1;
+        receive.sge = {.addr = memory_.addr() + kBuffer, .length = kBuffer, .lkey = memory_.lkey()};
+        example::submit(session_, receive);
+    }
+
+    [[nodiscard]] QpInfo info() const { return qp_.info(); }
+    [[nodiscard]] std::span<std::byte> received() const { return memory_.bytes().subspan(kBuffer); }
+
+    void send(std::string_view text, const AddressHandle& way, std::uint32_t qp_num, std::uint32_t qkey) {
+        std::memcpy(memory_.data(), text.data(), text.size());
+        WorkRequest request;
+        request.qp = qp_.handle();
+        request.opcode = Opcode::send;
+        request.flags = kSignaled;
+        request.num_sge = 1;
+        request.sge = {.addr = memory_.addr(), .length = static_cast<std::uint32_t>(text.size()), .lkey = memory_.lkey()};
+        request.ud = {way.handle(), qp_num};
+        request.remote_qkey = qkey;
+        example::submit(session_, request);
+    }
+
+    // The completion of the receive; that of an own send, which says that it has left, comes in between.
+    WideCompletion receive() {
+        for (;;) {
+            const auto completion = example::next_completion<WideCompletion>(session_);
+            if (completion.from_recv_queue()) {
+                return completion;
+            }
+        }
+    }
+    [[nodiscard]] std::string text(const WideCompletion& completion) const {
+        const std::byte* message = received().data() + completion.payload_offset();
+        return {reinterpret_cast<const char*>(message), completion.payload_length()};
+    }
+
+private:
+    Session& session_;
+    MemoryRegion memory_;
+    QueuePair qp_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 2) {
+        fmt::print(stderr, "usage: datagram CONFIG\n");
+        return 2;
+    }
+    return example::run([&] {
+        Runtime runtime(load_config(argv[1]));
+        Session servers = runtime.open_session({.wide_completions = true});  // to see who sent a datagram
+        Session clients = runtime.open_session({.wide_completions = true});
+        AddressHandle to_server;
+        AddressHandle back;  // both before the ends, which may be sending by them until they are closed
+        End server(runtime, servers);
+        End client(runtime, clients);
+
+        // What a client must know of the server: QpInfo is plain data, sent by whatever way there is.
+        const QpInfo address = server.info();
+        to_server = runtime.create_address_handle(address);
+        client.send("what is the time?", to_server, address.qp_num, address.qkey);
+
+        // The server knows nobody. A handle serves every datagram to the same port, so it would keep this one.
+        const WideCompletion question = server.receive();
+        fmt::print("queue pair {} asks: \"{}\"\n", question.src_qp, server.text(question));
+        back = runtime.create_address_handle(question, server.received());
+        server.send("time to send a datagram", back, question.src_qp, kQkey);
+
+        fmt::print("the answer: \"{}\"\n", client.text(client.receive()));
+    });
+}

@@ -1,0 +1,141 @@
+// Address handles: made here, since that may block, and then published to every worker.
+#include "pollcore/address_handle.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/log.hpp"
+#include "connect/gid.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+
+ibv_ah_attr RuntimeState::address_here(DeviceSlot& device, const QpInfo& peer, const PathAttributes& path) {
+    const GidEntry gid = choose_gid(*device.device, device.config.gid);
+    return to_address(peer, path, device.device->port(), static_cast<std::uint8_t>(gid.index));
+}
+
+AddressHandle RuntimeState::create_address_handle(const QpInfo& peer, const PathAttributes& path,
+                                                  const std::string& device_name, const ProtectionDomain* pd) {
+    return executor_->run([&] {
+        DeviceSlot& device = device_slot(device_name);
+        return add_ah_here(device, pd, address_here(device, peer, path));
+    });
+}
+
+AddressHandle RuntimeState::create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,
+                                                  const std::string& device_name, const ProtectionDomain* pd) {
+    if (!received.ok() || (received.flags & kDatagram) == 0 || buffer.size() < kGrhBytes) {
+        throw Error(EINVAL, "the way back is asked of a completion that is no datagram's, or without its first 40 bytes");
+    }
+    ibv_wc wc{};
+    wc.opcode = IBV_WC_RECV;
+    wc.byte_len = received.byte_len;
+    wc.src_qp = received.src_qp;
+    wc.slid = received.slid;
+    wc.sl = received.sl;
+    wc.pkey_index = received.pkey_index;
+    wc.dlid_path_bits = received.dlid_path_bits;
+    wc.wc_flags = (received.flags & kWithGrh) != 0 ? IBV_WC_GRH : 0;
+    ibv_grh grh{};
+    static_assert(sizeof(grh) == kGrhBytes);
+    std::memcpy(&grh, buffer.data(), sizeof(grh));
+    return executor_->run([&] {
+        DeviceSlot& device = device_slot(device_name);
+        return add_ah_here(device, pd, device.device->way_back(wc, grh));
+    });
+}
+
+AddressHandle RuntimeState::add_ah_here(DeviceSlot& device, const ProtectionDomain* pd, ibv_ah_attr address) {
+    const auto free = std::find(ahs_.begin(), ahs_.end(), nullptr);
+    const auto index = static_cast<std::size_t>(free - ahs_.begin());
+    if (index >= kAhsMax) {
+        throw Error(ENOSPC, fmt::format("all {} address handles are in use", kAhsMax));
+    }
+    auto slot = std::make_unique<AhSlot>();
+    const std::uint32_t pd_id = pd_of(device, pd);
+    slot->device = device.index;
+    slot->ah = UniqueAh(device.device->create_ah(pds_.at(pd_id).pd.get(), address), {device.device.get()});
+    if (free == ahs_.end()) {
+        ahs_.emplace_back();
+        ah_generations_.push_back(0);
+    }
+    const auto next = static_cast<std::uint16_t>(ah_generations_[index] + 1);
+    ah_generations_[index] = next == 0 ? std::uint16_t{1} : next;
+    slot->end = {.handle = {static_cast<std::uint16_t>(index), ah_generations_[index]}, .pd = pd_id, .ah = slot->ah.get()};
+    ahs_[index] = std::move(slot);
+    const AhSlot& known = *ahs_[index];
+    for (const auto& worker : workers_) {
+        worker->proxy->add_ah(known.end);
+    }
+    AddressHandle handle;
+    handle.runtime_ = shared_from_this();
+    handle.handle_ = known.end.handle;
+    return handle;
+}
+
+// Between a look that finds nothing and the removal a send may come in, so what the workers have in flight is looked
+// at once more when no further one can.
+void RuntimeState::destroy_address_handle(AhHandle handle) {
+    executor_->run([&] {
+        if (handle.index >= ahs_.size() || ahs_[handle.index] == nullptr || ahs_[handle.index]->end.handle != handle) {
+            return;  // it ended with the runtime
+        }
+        const WorkerAh& ah = ahs_[handle.index]->end;
+        const auto busy = [&](const WorkerSlot& worker) {
+            return Error(EBUSY, fmt::format("address handle {}.{} is named by sends in flight on worker \"{}\"; poll their "
+                                            "completions first",
+                                            handle.index, handle.generation, worker.config.name));
+        };
+        for (const auto& worker : workers_) {
+            if (worker->proxy->uses_ah(ah)) {
+                throw busy(*worker);
+            }
+        }
+        for (std::size_t i = 0; i < workers_.size(); ++i) {
+            if (workers_[i]->proxy->remove_ah(ah)) {
+                for (std::size_t back = 0; back <= i; ++back) {
+                    workers_[back]->proxy->add_ah(ah);
+                }
+                throw busy(*workers_[i]);
+            }
+        }
+        AhSlot& slot = *ahs_[handle.index];
+        const int error = devices_[slot.device]->device->destroy(slot.ah.get());
+        if (error != 0) {
+            throw Error(error, fmt::format("device \"{}\" does not end an address handle",
+                                           devices_[slot.device]->config.name));
+        }
+        (void)slot.ah.release();
+        ahs_[handle.index].reset();
+    });
+}
+
+// ---- The object ----
+
+AddressHandle::~AddressHandle() {
+    try {
+        destroy();
+    } catch (const std::exception& error) {
+        log_warning("an address handle stays until the runtime stops: {}", error.what());
+    }
+}
+
+AddressHandle::AddressHandle(AddressHandle&& other) noexcept { *this = std::move(other); }
+
+AddressHandle& AddressHandle::operator=(AddressHandle&& other) noexcept {
+    std::swap(runtime_, other.runtime_);
+    std::swap(handle_, other.handle_);
+    return *this;
+}
+
+void AddressHandle::destroy() {
+    if (runtime_ == nullptr) {
+        return;
+    }
+    runtime_->destroy_address_handle(handle_);
+    runtime_.reset();
+}
+
+}  // namespace pollcore
