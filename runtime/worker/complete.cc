@@ -181,7 +181,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
 }
 
 // Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer.
-[[gnu::always_inline]] static inline void write(Completion& slot, const Completion& completion) noexcept {
+[[gnu::always_inline]] static inline void write_slot(Completion& slot, const Completion& completion) noexcept {
     slot.tag = completion.tag;
     slot.qp = completion.qp;
     slot.byte_len = completion.byte_len;
@@ -204,7 +204,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
         break_session(session);
         return;
     }
-    write(session.completions.slot(0), completion);
+    write_slot(session.completions.slot(0), completion);
     session.completions.commit(1);
     counters_.delivered.add();
 }
@@ -215,7 +215,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
         break_session(session);
         return;
     }
-    write(session.completions.slot(0), completion);
+    write_slot(session.completions.slot(0), completion);
     CompletionExtension more;
     if (datagram != nullptr) {
         more.src_qp = datagram->src_qp;

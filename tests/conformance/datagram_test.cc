@@ -64,7 +64,7 @@ protected:
         EXPECT_EQ(received[0].payload_length(), length);
     }
 
-    Session wide;
+    TestSession wide;
     AddressHandle to_b;
 };
 
@@ -169,6 +169,7 @@ TEST_F(Datagrams, AreAnsweredByTheWayBack) {
     EXPECT_EQ(received.status, Status::success);
     EXPECT_EQ(received.payload_length(), 6u);
     EXPECT_EQ(await_wide(1).at(0).tag, 4u);
+    Exercised::get().note("connections", "the way back of a datagram");
 }
 
 TEST_F(Datagrams, TheWayBackIsOnlyInADatagramThatArrived) {

@@ -148,13 +148,8 @@ public:
     [[nodiscard]] Refusal try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
         return noted(Session::try_submit_inline(request, payload), request, 0, true);
     }
-    [[nodiscard]] std::size_t poll(std::span<Completion> out) noexcept {
-        const std::size_t n = Session::poll(out);
-        for (const Completion& completion : out.first(n)) {
-            Exercised::get().completed(completion);
-        }
-        return n;
-    }
+    [[nodiscard]] std::size_t poll(std::span<Completion> out) noexcept { return noted(out, Session::poll(out)); }
+    [[nodiscard]] std::size_t poll(std::span<WideCompletion> out) noexcept { return noted(out, Session::poll(out)); }
     [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept {
         const std::uint32_t requests = Session::retired(qp);
         Exercised::get().retired(requests);
@@ -162,6 +157,13 @@ public:
     }
 
 private:
+    template <class Record>
+    static std::size_t noted(std::span<Record> out, std::size_t n) {
+        for (const Completion& completion : out.first(n)) {
+            Exercised::get().completed(completion);
+        }
+        return n;
+    }
     static Refusal noted(Refusal refusal, const WorkRequest& request, std::size_t num_sge, bool with_inline) {
         if (refusal == Refusal::none) {
             Exercised::get().submitted(request, num_sge, with_inline);
