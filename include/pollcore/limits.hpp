@@ -18,6 +18,9 @@ inline constexpr std::uint32_t kQpsDefault = 1024;
 /// Address handles of one runtime: the index part of an AhHandle.
 inline constexpr std::uint32_t kAhsMax = 65536;
 
+/// Shared receive queues of one runtime: each session has a record of every one.
+inline constexpr std::uint32_t kSrqsMax = 256;
+
 /// Sessions of one worker. An in-flight entry names its session in 16 bits.
 inline constexpr std::uint32_t kSessionsPerWorkerMax = 1024;
 

@@ -36,6 +36,9 @@ struct DeviceLimits {
     std::uint32_t sges_max = 0;       ///< per work request
     std::uint32_t inline_max = 0;     ///< largest inline payload this device is known to take
     std::uint32_t rd_atomic_max = 0;  ///< reads and atomics in flight, as target and as initiator
+    std::uint32_t srqs_max = 0;       ///< shared receive queues; 0: the device has none
+    std::uint32_t srq_depth_max = 0;  ///< max_srq_wr
+    std::uint32_t srq_sges_max = 0;   ///< per receive of a shared receive queue
     std::uint64_t memory_region_max = 0;
     std::uint32_t comp_vectors = 1;
     bool atomics = false;
@@ -86,10 +89,19 @@ struct QpOptions {
     ThreadDomain* domain = nullptr;  ///< the one of its CQs
     ibv_cq* send_cq = nullptr;
     ibv_cq* recv_cq = nullptr;
+    ibv_srq* srq = nullptr;  ///< where receives are taken from; null: the QP has a receive queue of its own
     ibv_qp_type type = IBV_QPT_RC;
     ibv_qp_cap cap{};
     bool signal_all = false;
     void* qp_context = nullptr;
+};
+
+struct SrqOptions {
+    ibv_pd* pd = nullptr;
+    ThreadDomain* domain = nullptr;  ///< the one of its QPs
+    std::uint32_t depth = 0;         ///< receives wanted; the device may give more
+    std::uint32_t sges_max = 1;      ///< per receive
+    void* srq_context = nullptr;
 };
 
 class Device {
@@ -117,6 +129,8 @@ public:
     [[nodiscard]] virtual ibv_cq* create_cq(const CqOptions& options) = 0;
     /// The QP is in RESET. `options.cap` is raised to what the device gave.
     [[nodiscard]] virtual ibv_qp* create_qp(QpOptions& options) = 0;
+    /// Receives that several QPs share. `options.depth` and `options.sges_max` are raised to what the device gave.
+    [[nodiscard]] virtual ibv_srq* create_srq(SrqOptions& options) = 0;
     /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3).
     [[nodiscard]] virtual ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                                   int access) = 0;
@@ -129,11 +143,14 @@ public:
     [[nodiscard]] virtual ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) = 0;
     virtual void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) = 0;
     virtual ibv_qp_attr query(ibv_qp* qp, int mask) = 0;
+    virtual void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) = 0;
+    virtual ibv_srq_attr query(ibv_srq* srq) = 0;
 
     virtual int destroy(ibv_pd* pd) noexcept = 0;
     virtual int destroy(ibv_ah* ah) noexcept = 0;
     virtual int destroy(ibv_cq* cq) noexcept = 0;
     virtual int destroy(ibv_qp* qp) noexcept = 0;
+    virtual int destroy(ibv_srq* srq) noexcept = 0;
     virtual int destroy(ibv_mr* mr) noexcept = 0;
     /// A window that is bound opens nothing any more.
     virtual int destroy(ibv_mw* window) noexcept = 0;
@@ -172,6 +189,7 @@ using UniquePd = DeviceObject<ibv_pd>;
 using UniqueAh = DeviceObject<ibv_ah>;
 using UniqueCq = DeviceObject<ibv_cq>;
 using UniqueQp = DeviceObject<ibv_qp>;
+using UniqueSrq = DeviceObject<ibv_srq>;
 using UniqueMr = DeviceObject<ibv_mr>;
 using UniqueMw = DeviceObject<ibv_mw>;
 

@@ -42,6 +42,7 @@ struct EndOptions {
     int qp_access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     bool signal_all = false;
     ThreadDomain* domain = nullptr;
+    ibv_srq* srq = nullptr;
 };
 
 /// One QP with a CQ for each of its queues, a PD and a registered buffer.
@@ -58,6 +59,7 @@ public:
         qp_options.domain = options.domain;
         qp_options.send_cq = send_cq.get();
         qp_options.recv_cq = recv_cq.get();
+        qp_options.srq = options.srq;
         qp_options.cap = {options.depth, options.depth, options.sges, options.sges, options.inline_max};
         qp_options.signal_all = options.signal_all;
         mr = {device.register_memory(pd.get(), memory.data(), options.memory, address(0), options.mr_access),

@@ -275,6 +275,14 @@ std::uint32_t Engine::flush(SoftQp& qp) noexcept {
         ++qp.rq.done;
         push_cqe(qp.recv_queue_cq(), qp, wc, qp.rq.done, true);
     }
+    if (qp.shared != nullptr && !qp.last_wqe_said) [[unlikely]] {
+        // Of an SRQ's receives only the one that it had taken ends here; the others serve other QPs (IBTA 10.2.9).
+        if (qp.receive_taken)
+            fail_recv(qp, IBV_WC_WR_FLUSH_ERR);
+        qp.last_wqe_said = true;
+        core_.events.raise(IBV_EVENT_QP_LAST_WQE_REACHED, &qp);
+        ++work;
+    }
     return work;
 }
 

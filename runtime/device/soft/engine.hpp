@@ -96,6 +96,8 @@ public:
     void enter_send_error(SoftQp& qp) noexcept;
     /// Back from SQE: what was posted until now is flushed.
     void leave_send_error(SoftQp& qp) noexcept;
+    /// Raises the event of an armed limit that is not kept.
+    void check_limit(SoftSrq& srq) noexcept;
 
     // ---- engine_table.cc: the control side's part ----
 
@@ -181,6 +183,8 @@ private:
     void refuse(SoftQp& qp, Nak code) noexcept;
     void refuse_with_event(SoftQp& qp, Nak code) noexcept;
     void refuse_write(SoftQp& qp, bool takes_receive) noexcept;
+    [[nodiscard]] bool take_receive(SoftQp& qp) noexcept;
+    [[nodiscard]] bool take_shared_receive(SoftQp& qp) noexcept;
     void complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept;
     void fail_recv(SoftQp& qp, ibv_wc_status status) noexcept;
     [[nodiscard]] bool hold_payload(SoftQp& qp, const RecvWqe& wqe, const Packet& packet) noexcept;

@@ -44,10 +44,17 @@ void Engine::reset(SoftQp& qp) noexcept {
             purge(*cq, qp);
         for (std::uint32_t at = cq->head; at != cq->tail; ++at) {
             Cqe& entry = cq->entries[at & cq->mask];
-            if (entry.qp == &qp)
+            if (entry.qp == &qp) {
+                // An SRQ goes on, so its slot comes back at once.
+                if (entry.receive && qp.shared != nullptr)
+                    entry.give_back();
                 entry.qp = nullptr;
+            }
         }
     }
+    if (qp.receive_taken)
+        ++qp.shared->rq.freed;  // it ends without a completion
+    qp.receive_taken = qp.last_wqe_said = false;
     qp.sq.clear();
     qp.rq.clear();
     qp.tx = {};
@@ -71,8 +78,12 @@ void Engine::reset(SoftQp& qp) noexcept {
 void Engine::purge(SoftCq& cq, const SoftQp& qp) noexcept {
     std::uint32_t kept = cq.head;
     for (std::uint32_t at = cq.head; at != cq.tail; ++at) {
-        if (cq.entries[at & cq.mask].wc.qp_num == qp.qp_num)
+        const Cqe& entry = cq.entries[at & cq.mask];
+        if (entry.wc.qp_num == qp.qp_num) {
+            if (entry.qp == &qp && entry.receive && qp.shared != nullptr)
+                entry.give_back();  // an SRQ goes on
             continue;
+        }
         cq.entries[kept & cq.mask] = cq.entries[at & cq.mask];
         if (!cq.held.empty())
             cq.held[kept & cq.mask] = cq.held[at & cq.mask];

@@ -28,7 +28,10 @@ const void* EventQueue::object_of(const ibv_async_event& event) noexcept {
         case IBV_EVENT_QP_FATAL:
         case IBV_EVENT_QP_REQ_ERR:
         case IBV_EVENT_QP_ACCESS_ERR:
+        case IBV_EVENT_QP_LAST_WQE_REACHED:
         case IBV_EVENT_COMM_EST: return event.element.qp;
+        case IBV_EVENT_SRQ_ERR:
+        case IBV_EVENT_SRQ_LIMIT_REACHED: return event.element.srq;
         default: return nullptr;  // of the port or the device, which have no destroy to hold up
     }
 }
@@ -52,6 +55,13 @@ void EventQueue::raise(ibv_event_type type, ibv_qp* qp) noexcept {
     event.element.qp = qp;
     event.event_type = type;
     push({event, qp});
+}
+
+void EventQueue::raise(ibv_event_type type, ibv_srq* srq) noexcept {
+    ibv_async_event event{};
+    event.element.srq = srq;
+    event.event_type = type;
+    push({event, srq});
 }
 
 void EventQueue::raise_port(ibv_event_type type, int port) noexcept {

@@ -26,6 +26,7 @@ public:
 
     void raise(ibv_event_type type, ibv_cq* cq) noexcept;
     void raise(ibv_event_type type, ibv_qp* qp) noexcept;
+    void raise(ibv_event_type type, ibv_srq* srq) noexcept;
     void raise_port(ibv_event_type type, int port) noexcept;
 
     [[nodiscard]] std::optional<ibv_async_event> take();

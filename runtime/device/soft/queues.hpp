@@ -1,4 +1,5 @@
-// The software device's objects: genuine ibv_pd, ibv_mr, ibv_cq_ex and ibv_qp with the device's own part behind.
+// The software device's objects: genuine ibv_pd, ibv_mr, ibv_cq_ex, ibv_srq and ibv_qp with the device's own part
+// behind.
 //
 // Thread safety: an object is touched under the lock of its engine only; what is constant after creation is
 // said so. Use counts of PDs belong to the device's control mutex.
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include <infiniband/verbs.h>
 
@@ -27,7 +29,7 @@ struct LinkPair;
 struct SoftQp;
 
 struct SoftPd : ibv_pd {
-    std::uint32_t users = 0;  ///< QPs, MRs and MWs
+    std::uint32_t users = 0;  ///< QPs, SRQs, MRs and MWs
 };
 
 struct SoftMr : ibv_mr {};
@@ -50,8 +52,11 @@ struct SoftAh : ibv_ah {
 struct Cqe {
     ibv_wc wc;
     SoftQp* qp;           ///< whose slots it gives back; null once that QP was reset or destroyed
-    std::uint32_t freed;  ///< new `freed` of the queue
+    std::uint32_t freed;  ///< new `freed` of the queue; a receive of an SRQ gives one slot back instead
     bool receive;
+
+    /// It was polled, or will never be.
+    void give_back() const noexcept;
 };
 static_assert(sizeof(Cqe) == 64);
 
@@ -162,6 +167,21 @@ struct WorkQueue {
     void clear() noexcept { posted = done = freed = 0; }
 };
 
+// ---- shared receive queue ----
+
+/// Receives leave it in the order they were posted, each for the QP whose message comes next; they complete in any
+/// order. Here freed counts completions that were polled, whichever, and done receives that were taken.
+struct alignas(kCacheLine) SoftSrq : ibv_srq {
+    WorkQueue<RecvWqe> rq;
+    std::uint32_t limit = 0;   ///< armed: an event when fewer are left; 0: not armed
+    Engine* engine = nullptr;  ///< constant
+    // cold
+    std::shared_ptr<Engine> engine_owner;
+    std::uint32_t users = 0;  ///< QPs; under the device's control mutex
+
+    [[nodiscard]] std::uint32_t left() const noexcept { return rq.posted - rq.done; }
+};
+
 /// The sending side's place in the protocol.
 struct Requester {
     std::uint32_t cursor = 0;                    ///< WQE that is being sent
@@ -253,7 +273,12 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     OwnLines<std::byte> inline_memory;
     OwnLines<Destination> destinations;  ///< UD: one per send slot
     Responder rx;
-    WorkQueue<RecvWqe> rq;
+    WorkQueue<RecvWqe> rq;       ///< of no use with an SRQ
+    SoftSrq* shared = nullptr;   ///< the SRQ that receives are taken from; constant
+    bool receive_taken = false;  ///< with an SRQ: `taken` holds the receive of the message at hand
+    bool last_wqe_said = false;  ///< with an SRQ: LAST_WQE_REACHED was raised since it left RESET
+    RecvWqe taken{};
+    OwnLines<ibv_sge> taken_sges;
     ListHook tx_hook;     ///< has something to send, or to flush
     ListHook rx_hook;     ///< has something to answer
     ListHook timer_hook;  ///< waits for an acknowledgement or an RNR timer
@@ -270,12 +295,28 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
         return inline_memory.data() + std::size_t{count & sq.mask} * inline_max;
     }
     [[nodiscard]] Destination& destination(std::uint32_t count) noexcept { return destinations[count & sq.mask]; }
+    /// The receive of the message at hand; only after Engine::take_receive.
+    [[nodiscard]] const RecvWqe& receive() noexcept { return shared == nullptr ? rq.at(rq.done) : taken; }
+    [[nodiscard]] std::span<const ibv_sge> receive_sges() noexcept {
+        return {shared == nullptr ? rq.sges(rq.done) : taken_sges.data(), receive().num_sge};
+    }
+    /// Whose keys a receive names: with an SRQ its PD's (IBTA 10.2.9).
+    [[nodiscard]] const ibv_pd* receive_pd() const noexcept { return shared == nullptr ? pd : shared->pd; }
 };
 
+inline void Cqe::give_back() const noexcept {
+    if (qp == nullptr)
+        return;
+    if (!receive)
+        qp->sq.freed = freed;
+    else if (qp->shared == nullptr) [[likely]]
+        qp->rq.freed = freed;
+    else
+        ++qp->shared->rq.freed;
+}
+
 inline void SoftCq::pop() noexcept {
-    const Cqe& entry = front();
-    if (entry.qp != nullptr)
-        (entry.receive ? entry.qp->rq.freed : entry.qp->sq.freed) = entry.freed;
+    front().give_back();
     ++head;
 }
 

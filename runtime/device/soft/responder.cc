@@ -10,10 +10,6 @@ namespace pollcore::soft {
 
 namespace {
 
-[[nodiscard]] std::span<const ibv_sge> recv_sges_of(SoftQp& qp, std::uint32_t count) noexcept {
-    return {qp.rq.sges(count), qp.rq.at(count).num_sge};
-}
-
 [[nodiscard]] int access_of(PacketKind kind) noexcept {
     switch (kind) {
         case PacketKind::write: return IBV_ACCESS_REMOTE_WRITE;
@@ -109,14 +105,14 @@ void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
     if ((packet.flags & kFirst) != 0) {
         if (rx.message != Responder::Message::none)
             return refuse_with_event(qp, Nak::invalid_request);
-        if (qp.rq.done == qp.rq.posted)
+        if (!take_receive(qp))
             return refuse_rnr(qp);
         rx.message = Responder::Message::send;
         rx.offset = 0;
     } else if (rx.message != Responder::Message::send) {
         return refuse_with_event(qp, Nak::invalid_request);
     }
-    const RecvWqe& wqe = qp.rq.at(qp.rq.done);
+    const RecvWqe& wqe = qp.receive();
     if (wqe.fault != 0) [[unlikely]] {
         fail_recv(qp, static_cast<ibv_wc_status>(wqe.fault));
         return refuse(qp, Nak::remote_operational);
@@ -126,8 +122,8 @@ void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
         return refuse(qp, Nak::invalid_request);
     }
     const bool held = core_.profile.copies_at_poll && hold_payload(qp, wqe, packet);
-    if (!held && !scatter(core_.memory, qp.pd, recv_sges_of(qp, qp.rq.done), rx.offset,
-                          packet.payload(), packet.payload_size)) [[unlikely]] {
+    if (!held && !scatter(core_.memory, qp.receive_pd(), qp.receive_sges(), rx.offset, packet.payload(),
+                          packet.payload_size)) [[unlikely]] {
         fail_recv(qp, IBV_WC_LOC_PROT_ERR);
         return refuse(qp, Nak::remote_operational);
     }
@@ -181,9 +177,9 @@ void Engine::on_write(SoftQp& qp, const Packet& packet) noexcept {
     if (remaining != 0 && memory.host() == nullptr) [[unlikely]]
         return refuse_write(qp, takes_receive);
     if (takes_receive) {
-        if (qp.rq.done == qp.rq.posted)
+        if (!take_receive(qp))
             return refuse_rnr(qp);
-        if (const std::uint8_t fault = qp.rq.at(qp.rq.done).fault; fault != 0) [[unlikely]] {
+        if (const std::uint8_t fault = qp.receive().fault; fault != 0) [[unlikely]] {
             fail_recv(qp, static_cast<ibv_wc_status>(fault));
             return refuse(qp, Nak::remote_operational);
         }
@@ -288,7 +284,7 @@ void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
 /// A write that its key does not permit. One that was to take a receive fails it with a local access error: that
 /// tells the responder's owner (IBTA 11.6.2).
 [[gnu::cold, gnu::noinline]] void Engine::refuse_write(SoftQp& qp, bool takes_receive) noexcept {
-    if (!takes_receive || qp.rq.done == qp.rq.posted)
+    if (!takes_receive || !take_receive(qp))
         return refuse_with_event(qp, Nak::remote_access);
     fail_recv(qp, IBV_WC_LOC_ACCESS_ERR);
     refuse(qp, Nak::remote_access);
@@ -300,13 +296,44 @@ void Engine::expect_next(SoftQp& qp, std::uint32_t packets) noexcept {
     refuse(qp, code);
 }
 
-// ---- receive completions ----
+// ---- receives and their completions ----
+
+/// Sees to it that there is a receive for the message that begins: qp.receive(), until complete_recv(). False when
+/// there is none.
+bool Engine::take_receive(SoftQp& qp) noexcept {
+    return qp.shared == nullptr ? qp.rq.done != qp.rq.posted : take_shared_receive(qp);
+}
+
+/// Takes the oldest receive out of the SRQ. Copied, since its place may be posted to again once it completed, which
+/// in an SRQ need not be before those behind it.
+bool Engine::take_shared_receive(SoftQp& qp) noexcept {
+    SoftSrq& srq = *qp.shared;
+    if (qp.receive_taken)
+        return true;  // of a message that was not received whole, which only UC has
+    if (srq.left() == 0)
+        return false;
+    qp.taken = srq.rq.at(srq.rq.done);
+    std::copy_n(srq.rq.sges(srq.rq.done), qp.taken.num_sge, qp.taken_sges.begin());
+    qp.receive_taken = true;
+    ++srq.rq.done;
+    check_limit(srq);
+    return true;
+}
+
+void Engine::check_limit(SoftSrq& srq) noexcept {
+    if (srq.left() >= srq.limit)
+        return;
+    srq.limit = 0;  // raised once; to be armed again (IBTA 10.2.9)
+    core_.events.raise(IBV_EVENT_SRQ_LIMIT_REACHED, &srq);
+}
 
 void Engine::complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept {
     ibv_wc full = wc;
-    full.wr_id = qp.rq.at(qp.rq.done).wr_id;
+    full.wr_id = qp.receive().wr_id;
     full.qp_num = qp.qp_num;
-    ++qp.rq.done;
+    if (qp.shared == nullptr)
+        ++qp.rq.done;
+    qp.receive_taken = false;
     push_cqe(qp.recv_queue_cq(), qp, full, qp.rq.done, true);
 }
 
@@ -322,10 +349,10 @@ void Engine::complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept {
     const bool whole = (packet.flags & kFirst) != 0 && (packet.flags & kLast) != 0;
     if (!whole || packet.payload_size == 0 || packet.payload_size > SoftProfile::kPayloadInCqe || wqe.num_sge == 0)
         return false;
-    const ibv_sge& sge = *qp.rq.sges(qp.rq.done);
+    const ibv_sge& sge = qp.receive_sges().front();
     if (sge.length < packet.payload_size)
         return false;
-    if (core_.memory.find(sge.lkey, qp.pd, sge.addr, sge.length, IBV_ACCESS_LOCAL_WRITE) == nullptr)
+    if (core_.memory.find(sge.lkey, qp.receive_pd(), sge.addr, sge.length, IBV_ACCESS_LOCAL_WRITE) == nullptr)
         return false;
     held_.to = sge.addr;
     held_.size = packet.payload_size;

@@ -26,6 +26,7 @@ using soft::SoftMr;
 using soft::SoftMw;
 using soft::SoftPd;
 using soft::SoftQp;
+using soft::SoftSrq;
 
 class SoftThreadDomain final : public ThreadDomain {
 public:
@@ -64,6 +65,9 @@ DeviceLimits default_soft_limits() noexcept {
     limits.sges_max = kSgesMax;
     limits.inline_max = kInlineMax;
     limits.rd_atomic_max = 32;
+    limits.srqs_max = kSrqsMax;
+    limits.srq_depth_max = kQueueDepthMax;
+    limits.srq_sges_max = kSgesMax;
     limits.memory_region_max = std::numeric_limits<std::int64_t>::max();
     limits.comp_vectors = 1;
     limits.atomics = true;
@@ -513,6 +517,7 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     auto engine = engine_of(options.domain);
     auto* send_cq = options.send_cq == nullptr ? nullptr : &SoftCq::of(*options.send_cq);
     auto* recv_cq = options.recv_cq == nullptr ? nullptr : &SoftCq::of(*options.recv_cq);
+    auto* srq = static_cast<SoftSrq*>(options.srq);
     if (options.pd == nullptr || send_cq == nullptr || recv_cq == nullptr ||
         send_cq->engine != engine.get() || recv_cq->engine != engine.get()) {
         throw Error(
@@ -522,9 +527,19 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
                 "QP's own thread domain",
                 describe()));
     }
+    if (srq != nullptr && srq->engine != engine.get()) {
+        throw Error(std::errc::invalid_argument,
+                    fmt::format("cannot make a QP on {}: its SRQ is of another thread domain", describe()));
+    }
     auto qp = std::make_unique<SoftQp>();
     qp->sq.allocate(cap.max_send_wr, cap.max_send_sge);
-    qp->rq.allocate(cap.max_recv_wr, cap.max_recv_sge);
+    if (srq == nullptr) {
+        qp->rq.allocate(cap.max_recv_wr, cap.max_recv_sge);
+    } else {
+        qp->taken_sges = OwnLines<ibv_sge>(srq->rq.sges_max);
+    }
+    qp->shared = srq;
+    qp->srq = srq;
     qp->inline_max = cap.max_inline_data;
     qp->inline_memory = OwnLines<std::byte>(std::size_t{qp->sq.mask + 1} * cap.max_inline_data + 1);
     // Reads and atomics, an acknowledgement between each two, as many again for duplicates, a NAK.
@@ -563,6 +578,8 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     ++qps_;
     ++send_cq->users;
     ++recv_cq->users;
+    if (srq != nullptr)
+        ++srq->users;
     ++static_cast<SoftPd*>(options.pd)->users;
     return qp.release();
 }
@@ -584,6 +601,68 @@ int SoftDevice::destroy(ibv_qp* qp) noexcept {
     --qps_;
     --own->send_queue_cq().users;
     --own->recv_queue_cq().users;
+    if (own->shared != nullptr)
+        --own->shared->users;
+    --static_cast<SoftPd*>(own->pd)->users;
+    pthread_mutex_destroy(&own->mutex);
+    pthread_cond_destroy(&own->cond);
+    delete own;
+    return 0;
+}
+
+// ---- SRQs ----
+
+ibv_srq* SoftDevice::create_srq(SrqOptions& options) {
+    const DeviceLimits& limits = options_.limits;
+    if (options.pd == nullptr || options.depth == 0) {
+        throw Error(std::errc::invalid_argument,
+                    fmt::format("cannot make an SRQ of {} receives on {}: it needs a PD and a depth of 1 to {}",
+                                options.depth, describe(), limits.srq_depth_max));
+    }
+    require_within(describe(), "receives per SRQ", options.depth, limits.srq_depth_max);
+    require_within(describe(), "SGEs per receive of an SRQ", options.sges_max, limits.srq_sges_max);
+    const std::lock_guard guard(control_mutex_);
+    require_within(describe(), "SRQs", srqs_ + 1, limits.srqs_max);
+    auto srq = std::make_unique<SoftSrq>();
+    srq->engine_owner = engine_of(options.domain);
+    srq->engine = srq->engine_owner.get();
+    srq->rq.allocate(options.depth, options.sges_max);
+    srq->context = &context_;
+    srq->srq_context = options.srq_context;
+    srq->pd = options.pd;
+    pthread_mutex_init(&srq->mutex, nullptr);
+    pthread_cond_init(&srq->cond, nullptr);
+    ++srqs_;
+    ++static_cast<SoftPd*>(options.pd)->users;
+    return srq.release();
+}
+
+void SoftDevice::modify(ibv_srq* base, ibv_srq_attr& attr, int mask) {
+    auto& srq = static_cast<SoftSrq&>(*base);
+    if (mask != IBV_SRQ_LIMIT) {
+        throw Error(std::errc::operation_not_supported,
+                    fmt::format("cannot modify an SRQ on {} (attributes {:#x}): it takes IBV_SRQ_LIMIT only",
+                                describe(), static_cast<unsigned>(mask)));
+    }
+    require_within(describe(), "receives as the limit of this SRQ", attr.srq_limit, srq.rq.depth);
+    const std::lock_guard engine_guard(srq.engine->lock());
+    srq.limit = attr.srq_limit;
+    srq.engine->check_limit(srq);
+}
+
+ibv_srq_attr SoftDevice::query(ibv_srq* base) {
+    auto& srq = static_cast<SoftSrq&>(*base);
+    const std::lock_guard engine_guard(srq.engine->lock());
+    return {.max_wr = srq.rq.depth, .max_sge = srq.rq.sges_max, .srq_limit = srq.limit};
+}
+
+int SoftDevice::destroy(ibv_srq* srq) noexcept {
+    const std::lock_guard guard(control_mutex_);
+    auto* own = static_cast<SoftSrq*>(srq);
+    if (own->users != 0 || core_->events.unacknowledged(srq) != 0)
+        return EBUSY;
+    core_->events.forget(srq);
+    --srqs_;
     --static_cast<SoftPd*>(own->pd)->users;
     pthread_mutex_destroy(&own->mutex);
     pthread_cond_destroy(&own->cond);

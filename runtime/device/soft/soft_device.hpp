@@ -21,6 +21,9 @@
 //  - what UC and UD send waits while the link to the other thread is full; only a missing receive, a wrong key, an
 //    unknown destination or a port that is down lose it.
 //  - no end-to-end flow-control credits: a sender learns of a missing receive by the RNR NAK.
+//  - an SRQ's receives are taken in the order they were posted, and a slot of it is free again when a completion of
+//    any of them was polled; an SRQ is used by QPs of one thread domain.
+//  - a limit that is armed above what an SRQ holds raises its event at once.
 //  - SQD is not offered.
 //  - a memory window is bound by the key that it has when its turn comes; destroying the QP that a type 2 window is
 //    bound to ends the binding.
@@ -103,6 +106,8 @@ public:
     /// Channels are not offered yet: EOPNOTSUPP. The CQ has exactly the entries that were asked for.
     [[nodiscard]] ibv_cq* create_cq(const CqOptions& options) override;
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
+    /// Has exactly the depth that was asked for.
+    [[nodiscard]] ibv_srq* create_srq(SrqOptions& options) override;
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;
     [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
@@ -112,11 +117,16 @@ public:
     void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
     /// All attributes are filled in, whatever the mask.
     [[nodiscard]] ibv_qp_attr query(ibv_qp* qp, int mask) override;
+    /// Takes IBV_SRQ_LIMIT; an SRQ is not resized.
+    void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) override;
+    [[nodiscard]] ibv_srq_attr query(ibv_srq* srq) override;
 
     int destroy(ibv_pd* pd) noexcept override;
     int destroy(ibv_ah* ah) noexcept override;
     int destroy(ibv_cq* cq) noexcept override;
     int destroy(ibv_qp* qp) noexcept override;
+    /// EBUSY while QPs use it. What is left in it ends without a completion.
+    int destroy(ibv_srq* srq) noexcept override;
     /// When it returns, nothing of the device touches the memory any more. EBUSY while windows are bound to it.
     int destroy(ibv_mr* mr) noexcept override;
     int destroy(ibv_mw* window) noexcept override;
@@ -149,6 +159,7 @@ private:
     std::shared_ptr<soft::Engine> default_engine_;
     std::uint32_t qps_ = 0;
     std::vector<soft::SoftMw*> windows_;
+    std::uint32_t srqs_ = 0;
 };
 
 /// Opens a software device. Throws pollcore::Error.

@@ -115,7 +115,7 @@ bool Engine::begin_unacknowledged(SoftQp& qp, const Packet& packet) noexcept {
     rx.offset = 0;
     if (packet.kind == PacketKind::send) {
         rx.message = Responder::Message::send;
-        return qp.rq.done != qp.rq.posted;
+        return take_receive(qp);
     }
     if (packet.kind != PacketKind::write || (qp.access & IBV_ACCESS_REMOTE_WRITE) == 0)
         return false;
@@ -129,15 +129,14 @@ bool Engine::begin_unacknowledged(SoftQp& qp, const Packet& packet) noexcept {
 void Engine::on_unacknowledged_send(SoftQp& qp, const Packet& packet) noexcept {
     Responder& rx = qp.rx;
     const bool last = (packet.flags & kLast) != 0;
-    const RecvWqe& wqe = qp.rq.at(qp.rq.done);
     if (packet.kind != PacketKind::send) [[unlikely]] {
         rx.message = Responder::Message::none;
         return;
     }
-    if (std::uint64_t{rx.offset} + packet.payload_size > wqe.length) [[unlikely]]
+    if (std::uint64_t{rx.offset} + packet.payload_size > qp.receive().length) [[unlikely]]
         return fail_unacknowledged(qp, IBV_WC_LOC_LEN_ERR);
-    const std::span<const ibv_sge> sges(qp.rq.sges(qp.rq.done), wqe.num_sge);
-    if (!scatter(core_.memory, qp.pd, sges, rx.offset, packet.payload(), packet.payload_size)) [[unlikely]]
+    if (!scatter(core_.memory, qp.receive_pd(), qp.receive_sges(), rx.offset, packet.payload(), packet.payload_size))
+        [[unlikely]]
         return fail_unacknowledged(qp, IBV_WC_LOC_PROT_ERR);
     rx.offset += packet.payload_size;
     if (!last)
@@ -165,14 +164,12 @@ void Engine::on_datagram(SoftQp& qp, const Packet& packet) noexcept {
     ibv_grh grh;
     std::memcpy(&grh, packet.payload(), kGrh);
     if (std::memcmp(&grh.dgid, &core_.gid, sizeof(grh.dgid)) != 0 || packet.rkey != qp.attr.qkey ||
-        qp.rq.done == qp.rq.posted) {
+        !take_receive(qp)) {
         return;
     }
-    const RecvWqe& wqe = qp.rq.at(qp.rq.done);
-    if (packet.payload_size > wqe.length) [[unlikely]]
+    if (packet.payload_size > qp.receive().length) [[unlikely]]
         return fail_unacknowledged(qp, IBV_WC_LOC_LEN_ERR);
-    const std::span<const ibv_sge> sges(qp.rq.sges(qp.rq.done), wqe.num_sge);
-    if (!scatter(core_.memory, qp.pd, sges, 0, packet.payload(), packet.payload_size)) [[unlikely]]
+    if (!scatter(core_.memory, qp.receive_pd(), qp.receive_sges(), 0, packet.payload(), packet.payload_size)) [[unlikely]]
         return fail_unacknowledged(qp, IBV_WC_LOC_PROT_ERR);
     ibv_wc wc{};
     wc.opcode = IBV_WC_RECV;
@@ -196,7 +193,7 @@ void Engine::on_unacknowledged_write(SoftQp& qp, const Packet& packet) noexcept 
     const bool takes_receive = (packet.flags & kImmediate) != 0;
     if (packet.kind != PacketKind::write || packet.payload_size > rx.remaining ||
         (last && packet.payload_size != rx.remaining) || (rx.remaining != 0 && host == nullptr) ||
-        (takes_receive && qp.rq.done == qp.rq.posted)) [[unlikely]] {
+        (takes_receive && !take_receive(qp))) [[unlikely]] {
         rx.message = Responder::Message::none;
         return;
     }

@@ -47,12 +47,11 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
 }
 
 /// What the fault plan has for a work request: the error that refuses it, or the status that it is to complete with.
-[[gnu::cold, gnu::noinline]] int meet_faults(SoftQp& qp, SoftFault::Kind call, SoftFault::Kind work,
-                                             std::uint8_t& status) noexcept {
-    FaultPlan& faults = qp.engine->faults();
-    if (const auto refused = faults.meet(call, qp.qp_num))
+[[gnu::cold, gnu::noinline]] int meet_faults(FaultPlan& faults, std::uint32_t qp_num, SoftFault::Kind call,
+                                             SoftFault::Kind work, std::uint8_t& status) noexcept {
+    if (const auto refused = faults.meet(call, qp_num))
         return refused->error;
-    if (const auto failed = faults.meet(work, qp.qp_num))
+    if (const auto failed = faults.meet(work, qp_num))
         status = static_cast<std::uint8_t>(failed->status);
     return 0;
 }
@@ -61,8 +60,9 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
 [[nodiscard]] int commit(SoftQp& qp, SendWqe& wqe) noexcept {
     wqe.read_in_flight = false;
     wqe.fault = 0;
-    if (qp.engine->faults().armed(SoftFault::Kind::send, SoftFault::Kind::post_send)) [[unlikely]] {
-        const int error = meet_faults(qp, SoftFault::Kind::post_send, SoftFault::Kind::send, wqe.fault);
+    FaultPlan& faults = qp.engine->faults();
+    if (faults.armed(SoftFault::Kind::send, SoftFault::Kind::post_send)) [[unlikely]] {
+        const int error = meet_faults(faults, qp.qp_num, SoftFault::Kind::post_send, SoftFault::Kind::send, wqe.fault);
         if (error != 0)
             return error;
     }
@@ -168,26 +168,41 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     return commit(qp, wqe);
 }
 
-[[nodiscard]] int enqueue(SoftQp& qp, const ibv_recv_wr& wr) noexcept {
-    if (qp.rq.full())
+/// `qp_num` is 0 for an SRQ.
+[[nodiscard]] int enqueue(FaultPlan& faults, std::uint32_t qp_num, WorkQueue<RecvWqe>& rq, const ibv_recv_wr& wr) noexcept {
+    if (rq.full())
         return ENOMEM;
-    if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.rq.sges_max)
+    if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > rq.sges_max)
         return EINVAL;
-    RecvWqe& wqe = qp.rq.at(qp.rq.posted);
+    RecvWqe& wqe = rq.at(rq.posted);
     wqe.wr_id = wr.wr_id;
     wqe.num_sge = static_cast<std::uint32_t>(wr.num_sge);
     wqe.length = 0;
     for (std::uint32_t i = 0; i < wqe.num_sge; ++i)
         wqe.length += wr.sg_list[i].length;
-    copy_sges(wr.sg_list, wqe.num_sge, qp.rq.sges(qp.rq.posted));
+    copy_sges(wr.sg_list, wqe.num_sge, rq.sges(rq.posted));
     wqe.fault = 0;
-    if (qp.engine->faults().armed(SoftFault::Kind::receive, SoftFault::Kind::post_recv)) [[unlikely]] {
-        const int error = meet_faults(qp, SoftFault::Kind::post_recv, SoftFault::Kind::receive, wqe.fault);
+    if (faults.armed(SoftFault::Kind::receive, SoftFault::Kind::post_recv)) [[unlikely]] {
+        const int error = meet_faults(faults, qp_num, SoftFault::Kind::post_recv, SoftFault::Kind::receive, wqe.fault);
         if (error != 0)
             return error;
     }
-    ++qp.rq.posted;
+    ++rq.posted;
     return 0;
+}
+
+/// Takes in the chain from `wr` on, up to the first that is refused.
+[[nodiscard]] int enqueue_all(int result, FaultPlan& faults, std::uint32_t qp_num, WorkQueue<RecvWqe>& rq,
+                              ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
+    for (; wr != nullptr; wr = wr->next) {
+        if (result == 0)
+            result = enqueue(faults, qp_num, rq, *wr);
+        if (result != 0) {
+            *bad_wr = wr;
+            break;
+        }
+    }
+    return result;
 }
 
 int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
@@ -211,18 +226,17 @@ int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
 int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
     auto& qp = static_cast<SoftQp&>(*base);
     const std::lock_guard guard(qp.engine->lock());
-    int result = qp.current == IBV_QPS_RESET ? EINVAL : 0;
-    for (; wr != nullptr; wr = wr->next) {
-        if (result == 0)
-            result = enqueue(qp, *wr);
-        if (result != 0) {
-            *bad_wr = wr;
-            break;
-        }
-    }
+    const int allowed = qp.current == IBV_QPS_RESET || qp.shared != nullptr ? EINVAL : 0;
+    const int result = enqueue_all(allowed, qp.engine->faults(), qp.qp_num, qp.rq, wr, bad_wr);
     if (qp.current == IBV_QPS_ERR)
         qp.engine->activate(qp);  // to be flushed
     return result;
+}
+
+int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
+    auto& srq = static_cast<SoftSrq&>(*base);
+    const std::lock_guard guard(srq.engine->lock());
+    return enqueue_all(0, srq.engine->faults(), 0, srq.rq, wr, bad_wr);
 }
 
 void take(SoftCq& cq, ibv_wc& wc) noexcept {
@@ -262,10 +276,6 @@ int poll_cq(ibv_cq* base, int num_entries, ibv_wc* wc) noexcept {
 }
 
 int req_notify_cq(ibv_cq*, int) noexcept {
-    return EOPNOTSUPP;
-}
-int post_srq_recv(ibv_srq*, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) noexcept {
-    *bad_wr = wr;
     return EOPNOTSUPP;
 }
 

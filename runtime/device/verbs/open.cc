@@ -177,6 +177,9 @@ void VerbsDevice::query_limits() {
     limits_.sges_max =
         at_least_zero(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge);
     limits_.rd_atomic_max = at_least_zero(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom));
+    limits_.srqs_max = at_least_zero(attr.max_srq);
+    limits_.srq_depth_max = at_least_zero(attr.max_srq_wr);
+    limits_.srq_sges_max = at_least_zero(attr.max_srq_sge);
     limits_.memory_region_max = attr.max_mr_size;
     limits_.comp_vectors = at_least_zero(context_->num_comp_vectors);
     limits_.atomics = attr.atomic_cap != IBV_ATOMIC_NONE;

@@ -177,6 +177,7 @@ ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
     attr.qp_context = options.qp_context;
     attr.send_cq = options.send_cq;
     attr.recv_cq = options.recv_cq;
+    attr.srq = options.srq;
     attr.cap = options.cap;
     attr.qp_type = options.type;
     attr.sq_sig_all = options.signal_all ? 1 : 0;
@@ -194,6 +195,32 @@ ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
     }
     options.cap = attr.cap;
     return qp;
+}
+
+ibv_srq* VerbsDevice::create_srq(SrqOptions& options) {
+    if (limits_.srqs_max == 0) {
+        throw Error(EOPNOTSUPP, fmt::format("RDMA device {} has no shared receive queues", name()));
+    }
+    if (options.depth > limits_.srq_depth_max) {
+        beyond_limit(name(), "receives in a shared receive queue", options.depth, limits_.srq_depth_max);
+    }
+    if (options.sges_max > limits_.srq_sges_max) {
+        beyond_limit(name(), "SGEs in a receive of a shared receive queue", options.sges_max, limits_.srq_sges_max);
+    }
+    ibv_srq_init_attr attr{};
+    attr.srq_context = options.srq_context;
+    attr.attr = {.max_wr = options.depth, .max_sge = options.sges_max, .srq_limit = 0};
+    ibv_srq* srq =
+        ibv_create_srq(options.domain == nullptr ? options.pd : own(*options.domain).within(options.pd), &attr);
+    if (srq == nullptr) {
+        throw verbs_error(errno, fmt::format("cannot make a shared receive queue of {} receives of {} SGEs on RDMA "
+                                             "device {} (it allows {} receives, {} SGEs, {} shared receive queues)",
+                                             options.depth, options.sges_max, name(), limits_.srq_depth_max,
+                                             limits_.srq_sges_max, limits_.srqs_max));
+    }
+    options.depth = std::max(options.depth, attr.attr.max_wr);
+    options.sges_max = std::max(options.sges_max, attr.attr.max_sge);
+    return srq;
 }
 
 ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
@@ -281,6 +308,23 @@ ibv_qp_attr VerbsDevice::query(ibv_qp* qp, int mask) {
     return attr;
 }
 
+void VerbsDevice::modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) {
+    if (const int error = verbs_result(ibv_modify_srq(srq, &attr, mask)); error != 0) {
+        throw verbs_error(error,
+                          fmt::format("cannot modify a shared receive queue of RDMA device {} (attributes {:#x}, "
+                                      "{} receives, limit {})",
+                                      name(), mask, attr.max_wr, attr.srq_limit));
+    }
+}
+
+ibv_srq_attr VerbsDevice::query(ibv_srq* srq) {
+    ibv_srq_attr attr{};
+    if (const int error = verbs_result(ibv_query_srq(srq, &attr)); error != 0) {
+        throw verbs_error(error, fmt::format("cannot query a shared receive queue of RDMA device {}", name()));
+    }
+    return attr;
+}
+
 int VerbsDevice::destroy(ibv_pd* pd) noexcept {
     for (VerbsThreadDomain* domain : domains_) {
         if (const int error = domain->drop(pd); error != 0) {
@@ -298,6 +342,9 @@ int VerbsDevice::destroy(ibv_cq* cq) noexcept {
 }
 int VerbsDevice::destroy(ibv_qp* qp) noexcept {
     return verbs_result(ibv_destroy_qp(qp));
+}
+int VerbsDevice::destroy(ibv_srq* srq) noexcept {
+    return verbs_result(ibv_destroy_srq(srq));
 }
 int VerbsDevice::destroy(ibv_mr* mr) noexcept {
     return verbs_result(ibv_dereg_mr(mr));

@@ -40,6 +40,7 @@ public:
     [[nodiscard]] ibv_pd* create_pd() override;
     [[nodiscard]] ibv_cq* create_cq(const CqOptions& options) override;
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
+    [[nodiscard]] ibv_srq* create_srq(SrqOptions& options) override;
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;
     [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
@@ -47,11 +48,14 @@ public:
     [[nodiscard]] ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) override;
     void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
     ibv_qp_attr query(ibv_qp* qp, int mask) override;
+    void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) override;
+    ibv_srq_attr query(ibv_srq* srq) override;
 
     int destroy(ibv_pd* pd) noexcept override;
     int destroy(ibv_ah* ah) noexcept override;
     int destroy(ibv_cq* cq) noexcept override;
     int destroy(ibv_qp* qp) noexcept override;
+    int destroy(ibv_srq* srq) noexcept override;
     int destroy(ibv_mr* mr) noexcept override;
     int destroy(ibv_mw* window) noexcept override;
 
