@@ -46,6 +46,7 @@ enum class Status : std::uint8_t {
     session_closed = 131,
     device_removed = 132,
     daemon_gone = 133,
+    srq_closed = 134,      ///< the shared receive queue was closed before a message took the receive
 };
 
 /// The verbs' name, such as "IBV_WC_WR_FLUSH_ERR"; the runtime's own begin with "POLLCORE_".
@@ -79,7 +80,7 @@ inline constexpr std::uint32_t kGrhBytes = 40;
 
 struct alignas(32) Completion {
     std::uint64_t tag = 0;      ///< WorkRequest::tag
-    QpHandle qp{};              ///< the queue pair
+    QpHandle qp{};              ///< the queue pair; of a shared receive that no message took, none
     /// Receives, reads, atomics: bytes placed in memory; else 0. Only on success. As with the verbs a datagram's
     /// count the kGrhBytes before its payload: see payload_length().
     std::uint32_t byte_len = 0;
@@ -87,7 +88,7 @@ struct alignas(32) Completion {
         std::uint32_t imm_data = 0;  ///< with kWithImm: the peer's number, in host order
         std::uint32_t vendor_err;    ///< on failure: the device's own code
     };
-    std::uint32_t reserved = 0;
+    SrqHandle srq{};            ///< receives: the shared receive queue that it was submitted to, if to one
     Status status = Status::success;
     CompletionOpcode opcode = CompletionOpcode::send;
     std::uint8_t flags = 0;  ///< CompletionFlag bits
@@ -106,7 +107,8 @@ struct alignas(32) Completion {
 static_assert(std::is_trivially_copyable_v<Completion> && std::is_standard_layout_v<Completion>);
 static_assert(sizeof(Completion) == 32);
 static_assert(offsetof(Completion, qp) == 8 && offsetof(Completion, byte_len) == 12);
-static_assert(offsetof(Completion, imm_data) == 16 && offsetof(Completion, status) == 24);
+static_assert(offsetof(Completion, imm_data) == 16 && offsetof(Completion, srq) == 20);
+static_assert(offsetof(Completion, status) == 24);
 static_assert(offsetof(Completion, ring_lap) == 31);
 
 /// The second half of a WideCompletion. Of a datagram that was received it says where it came from, as `struct ibv_wc`

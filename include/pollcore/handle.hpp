@@ -17,7 +17,21 @@ struct Handle {
     friend constexpr auto operator<=>(const Handle&, const Handle&) noexcept = default;
 };
 
+/// A handle as a member of a union, which takes nothing that begins with a value of its own.
+template <class Tag>
+struct PlainHandle {
+    PlainHandle() = default;
+    constexpr explicit(false) PlainHandle(Handle<Tag> handle) noexcept
+        : index(handle.index), generation(handle.generation) {}
+    [[nodiscard]] constexpr explicit(false) operator Handle<Tag>() const noexcept { return {index, generation}; }
+
+    std::uint16_t index;
+    std::uint16_t generation;
+};
+
 using QpHandle = Handle<struct QpTag>;
+/// A shared receive queue.
+using SrqHandle = Handle<struct SrqTag>;
 /// An address handle, for UD destinations.
 using AhHandle = Handle<struct AhTag>;
 

@@ -18,6 +18,7 @@ namespace pollcore {
 
 class Session;
 class ProtectionDomain;
+class SharedReceiveQueue;
 
 /// The transport service of a queue pair; values of `enum ibv_qp_type` (ibv_create_qp(3)).
 enum class QpType : std::uint8_t {
@@ -104,6 +105,9 @@ struct QueuePairOptions {
     /// Sessions that may post. All belong to one worker. Receives belong to the first, with `recv_depth` slots.
     std::vector<QpShare> shares{};
     std::uint32_t recv_depth = 64;
+    /// Where receives are taken from; the first share's session must be the one that it belongs to, and recv_depth is of
+    /// no use. Null: the QP has a receive queue of its own.
+    const SharedReceiveQueue* srq = nullptr;
     std::uint32_t sges_max = 1;     ///< per work request, send and receive
     std::uint32_t inline_max = 0;   ///< bytes
     RemoteAccess remote_access{};

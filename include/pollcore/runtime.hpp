@@ -30,6 +30,7 @@
 #include "pollcore/memory.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "pollcore/session.hpp"
+#include "pollcore/shared_receive_queue.hpp"
 
 struct ibv_context;
 
@@ -164,6 +165,7 @@ public:
 
     [[nodiscard]] Session open_session(const SessionOptions& options = {});
     [[nodiscard]] QueuePair create_queue_pair(const QueuePairOptions& options);
+    [[nodiscard]] SharedReceiveQueue create_shared_receive_queue(const SharedReceiveQueueOptions& options);
     [[nodiscard]] ProtectionDomain create_protection_domain(const std::string& device = "");
 
     /// Memory from hugepages where there are any (zeroed, cache-line aligned, on the device's NUMA node), registered.

@@ -32,8 +32,9 @@ enum class Refusal : std::uint8_t {
     completion_ring_full,  ///< as many requests in flight as the session has completion slots
     send_queue_full,       ///< this session's share of the QP's send queue is in flight
     receive_queue_full,
+    srq_full,  ///< as many receives of the shared receive queue in flight as it has room for
     // Not like this.
-    stale_handle,    ///< no such queue pair, or it was closed
+    stale_handle,    ///< no such queue pair or shared receive queue of this session, or it was closed
     not_connected,   ///< a send before the QP is ready
     qp_in_error,     ///< see Session::cause
     bad_opcode,      ///< no opcode, or not one of this QP's type: see opcodes_of
@@ -41,7 +42,7 @@ enum class Refusal : std::uint8_t {
     too_many_sges,
     inline_too_long,
     misaligned_atomic,  ///< the remote address of an atomic is no multiple of 8, or its length is not 8
-    not_receiver,       ///< receives of this QP belong to another session
+    not_receiver,       ///< receives of this QP belong to another session, or come from a shared receive queue
     no_share,           ///< this session has no part in the QP's send queue
     session_closed,
 };
@@ -68,6 +69,7 @@ public:
 struct SessionLayout;
 struct SessionHeader;
 struct QpRecord;
+struct SrqRecord;
 
 /// Figures of one session since it was opened. Accepted = completed + retired + in flight, always.
 struct SessionFigures {
@@ -90,6 +92,8 @@ public:
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
+    /// All of these take receives too, for a queue pair or, as Opcode::srq_recv, for a shared receive queue.
+    ///
     /// Takes work requests with at most one SGE each, in order, until one is refused. The worker sees those that were
     /// taken at once.
     Submitted try_submit(std::span<const WorkRequest> requests) noexcept;
@@ -133,9 +137,18 @@ private:
         std::uint32_t retired_seen = 0;
     };
 
+    struct SrqAccount {
+        std::uint16_t generation = 0;
+        std::uint32_t outstanding = 0;
+    };
+
     [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
                                 std::uint32_t slots, std::size_t ahead = 0) noexcept;
+    [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
+                                       std::size_t ahead) noexcept;
+    [[nodiscard]] Refusal admit_slots(std::uint32_t slots, std::size_t ahead) noexcept;
     [[nodiscard]] QpAccount& account(QpHandle qp) noexcept;
+    [[nodiscard]] SrqAccount& account(SrqHandle srq) noexcept;
     void refresh_retired(QpHandle qp) noexcept;
     [[nodiscard]] bool completion_room() noexcept;
     [[nodiscard]] bool refresh_completion_room() noexcept;
@@ -146,6 +159,7 @@ private:
     template <class Record>
     [[nodiscard]] std::size_t complete_untaken(std::span<Record> out) noexcept;
     void settle(const Completion& completion) noexcept;
+    void settle_shared(const Completion& completion) noexcept;
     void assert_owner() noexcept;
 
     // Read on every call.
@@ -161,6 +175,8 @@ private:
     std::uint64_t accepted_ = 0;
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
     std::uint64_t refused_ = 0;
+    SrqRecord* srq_records_ = nullptr;  // written by the worker
+    OwnLines<SrqAccount> srq_accounts_;  // by SRQ index
     // Cold.
     std::uint32_t id_ = 0;
     std::uint32_t worker_ = 0;

@@ -24,10 +24,13 @@ enum class Opcode : std::uint8_t {
     rdma_read = 4,
     atomic_cmp_and_swp = 5,
     atomic_fetch_and_add = 6,
-    recv = 128,  ///< a receive (ibv_post_recv(3))
+    recv = 128,      ///< a receive (ibv_post_recv(3))
+    srq_recv = 129,  ///< a receive of a shared receive queue (ibv_post_srq_recv(3)): WorkRequest::srq names it
 };
 
-[[nodiscard]] constexpr bool is_recv(Opcode opcode) noexcept { return opcode == Opcode::recv; }
+[[nodiscard]] constexpr bool is_recv(Opcode opcode) noexcept {
+    return opcode == Opcode::recv || opcode == Opcode::srq_recv;
+}
 [[nodiscard]] constexpr bool has_imm(Opcode opcode) noexcept {
     return opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm;
 }
@@ -92,7 +95,10 @@ struct alignas(kCacheLine) WorkRequest {
         std::uint32_t remote_qkey;  ///< on a UD queue pair: must be the destination's (ibv_post_send(3))
     };
     std::uint32_t submitted_at = 0;     ///< low half of a sampled clock, for stage latency; the library's
-    QpHandle qp{};                      ///< the queue pair
+    union {
+        QpHandle qp{};                  ///< the queue pair
+        PlainHandle<SrqTag> srq;        ///< srq_recv: the shared receive queue
+    };
     Opcode opcode = Opcode::send;
     std::uint8_t flags = 0;             ///< SendFlag bits
     std::uint8_t num_sge = 0;           ///< SGEs; with kInline unused, and sge.length counts the bytes
@@ -105,7 +111,8 @@ static_assert(offsetof(WorkRequest, sge) == 8 && offsetof(WorkRequest, remote_ad
 static_assert(offsetof(WorkRequest, ud) == 24 && sizeof(UdDestination) == 8 && offsetof(WorkRequest, remote_qkey) == 48);
 static_assert(offsetof(WorkRequest, compare_add) == 32 && offsetof(WorkRequest, imm_data) == 32);
 static_assert(offsetof(WorkRequest, swap) == 40 && offsetof(WorkRequest, rkey) == 48);
-static_assert(offsetof(WorkRequest, qp) == 56 && offsetof(WorkRequest, opcode) == 60);
+static_assert(offsetof(WorkRequest, qp) == 56 && offsetof(WorkRequest, srq) == 56);
+static_assert(offsetof(WorkRequest, opcode) == 60);
 static_assert(offsetof(WorkRequest, ring_lap) == 63);
 
 /// A continuation slot: what did not fit into the WorkRequest's own line.

@@ -16,7 +16,7 @@ void require_private_data(std::size_t size, std::size_t most) {
 }  // namespace
 
 ConnectingQp RuntimeState::connecting(QpSlot& qp) {
-    return {.qp_num = qp.qp->qp_num, .srq = false, .modify = [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
+    return {.qp_num = qp.qp->qp_num, .srq = qp.srq != nullptr, .modify = [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
                 QpSlot& slot = qp_slot(handle);
                 const bool to_rts = (mask & IBV_QP_STATE) && attr.qp_state == IBV_QPS_RTS;
                 const bool moves = (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;

@@ -50,13 +50,22 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& eve
         case IBV_EVENT_COMM_EST:
             device.connector->communication_established(event.element.qp->qp_num);
             break;
+        case IBV_EVENT_QP_LAST_WQE_REACHED:
+            for (const auto& qp : qps_) {
+                if (qp != nullptr && qp->qp.get() == event.element.qp) {
+                    qp->last_wqe_reached = true;
+                }
+            }
+            [[fallthrough]];
         case IBV_EVENT_SQ_DRAINED:
         case IBV_EVENT_PATH_MIG:
-        case IBV_EVENT_QP_LAST_WQE_REACHED:
             log_debug("device \"{}\": queue pair {}: {}", device.config.name, event.element.qp->qp_num, text);
             break;
         case IBV_EVENT_CQ_ERR:
             log_error("device \"{}\": a completion queue overran ({})", device.config.name, text);
+            break;
+        case IBV_EVENT_SRQ_LIMIT_REACHED:
+            log_debug("device \"{}\": {}", device.config.name, text);
             break;
         default:
             log_warning("device \"{}\": {}", device.config.name, text);

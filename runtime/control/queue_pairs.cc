@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <thread>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
@@ -81,7 +82,8 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
             throw Error(EINVAL, fmt::format("send_depth = {}: accepted is up to {}", share.send_depth, kQueueDepthMax));
         }
         send_depth += share.send_depth;
-        end.shares.push_back({session.index, share.send_depth, i == 0 ? options.recv_depth : 0});
+        const bool receives = i == 0 && options.srq == nullptr;
+        end.shares.push_back({session.index, share.send_depth, receives ? options.recv_depth : 0});
     }
     if (send_depth > kQueueDepthMax) {
         throw Error(EINVAL, fmt::format("the shares add up to a send queue of {}; accepted is up to {}", send_depth,
@@ -97,18 +99,23 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     slot->type = options.type;
     slot->qkey = options.qkey;
     slot->remote_access = options.remote_access;
+    slot->srq = srq_for(options, *slot);
     slot->send_entries = send_depth + kMarkersPerQp;
-    slot->recv_entries = options.recv_depth;
+    slot->recv_entries = end.shares.front().recv_depth;
 
     const std::uint32_t both = slot->send_entries + slot->recv_entries;
-    slot->send_cq = choose_cq(worker, device, options.separate_cqs ? slot->send_entries : both, std::nullopt);
-    slot->recv_cq =
-        options.separate_cqs ? choose_cq(worker, device, slot->recv_entries, slot->send_cq) : slot->send_cq;
+    if (options.separate_cqs) {
+        slot->send_cq = choose_cq(worker, device, slot->send_entries, nullptr, std::nullopt);
+        slot->recv_cq = choose_cq(worker, device, slot->recv_entries, slot->srq, slot->send_cq);
+    } else {
+        slot->send_cq = slot->recv_cq = choose_cq(worker, device, both, slot->srq, std::nullopt);
+    }
 
     QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
                    .domain = device.domains.at(slot->worker).get(),
                    .send_cq = worker.cqs[slot->send_cq]->cq.get(),
                    .recv_cq = worker.cqs[slot->recv_cq]->cq.get(),
+                   .srq = slot->srq != nullptr ? slot->srq->srq.get() : nullptr,
                    .type = static_cast<ibv_qp_type>(options.type),
                    .cap = {.max_send_wr = slot->send_entries,
                            .max_recv_wr = std::max(slot->recv_entries, 1u),
@@ -138,10 +145,11 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     }
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     end.qp = slot->qp.get();
+    end.qp_num = slot->qp->qp_num;
+    end.srq = slot->srq != nullptr ? slot->srq->end.get() : nullptr;
     worker.proxy->add_qp(end);
 
-    worker.cqs[slot->send_cq]->reserved += slot->send_entries;
-    worker.cqs[slot->recv_cq]->reserved += slot->recv_entries;
+    reserve_entries(*slot);
     qp_generations_[index] = slot->handle.generation;
     next_qp_index_ = static_cast<std::uint16_t>(index + 1);
     qps_[index] = std::move(slot);
@@ -177,20 +185,53 @@ void RuntimeState::activate_here(QpSlot& qp) {
     modify_here(qp, rts.attr, rts.mask, QpState::ready);
 }
 
-// A CQ with room for everything that may be outstanding; when all are full the worker opens another.
+// The SRQ that a queue pair of these sessions takes its receives from, if from one.
+SrqSlot* RuntimeState::srq_for(const QueuePairOptions& options, const QpSlot& qp) {
+    if (options.srq == nullptr) {
+        return nullptr;
+    }
+    SrqSlot& srq = srq_slot(options.srq->handle());
+    if (srq.device != qp.device) {
+        throw Error(EINVAL, fmt::format("a queue pair of device \"{}\" cannot take receives from a shared receive queue of "
+                                        "device \"{}\"",
+                                        devices_[qp.device]->config.name, devices_[srq.device]->config.name));
+    }
+    // Its receives complete on any of its queue pairs, so these deliver them to one session (H4).
+    if (srq.session != options.shares.front().session->id()) {
+        throw Error(EINVAL, fmt::format("a shared receive queue delivers the receives of all its queue pairs to the session "
+                                        "that it was made for, {}; it must be the first of the queue pair's shares, which "
+                                        "is {}",
+                                        srq.session, options.shares.front().session->id()));
+    }
+    return &srq;
+}
+
+// A CQ with room for everything that may be outstanding; when all are full the worker opens another. All receives of
+// an SRQ may complete on one CQ, and never more than those, however many of its queue pairs are there (H4).
 std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
-                                      std::optional<std::uint32_t> other_than) {
-    if (entries > worker.config.cq_depth) {
+                                      const SrqSlot* srq, std::optional<std::uint32_t> other_than) {
+    const std::uint32_t with_srq = entries + (srq != nullptr ? srq->depth : 0);
+    if (with_srq > worker.config.cq_depth) {
         throw Error(EINVAL, fmt::format("the queue pair may have {} work requests outstanding on one CQ, and worker "
                                         "\"{}\" opens CQs of cq_depth = {}; raise cq_depth or ask for less",
-                                        entries, worker.config.name, worker.config.cq_depth));
+                                        with_srq, worker.config.name, worker.config.cq_depth));
     }
+    std::optional<std::uint32_t> fits;
     for (std::uint32_t i = 0; i < worker.cqs.size(); ++i) {
         const CqSlot* cq = worker.cqs[i].get();
-        if (cq != nullptr && !cq->failed && cq->device == device.index && i != other_than &&
-            cq->capacity - cq->reserved >= entries) {
+        if (cq == nullptr || cq->failed || cq->device != device.index || i == other_than) {
+            continue;
+        }
+        const std::uint32_t room = cq->capacity - cq->reserved;
+        if (srq != nullptr && cq->srqs.contains(srq->handle.index) && room >= entries) {
             return i;
         }
+        if (!fits && room >= with_srq) {
+            fits = i;
+        }
+    }
+    if (fits) {
+        return *fits;
     }
     auto slot = std::make_unique<CqSlot>();
     slot->device = device.index;
@@ -214,6 +255,33 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     worker.proxy->add_cq(index, slot->worker_cq);
     worker.cqs[index] = std::move(slot);
     return index;
+}
+
+void RuntimeState::reserve_entries(const QpSlot& qp) {
+    WorkerSlot& worker = *workers_[qp.worker];
+    CqSlot& recv_cq = *worker.cqs[qp.recv_cq];
+    worker.cqs[qp.send_cq]->reserved += qp.send_entries;
+    recv_cq.reserved += qp.recv_entries;
+    if (qp.srq != nullptr) {
+        ++qp.srq->qps;
+        if (recv_cq.srqs[qp.srq->handle.index]++ == 0) {
+            recv_cq.reserved += qp.srq->depth;
+        }
+    }
+}
+
+void RuntimeState::release_entries(const QpSlot& qp) {
+    WorkerSlot& worker = *workers_[qp.worker];
+    CqSlot& recv_cq = *worker.cqs[qp.recv_cq];
+    worker.cqs[qp.send_cq]->reserved -= qp.send_entries;
+    recv_cq.reserved -= qp.recv_entries;
+    if (qp.srq != nullptr) {
+        --qp.srq->qps;
+        if (const auto here = recv_cq.srqs.find(qp.srq->handle.index); --here->second == 0) {
+            recv_cq.srqs.erase(here);
+            recv_cq.reserved -= qp.srq->depth;
+        }
+    }
 }
 
 std::uint32_t RuntimeState::worker_index(const WorkerSlot& worker) const {
@@ -334,6 +402,12 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
     } catch (const Error& error) {
         log_warning("queue pair {}: {}; it is destroyed as it is", qp.qp->qp_num, error.what());
     }
+    if (qp.srq != nullptr) {
+        await_last_wqe(handle);
+        if (qps_[handle.index] == nullptr || qps_[handle.index]->handle != handle) {
+            return true;  // another event that came meanwhile has ended it
+        }
+    }
     const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
                                    deadline - std::chrono::steady_clock::now()),
                                kDrainAtLeast);
@@ -354,6 +428,23 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
     return false;
 }
 
+// A queue pair of an SRQ may have taken a receive whose message is half there; that one completes before this event,
+// and would be lost if the queue pair were destroyed before (H1). Not every provider raises it (Linux 6.1's Soft-RoCE
+// does not), so it is waited for no longer than a healthy device needs. Events are taken here, since the event loop waits
+// for the control thread, which is this one.
+void RuntimeState::await_last_wqe(QpHandle handle) {
+    const auto deadline = std::chrono::steady_clock::now() + kDrainAtLeast;
+    const std::uint32_t device = qps_[handle.index]->device;
+    for (;;) {
+        take_async_events(*devices_[device]);
+        const QpSlot* qp = qps_[handle.index].get();
+        if (qp == nullptr || qp->handle != handle || qp->last_wqe_reached || std::chrono::steady_clock::now() > deadline) {
+            return;
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+}
+
 void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     WorkerSlot& worker = *workers_[qp.worker];
     worker.proxy->park(qp.handle);
@@ -366,8 +457,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     }
     (void)qp.qp.release();
     worker.proxy->forget(qp.handle, leftovers);
-    worker.cqs[qp.send_cq]->reserved -= qp.send_entries;
-    worker.cqs[qp.recv_cq]->reserved -= qp.recv_entries;
+    release_entries(qp);
     qps_[qp.handle.index].reset();
 }
 

@@ -56,6 +56,37 @@ bool QueuePair::close() {
     return runtime->close_queue_pair(handle_);
 }
 
+// ---- SharedReceiveQueue ----
+
+SharedReceiveQueue::~SharedReceiveQueue() {
+    try {
+        close();
+    } catch (const std::exception& error) {
+        log_warning("a shared receive queue stays until its session is closed: {}", error.what());
+    }
+}
+
+SharedReceiveQueue::SharedReceiveQueue(SharedReceiveQueue&& other) noexcept { *this = std::move(other); }
+
+SharedReceiveQueue& SharedReceiveQueue::operator=(SharedReceiveQueue&& other) noexcept {
+    std::swap(runtime_, other.runtime_);
+    std::swap(handle_, other.handle_);
+    return *this;
+}
+
+void SharedReceiveQueue::arm_limit(std::uint32_t limit) {
+    alive(runtime_, "this shared receive queue").arm_limit(handle_, limit);
+}
+std::uint32_t SharedReceiveQueue::limit() const { return alive(runtime_, "this shared receive queue").limit(handle_); }
+
+void SharedReceiveQueue::close() {
+    if (runtime_ == nullptr) {
+        return;
+    }
+    runtime_->close_shared_receive_queue(handle_);
+    runtime_.reset();
+}
+
 // ---- ConnectionRequest ----
 
 ConnectionRequest::~ConnectionRequest() {
@@ -127,6 +158,9 @@ Session Runtime::open_session(const SessionOptions& options) {
 }
 QueuePair Runtime::create_queue_pair(const QueuePairOptions& options) {
     return alive(state_, "this runtime").create_queue_pair(options);
+}
+SharedReceiveQueue Runtime::create_shared_receive_queue(const SharedReceiveQueueOptions& options) {
+    return alive(state_, "this runtime").create_shared_receive_queue(options);
 }
 ProtectionDomain Runtime::create_protection_domain(const std::string& device) {
     return alive(state_, "this runtime").create_protection_domain(device);

@@ -75,6 +75,8 @@ RuntimeState::RuntimeState(const Config& wanted) : config(wanted) {
 
     qps_.resize(config.qps_max);
     qp_generations_.resize(config.qps_max, 0);
+    srqs_.resize(kSrqsMax);
+    srq_generations_.resize(kSrqsMax, 0);
     const std::vector<int> cpus = helper_cpus(cores);
     executor_ = std::make_unique<Executor>("pollcore-ctl", cpus);
     loop_ = std::make_unique<EventLoop>(*executor_, cpus, kTick, [this] { take_worker_reports(); });
@@ -192,6 +194,9 @@ bool RuntimeState::stop_here() {
     // What could not be closed above; nobody polls its CQs any more.
     for (auto& qp : qps_) {
         qp.reset();
+    }
+    for (auto& srq : srqs_) {
+        srq.reset();
     }
     for (auto& [id, session] : sessions_) {
         session.end.reset();

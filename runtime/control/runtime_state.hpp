@@ -3,7 +3,7 @@
 //   runtime_state.cc  start and stop               queue_pairs.cc  making, connecting by information, closing
 //   sessions.cc       opening and closing          connections.cc  listeners, rdma_cm or names, their events
 //   memory.cc         domains, regions             events.cc       what devices and workers say unasked
-//   address_handles.cc
+//   address_handles.cc                             shared_receive_queues.cc
 //
 // Thread safety: public functions come from any thread and do their work on the control thread (executor_);
 // functions named *_here run on it. What application threads wait for is guarded by waiting_mutex_.
@@ -64,6 +64,7 @@ struct CqSlot {
     std::uint32_t capacity = 0;
     std::uint32_t reserved = 0;
     bool failed = false;  // takes no more queue pairs
+    std::map<std::uint16_t, std::uint32_t> srqs;  // queue pairs here per SRQ, whose depth is reserved once
     UniqueCq cq;
     WorkerCq worker_cq;
 };
@@ -87,6 +88,17 @@ struct WorkerSlot {
     CoreThread thread;
 };
 
+struct SrqSlot {
+    SrqHandle handle;
+    std::uint32_t device = 0;
+    std::uint32_t worker = 0;
+    std::uint32_t session = 0;  // id
+    std::uint32_t depth = 0;
+    std::uint32_t qps = 0;  // that use it
+    UniqueSrq srq;
+    std::unique_ptr<WorkerSrq> end;
+};
+
 struct QpSlot {
     QpHandle handle;
     std::uint32_t device = 0;
@@ -102,6 +114,8 @@ struct QpSlot {
     std::uint32_t recv_cq = 0;
     std::uint32_t send_entries = 0;  // reserved in the CQs
     std::uint32_t recv_entries = 0;
+    SrqSlot* srq = nullptr;
+    bool last_wqe_reached = false;  // with an SRQ: it takes no more receives, and those that it took have completed
     UniqueAh marker_ah;  // UD: to itself
     UniqueQp qp;
     std::unique_ptr<WorkerQp> end;
@@ -119,6 +133,11 @@ public:
     Session open_session(const SessionOptions& options);
     void close_session(std::uint32_t session_id) noexcept override;
     void release_session(std::uint32_t session_id) noexcept override;
+
+    SharedReceiveQueue create_shared_receive_queue(const SharedReceiveQueueOptions& options);
+    void close_shared_receive_queue(SrqHandle handle);
+    void arm_limit(SrqHandle handle, std::uint32_t limit);
+    std::uint32_t limit(SrqHandle handle);
 
     QueuePair create_queue_pair(const QueuePairOptions& options);
     bool close_queue_pair(QpHandle handle);
@@ -180,14 +199,24 @@ private:
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline);
     [[nodiscard]] SessionSlot& session_slot(std::uint32_t id);
 
+    // shared_receive_queues.cc
+    SrqHandle create_srq_here(const SharedReceiveQueueOptions& options);
+    [[nodiscard]] SrqSlot* find_srq(SrqHandle handle) noexcept;
+    [[nodiscard]] SrqSlot& srq_slot(SrqHandle handle);
+    void close_srq_here(SrqSlot& srq);
+
     // queue_pairs.cc
     QpHandle create_qp_here(const QueuePairOptions& options);
+    [[nodiscard]] SrqSlot* srq_for(const QueuePairOptions& options, const QpSlot& qp);
     [[nodiscard]] std::uint32_t choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
-                                          std::optional<std::uint32_t> other_than);
+                                          const SrqSlot* srq, std::optional<std::uint32_t> other_than);
+    void reserve_entries(const QpSlot& qp);
+    void release_entries(const QpSlot& qp);
     [[nodiscard]] std::uint16_t free_qp_index() const;
     void modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause = Status::success);
     bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     void destroy_qp_here(QpSlot& qp, Status leftovers = Status::qp_closed);
+    void await_last_wqe(QpHandle handle);
 
     void activate_here(QpSlot& qp);
     void require_connectable(const QpSlot& qp) const;
@@ -228,6 +257,8 @@ private:
     std::map<std::uint64_t, RegionSlot> regions_;
     std::vector<std::unique_ptr<WorkerSlot>> workers_;
     std::map<std::uint32_t, SessionSlot> sessions_;
+    std::vector<std::unique_ptr<SrqSlot>> srqs_;  // by index
+    std::vector<std::uint16_t> srq_generations_;
     std::vector<std::unique_ptr<QpSlot>> qps_;  // by index
     std::vector<std::uint16_t> qp_generations_;
     std::vector<std::unique_ptr<AhSlot>> ahs_;  // by index

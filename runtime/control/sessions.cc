@@ -97,6 +97,12 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
             whole = close_qp_here(qps_[i]->handle, deadline) && whole;
         }
     }
+    // All queue pairs of its shared receive queues were closed above: they have a share in it.
+    for (const auto& srq : srqs_) {
+        if (srq != nullptr && srq->session == session_id) {
+            close_srq_here(*srq);
+        }
+    }
     WorkerSlot& worker = *workers_[session.worker];
     worker.proxy->remove_session(session.index);
     worker.sessions[session.index] = 0;

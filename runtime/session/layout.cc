@@ -14,6 +14,9 @@ void format_session(void* block, const SessionLayout& layout) noexcept {
         new (at_offset<QpRecord>(block, layout.records()) + i) QpRecord;
         new (at_offset<std::atomic<std::uint32_t>>(block, layout.retired()) + i) std::atomic<std::uint32_t>(0);
     }
+    for (std::uint32_t i = 0; i < kSrqsMax; ++i) {
+        new (at_offset<SrqRecord>(block, layout.srq_records()) + i) SrqRecord;
+    }
     format_ring<WorkRequest>(at_offset<void>(block, layout.submissions()), layout.submission_slots);
     format_ring<Completion>(at_offset<void>(block, layout.completions()), layout.completion_ring_slots());
 }

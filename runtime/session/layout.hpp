@@ -4,7 +4,7 @@
 // Who writes what
 //   header, constant part      whoever formats the block, before anybody joins
 //   header, worker's line      the worker
-//   records, retired counts    the worker
+//   records, retired counts    the worker (of queue pairs and shared receive queues)
 //   submission ring            slots and produced: the session; released: the worker
 //   completion ring            slots and produced: the worker; released: the session
 #pragma once
@@ -76,6 +76,27 @@ struct QpStatusWord {
     }
 };
 
+/// The same of one shared receive queue, to the one session that it belongs to; 0 to all others, and when it is closed.
+struct SrqRecord {
+    // generation 16 | sges_max 8 | 8 bits of 0 | depth 32
+    std::atomic<std::uint64_t> status{0};
+};
+
+/// SrqRecord::status, unpacked.
+struct SrqStatusWord {
+    std::uint16_t generation = 0;  ///< 0: not there
+    std::uint8_t sges_max = 0;
+    std::uint32_t depth = 0;
+
+    [[nodiscard]] static constexpr SrqStatusWord unpack(std::uint64_t word) noexcept {
+        return {static_cast<std::uint16_t>(word), static_cast<std::uint8_t>(word >> 16),
+                static_cast<std::uint32_t>(word >> 32)};
+    }
+    [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
+        return std::uint64_t{generation} | std::uint64_t{sges_max} << 16 | std::uint64_t{depth} << 32;
+    }
+};
+
 struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
     static constexpr std::uint16_t kVersion = 1;
@@ -111,8 +132,11 @@ struct SessionLayout {
     [[nodiscard]] constexpr std::size_t retired() const noexcept {
         return records() + align(qps_max * sizeof(QpRecord));
     }
-    [[nodiscard]] constexpr std::size_t submissions() const noexcept {
+    [[nodiscard]] constexpr std::size_t srq_records() const noexcept {
         return retired() + align(qps_max * sizeof(std::atomic<std::uint32_t>));
+    }
+    [[nodiscard]] constexpr std::size_t submissions() const noexcept {
+        return srq_records() + align(kSrqsMax * sizeof(SrqRecord));
     }
     [[nodiscard]] constexpr std::size_t completions() const noexcept {
         return submissions() + ring_bytes<WorkRequest>(submission_slots);

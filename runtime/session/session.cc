@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "session/layout.hpp"
+#include "session/refused_completion.hpp"
 
 namespace pollcore {
 
@@ -20,6 +21,8 @@ Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint3
       qps_mask_(layout.qps_max - 1),
       completion_slots_(layout.completion_slots),
       wide_(layout.wide),
+      srq_records_(at_offset<SrqRecord>(block, layout.srq_records())),
+      srq_accounts_(kSrqsMax),
       id_(id),
       worker_(worker),
       host_(std::move(host)) {}
@@ -45,6 +48,8 @@ Session& Session::operator=(Session&& other) noexcept {
     accepted_ = other.accepted_;
     retired_seen_ = other.retired_seen_;
     refused_ = other.refused_;
+    srq_records_ = other.srq_records_;
+    srq_accounts_ = std::move(other.srq_accounts_);
     id_ = other.id_;
     worker_ = other.worker_;
     closed_ = other.closed_;
@@ -96,6 +101,14 @@ void Session::assert_owner() noexcept {
     return account;
 }
 
+Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
+    SrqAccount& account = srq_accounts_[srq.index];
+    if (account.generation != srq.generation) {
+        account = SrqAccount{.generation = srq.generation};
+    }
+    return account;
+}
+
 [[gnu::noinline]] void Session::refresh_retired(QpHandle qp) noexcept {
     QpAccount& mine = account(qp);
     // Acquire, with the release in the worker's publication: buffers of retired requests are free.
@@ -120,6 +133,9 @@ void Session::assert_owner() noexcept {
                        std::uint32_t slots, std::size_t ahead) noexcept {
     if (closed_ || header_ == nullptr) [[unlikely]] {
         return Refusal::session_closed;
+    }
+    if (request.opcode == Opcode::srq_recv) [[unlikely]] {
+        return inline_length != 0 ? Refusal::bad_flags : admit_shared(request, num_sge, slots, ahead);
     }
     if (request.qp.index > qps_mask_ || !request.qp.valid()) [[unlikely]] {
         return Refusal::stale_handle;
@@ -177,6 +193,11 @@ void Session::assert_owner() noexcept {
     if (slots > submissions_.capacity()) [[unlikely]] {
         return inline_length > 0 ? Refusal::inline_too_long : Refusal::too_many_sges;
     }
+    return admit_slots(slots, ahead);
+}
+
+/// What every request needs: the slots of its own and one for its completion.
+[[gnu::always_inline]] inline Refusal Session::admit_slots(std::uint32_t slots, std::size_t ahead) noexcept {
     if (!completion_room()) {
         return Refusal::completion_ring_full;
     }
@@ -186,8 +207,35 @@ void Session::assert_owner() noexcept {
     return Refusal::none;
 }
 
+[[gnu::noinline]] Refusal Session::admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
+                                                std::size_t ahead) noexcept {
+    const SrqHandle handle = request.srq;
+    if (handle.index >= kSrqsMax || !handle.valid()) {
+        return Refusal::stale_handle;
+    }
+    // Acquire, with the worker's release: from here on the queue is there.
+    const auto srq = SrqStatusWord::unpack(srq_records_[handle.index].status.load(std::memory_order_acquire));
+    if (srq.generation != handle.generation) {
+        return Refusal::stale_handle;
+    }
+    if (num_sge > srq.sges_max || slots > submissions_.capacity()) {
+        return Refusal::too_many_sges;
+    }
+    if (request.flags != 0) {
+        return Refusal::bad_flags;
+    }
+    if (account(handle).outstanding >= srq.depth) {
+        return Refusal::srq_full;
+    }
+    return admit_slots(slots, ahead);
+}
+
 [[gnu::always_inline]] inline void Session::count_accepted(const WorkRequest& request) noexcept {
     ++accepted_;
+    if (request.opcode == Opcode::srq_recv) [[unlikely]] {
+        ++account(request.srq).outstanding;
+        return;
+    }
     QpAccount& mine = account(request.qp);
     ++(is_recv(request.opcode) ? mine.recv_outstanding : mine.send_outstanding);
 }
@@ -294,7 +342,17 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
 
 // ---- Completion ----
 
+[[gnu::noinline]] void Session::settle_shared(const Completion& completion) noexcept {
+    SrqAccount& mine = srq_accounts_[completion.srq.index % kSrqsMax];
+    if (mine.generation == completion.srq.generation) {
+        --mine.outstanding;
+    }
+}
+
 [[gnu::always_inline]] inline void Session::settle(const Completion& completion) noexcept {
+    if (completion.srq.valid()) [[unlikely]] {
+        return settle_shared(completion);
+    }
     QpAccount& mine = accounts_[completion.qp.index & qps_mask_];
     if (mine.generation == completion.qp.generation) [[likely]] {
         --(completion.from_recv_queue() ? mine.recv_outstanding : mine.send_outstanding);
@@ -345,14 +403,7 @@ template <class Record>
         ++untaken_requests_;
         out[n] = Record{};
         Completion& completion = out[n++];
-        completion.tag = request.tag;
-        completion.qp = request.qp;
-        completion.status = Status::session_closed;
-        completion.flags = kByRuntime;
-        if (is_recv(request.opcode)) {
-            completion.opcode = CompletionOpcode::recv;
-            completion.flags |= kFromRecvQueue;
-        }
+        completion = refused_completion(request, Status::session_closed);
         settle(completion);
     }
     return n;

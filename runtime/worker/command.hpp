@@ -13,6 +13,7 @@ struct WorkerAh;
 struct WorkerSession;
 struct WorkerQp;
 struct WorkerCq;
+struct WorkerSrq;
 
 enum class CommandKind : std::uint8_t {
     add_session,
@@ -24,6 +25,9 @@ enum class CommandKind : std::uint8_t {
     unpark_qp,   ///< goes on, with `state` and `cause` for the QP
     retire_qp,   ///< the QP is in ERR: answered when it is drained, or at the deadline
     forget_qp,   ///< the QP is destroyed: completes what is left and drops it
+    add_srq,
+    retire_srq,  ///< takes nothing more for it; what it holds stays in flight
+    forget_srq,  ///< the SRQ is destroyed, and no queue pair uses it: completes what is left and drops it
     find_key,    ///< is a work request in flight that names `lkey`?
     add_ah,
     find_ah,     ///< is a work request in flight, or in a ring, that names the address handle?
@@ -35,7 +39,7 @@ struct alignas(kCacheLine) Command {
     CommandKind kind{};
     QpState state = QpState::init;
     Status cause = Status::success;
-    std::uint32_t index = 0;  ///< of a session, CQ or QP of this worker; find_key: of the device
+    std::uint32_t index = 0;  ///< of a session, CQ, QP or SRQ of this worker; find_key: of the device
     std::uint32_t lkey = 0;
     std::uint32_t quiet = 0;  ///< retire_qp: cycles after which receives that nothing flushes are given up; 0: never
     std::uint64_t deadline = 0;  ///< on the worker's clock
@@ -44,7 +48,10 @@ struct alignas(kCacheLine) Command {
         const WorkerAh* ah;
     };
     WorkerCq* cq = nullptr;
-    WorkerQp* qp = nullptr;
+    union {
+        WorkerQp* qp = nullptr;
+        WorkerSrq* srq;
+    };
     std::uint8_t reserved[7] = {};
     std::uint8_t ring_lap = 0;
 };

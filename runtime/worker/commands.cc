@@ -20,6 +20,17 @@ void place(OwnLines<T*>& table, std::uint32_t index, T* value) {
     table[index] = value;
 }
 
+/// The next that there is at or behind `from`, which moves past it; null when there is none.
+template <class T>
+T* next_of(const OwnLines<T*>& table, std::uint32_t& from) {
+    while (from < table.size()) {
+        if (T* value = table[from++]; value != nullptr) {
+            return value;
+        }
+    }
+    return nullptr;
+}
+
 }  // namespace
 
 std::uint32_t Worker::run_commands() noexcept {
@@ -125,6 +136,18 @@ std::uint32_t Worker::run_commands() noexcept {
             }
             return;
         }
+        case CommandKind::add_srq:
+            add_srq(*command.srq);
+            break;
+        case CommandKind::retire_srq: {
+            WorkerSrq& srq = *srqs_[command.index];
+            srq.closing = true;
+            publish_record(srq);
+            break;
+        }
+        case CommandKind::forget_srq:
+            drop(*srqs_[command.index]);
+            break;
         case CommandKind::find_key:
             search_ = Search{.command = command.id, .device = command.index, .lkey = command.lkey};
             return;
@@ -158,7 +181,16 @@ void Worker::add_qp(WorkerQp& qp) noexcept {
     const auto qps = static_cast<std::size_t>(std::count_if(qps_.begin(), qps_.end(),
                                                             [](const WorkerQp* q) { return q != nullptr; }));
     retiring_.reserve(qps);
+    if (qp.srq != nullptr) {
+        qp.srq->qps.add(qp.qp_num, &qp);
+    }
     publish_record(qp);
+}
+
+void Worker::add_srq(WorkerSrq& srq) noexcept {
+    srqs_[srq.handle.index] = &srq;
+    srq.session = sessions_[srq.session_index];
+    publish_record(srq);
 }
 
 // The QPs of a closing session were retired before, so only what is still in its ring keeps it.
@@ -179,25 +211,22 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     answer(session.remove_command, AnswerKind::done, session.index);
 }
 
-// One session or one queue pair per step. Requests move from rings to tables and never back, so looking at
+// One session, queue pair or shared receive queue per step. Requests move from rings to tables and never back, so looking at
 // the rings first misses none that was submitted before the question.
 std::uint32_t Worker::search() noexcept {
     bool found = false;
     if (search_.next_session < sessions_.size()) {
         WorkerSession* session = sessions_[search_.next_session++];
         found = session != nullptr && pending_uses_it(*session);
+    } else if (const WorkerQp* qp = next_of(qps_, search_.next_qp); qp != nullptr) {
+        found = search_.ah.valid() ? qp->sends.uses_ah(search_.ah)
+                                   : qp->device == search_.device && (qp->sends.uses_key(search_.lkey) ||
+                                                                      qp->recvs.uses_key(search_.lkey));
+    } else if (const WorkerSrq* srq = next_of(srqs_, search_.next_srq); srq != nullptr) {
+        found = !search_.ah.valid() && srq->device == search_.device && srq->receives.uses_key(search_.lkey);
     } else {
-        while (search_.next_qp <= qps_mask_ && qps_[search_.next_qp] == nullptr) {
-            ++search_.next_qp;
-        }
-        if (search_.next_qp > qps_mask_) {
-            answer(std::exchange(search_.command, 0), AnswerKind::not_found);
-            return 1;
-        }
-        const WorkerQp& qp = *qps_[search_.next_qp++];
-        found = search_.ah.valid() ? qp.sends.uses_ah(search_.ah)
-                                   : qp.device == search_.device && (qp.sends.uses_key(search_.lkey) ||
-                                                                     qp.recvs.uses_key(search_.lkey));
+        answer(std::exchange(search_.command, 0), AnswerKind::not_found);
+        return 1;
     }
     if (found) {
         answer(std::exchange(search_.command, 0), AnswerKind::found);
@@ -208,15 +237,16 @@ std::uint32_t Worker::search() noexcept {
 bool Worker::pending_uses_it(WorkerSession& session) noexcept {
     for (std::size_t i = 0; i < session.submissions.capacity() && session.submissions.ready(i);) {
         const WorkRequest request = session.submissions.copy(i);
-        const WorkerQp* qp = find_qp(request.qp);
         if (search_.ah.valid()) {
-            if (qp != nullptr && qp->datagram && !is_recv(request.opcode) && request.ud.ah() == search_.ah) {
+            const WorkerQp* qp = is_recv(request.opcode) ? nullptr : find_qp(request.qp);
+            if (qp != nullptr && qp->datagram && request.ud.ah() == search_.ah) {
                 return true;
             }
             i += slots_of(request);
             continue;
         }
-        const bool concerned = qp != nullptr && qp->device == search_.device;
+        const bool concerned = request.opcode == Opcode::srq_recv ? concerns_search(find_srq(request.srq))
+                                                                  : concerns_search(find_qp(request.qp));
         const bool is_inline = !is_recv(request.opcode) && (request.flags & kInline) != 0;
         if (is_inline) {
             i += slots_for_inline(std::min(request.sge.length, kInlineMax));

@@ -3,6 +3,7 @@
 
 #include <iterator>
 
+#include "session/refused_completion.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore {
@@ -24,6 +25,9 @@ void Worker::route(std::uint32_t n) noexcept {
 }
 
 [[gnu::always_inline]] inline void Worker::route(const ibv_wc& wc) noexcept {
+    if (SrqWrId::names(wc.wr_id)) [[unlikely]] {
+        return complete_shared_recv(wc);
+    }
     const WrId id = WrId::unpack(wc.wr_id);
     WorkerQp* qp = find_qp(id.qp);
     if (qp == nullptr) [[unlikely]] {
@@ -94,6 +98,30 @@ void Worker::route(std::uint32_t n) noexcept {
     }
 }
 
+/// What a receive's work completion says, in the fields that are valid. Of a datagram, which says where it came from,
+/// `wc` is returned.
+[[gnu::always_inline]] inline const ibv_wc* Worker::take_recv_fields(const WorkerQp* qp, const ibv_wc& wc,
+                                                                     Completion& completion) noexcept {
+    completion.status = static_cast<Status>(wc.status);
+    if (wc.status != IBV_WC_SUCCESS) {
+        completion.vendor_err = wc.vendor_err;
+        return nullptr;
+    }
+    completion.byte_len = wc.byte_len;
+    if (wc.wc_flags & IBV_WC_WITH_IMM) {
+        completion.flags = kWithImm;
+        completion.imm_data = ntohl(wc.imm_data);
+    }
+    if (wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
+        completion.opcode = CompletionOpcode::recv_rdma_with_imm;
+    }
+    if (qp == nullptr || !qp->datagram) [[likely]] {
+        return nullptr;
+    }
+    completion.flags |= (wc.wc_flags & IBV_WC_GRH) != 0 ? kDatagram | kWithGrh : kDatagram;
+    return &wc;
+}
+
 [[gnu::always_inline]] inline void Worker::complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept {
     InFlightEntry& entry = qp.recvs.at(qp.recvs.head_position() + offset);
     if (entry.kind != InFlightEntry::Kind::posted) [[unlikely]] {
@@ -101,24 +129,7 @@ void Worker::route(std::uint32_t n) noexcept {
         return;
     }
     Completion completion;
-    const ibv_wc* datagram = nullptr;
-    completion.status = static_cast<Status>(wc.status);
-    if (wc.status != IBV_WC_SUCCESS) {
-        completion.vendor_err = wc.vendor_err;
-    } else {
-        completion.byte_len = wc.byte_len;
-        if (wc.wc_flags & IBV_WC_WITH_IMM) {
-            completion.flags = kWithImm;
-            completion.imm_data = ntohl(wc.imm_data);
-        }
-        if (wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
-            completion.opcode = CompletionOpcode::recv_rdma_with_imm;
-        }
-        if (qp.datagram) [[unlikely]] {
-            completion.flags |= (wc.wc_flags & IBV_WC_GRH) != 0 ? kDatagram | kWithGrh : kDatagram;
-            datagram = &wc;
-        }
-    }
+    const ibv_wc* datagram = take_recv_fields(&qp, wc, completion);
     deliver(qp, entry, completion, datagram);
     if (offset == 0) [[likely]] {
         (void)qp.recvs.pop();
@@ -126,6 +137,26 @@ void Worker::route(std::uint32_t n) noexcept {
         entry.kind = InFlightEntry::Kind::done;
     }
     drain_unposted(qp, qp.recvs);
+}
+
+[[gnu::noinline]] void Worker::complete_shared_recv(const ibv_wc& wc) noexcept {
+    const SrqWrId id = SrqWrId::unpack(wc.wr_id);
+    WorkerSrq* srq = find_srq(id.srq);
+    if (srq == nullptr || !srq->receives.in_flight(id.slot)) [[unlikely]] {
+        counters_.stale_completions.add();
+        return;
+    }
+    WorkerQp* qp = srq->qps.find(wc.qp_num);
+    Completion completion;
+    const ibv_wc* datagram = take_recv_fields(qp, wc, completion);
+    // A number that names none is a provider's mistake; the receive is over all the same.
+    if (qp != nullptr) [[likely]] {
+        completion.qp = qp->handle;
+    }
+    deliver(*srq, id.slot, completion, datagram);
+    if (wc.status != IBV_WC_SUCCESS && qp != nullptr) [[unlikely]] {
+        enter_error(*qp, static_cast<Status>(wc.status));
+    }
 }
 
 void Worker::fail_cq(WorkerCq& cq) noexcept {
@@ -163,14 +194,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
 
 [[gnu::cold]] void Worker::refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept {
     counters_.refused_requests.add();
-    Completion completion{.tag = request.tag, .qp = request.qp};
-    completion.status = status;
-    completion.flags = kByRuntime;
-    if (is_recv(request.opcode)) {
-        completion.opcode = CompletionOpcode::recv;
-        completion.flags |= kFromRecvQueue;
-    }
-    publish(session, completion);
+    publish(session, refused_completion(request, status));
 }
 
 [[gnu::cold]] void Worker::deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept {
@@ -180,13 +204,33 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
     deliver(qp, entry, completion);
 }
 
+/// As above, for a receive of a shared receive queue; `completion` holds what the device said, and the queue pair.
+void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion, const ibv_wc* datagram) noexcept {
+    completion.tag = srq.receives.at(slot).tag;
+    completion.srq = srq.handle;
+    completion.flags |= kFromRecvQueue;
+    if (completion.opcode != CompletionOpcode::recv_rdma_with_imm) {
+        completion.opcode = CompletionOpcode::recv;
+    }
+    publish(*srq.session, completion, datagram);
+    --srq.session->in_flight;
+    srq.receives.give_back(slot);
+}
+
+[[gnu::cold]] void Worker::deliver_by_runtime(WorkerSrq& srq, std::uint32_t slot, Status status) noexcept {
+    Completion completion;
+    completion.status = status;
+    completion.flags = kByRuntime;
+    deliver(srq, slot, completion);
+}
+
 // Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer.
 [[gnu::always_inline]] static inline void write_slot(Completion& slot, const Completion& completion) noexcept {
     slot.tag = completion.tag;
     slot.qp = completion.qp;
     slot.byte_len = completion.byte_len;
     slot.imm_data = completion.imm_data;
-    slot.reserved = 0;
+    slot.srq = completion.srq;
     slot.status = completion.status;
     slot.opcode = completion.opcode;
     slot.flags = completion.flags;

@@ -27,6 +27,9 @@ namespace pollcore {
 [[gnu::always_inline]] inline void read_current(ibv_cq_ex& cq, bool datagrams, ibv_wc& wc) noexcept {
     wc.wr_id = cq.wr_id;
     wc.status = cq.status;
+    if (SrqWrId::names(cq.wr_id)) [[unlikely]] {
+        wc.qp_num = ibv_wc_read_qp_num(&cq);
+    }
     if (cq.status != IBV_WC_SUCCESS) [[unlikely]] {
         wc.vendor_err = ibv_wc_read_vendor_err(&cq);
         return;

@@ -38,6 +38,13 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
     }
 }
 
+void Worker::publish_record(const WorkerSrq& srq) noexcept {
+    const SrqStatusWord word{
+        .generation = srq.handle.generation, .sges_max = srq.sges_max, .depth = srq.receives.depth()};
+    // Release, with the acquire in Session::admit_shared: the session's receives find the queue here.
+    srq.session->srq_records[srq.handle.index].status.store(srq.closing ? 0 : word.pack(), std::memory_order_release);
+}
+
 // For a QP in error: sees to it that a completion will come that stands behind everything in the send queue now.
 // What was unsignaled and succeeded before the error leaves nothing behind on some providers, and what was not
 // posted waits for its turn.
@@ -181,9 +188,22 @@ void Worker::drop(WorkerQp& qp) noexcept {
     for (const ShareOptions& share : qp.shares) {
         sessions_[share.session]->shares[qp.handle.index] = Share{};
     }
+    if (qp.srq != nullptr) {
+        qp.srq->qps.remove(qp.qp_num);
+    }
     qps_[qp.handle.index] = nullptr;
     cqs_[qp.recv_cq]->datagram_qps -= qp.datagram;
     answer(qp.command, AnswerKind::done, qp.handle.index);  // from here on it is the control thread's
+}
+
+// No queue pair uses it, and it exists no more.
+void Worker::drop(WorkerSrq& srq) noexcept {
+    for (std::uint32_t slot = 0; slot < srq.receives.depth(); ++slot) {
+        if (srq.receives.in_flight(slot)) {
+            deliver_by_runtime(srq, slot, Status::srq_closed);
+        }
+    }
+    srqs_[srq.handle.index] = nullptr;
 }
 
 }  // namespace pollcore

@@ -12,12 +12,14 @@ WorkerSession::WorkerSession(void* block, const SessionLayout& layout)
       header(session_header(block)),
       records(at_offset<QpRecord>(block, layout.records())),
       retired_counts(at_offset<std::atomic<std::uint32_t>>(block, layout.retired())),
+      srq_records(at_offset<SrqRecord>(block, layout.srq_records())),
       shares(layout.qps_max) {}
 
 Worker::Worker(const WorkerOptions& options)
     : options_(options),
       qps_mask_(options.qps_max - 1),
       qps_(options.qps_max),
+      srqs_(kSrqsMax),
       wrs_(kChainWrs),
       recv_wrs_(kChainWrs),
       sges_(kChainSges),

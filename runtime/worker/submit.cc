@@ -71,6 +71,9 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         refuse(session, request, Status::session_closed);
         return Take::taken;
     }
+    if (request.opcode == Opcode::srq_recv) [[unlikely]] {
+        return take_shared_recv(session, request, slot);
+    }
     WorkerQp* qp = find_qp(request.qp);
     Share& share = session.shares[request.qp.index & qps_mask_];
     if (qp == nullptr || share.generation != request.qp.generation) [[unlikely]] {
@@ -217,6 +220,47 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     return Take::taken;
 }
 
+[[gnu::noinline]] Worker::Take Worker::take_shared_recv(WorkerSession& session, const WorkRequest& request,
+                                                        std::size_t slot) noexcept {
+    WorkerSrq* srq = find_srq(request.srq);
+    if (srq == nullptr || srq->session != &session || request.num_sge > srq->sges_max || srq->receives.full()) {
+        refuse(session, request, Status::request_refused);
+        return Take::taken;
+    }
+    if (srq->closing) {
+        refuse(session, request, Status::srq_closed);
+        return Take::taken;
+    }
+    if (!chain_room(request.num_sge, 0)) {
+        ring_doorbells();
+    }
+    ++session.in_flight;
+    const std::uint32_t at = srq->receives.take();
+    srq->receives.at(at) = {.tag = request.tag,
+                            .session = &session,
+                            .lkey = request.sge.lkey,
+                            .opcode = request.opcode,
+                            .signaled = true,
+                            .num_sge = request.num_sge};
+    const std::span<ibv_sge> sges = gather(session, request, slot);
+    if (sges.size() > 1) {
+        srq->receives.set_more_keys(at, sges.subspan(1));
+    }
+    ibv_recv_wr& wr = recv_wrs_[recv_wrs_used_++];
+    wr.wr_id = SrqWrId{srq->handle, at}.pack();
+    wr.next = nullptr;
+    wr.sg_list = sges.data();
+    wr.num_sge = request.num_sge;
+    (srq->tail != nullptr ? srq->tail->next : srq->head) = &wr;
+    srq->tail = &wr;
+    if (!srq->chained) {
+        srq->chained = true;
+        srq->next_chained = std::exchange(chained_srqs_, srq);
+    }
+    counters_.receives.add();
+    return Take::taken;
+}
+
 // A signal that nobody asked for keeps things moving: before unsignaled work could fill the send queue, and
 // on the request that takes the last place this session has, so that a refused session always has a
 // completion or a retirement to wait for.
@@ -277,6 +321,9 @@ ibv_sge* Worker::gather_inline(WorkerSession& session, const WorkRequest& reques
 }
 
 void Worker::ring_doorbells() noexcept {
+    if (chained_srqs_ != nullptr) [[unlikely]] {
+        post_shared_recvs();
+    }
     for (WorkerQp* qp = chained_; qp != nullptr; qp = qp->next_chained) {
         qp->chained = false;
         // Receives first: an answer to what is sent next may arrive at once.
@@ -290,6 +337,29 @@ void Worker::ring_doorbells() noexcept {
     chained_ = nullptr;
     chained_end_ = &chained_;
     wrs_used_ = recv_wrs_used_ = sges_used_ = inline_used_ = 0;
+}
+
+[[gnu::noinline]] void Worker::post_shared_recvs() noexcept {
+    for (WorkerSrq* srq = std::exchange(chained_srqs_, nullptr); srq != nullptr; srq = srq->next_chained) {
+        srq->chained = false;
+        post_shared_recvs(*srq);
+    }
+}
+
+void Worker::post_shared_recvs(WorkerSrq& srq) noexcept {
+    ibv_recv_wr* next = std::exchange(srq.head, nullptr);
+    srq.tail = nullptr;
+    while (next != nullptr) {
+        ibv_recv_wr* bad = nullptr;
+        counters_.receive_doorbells.add();
+        if (ibv_post_srq_recv(srq.srq, next, &bad) == 0) [[likely]] {
+            break;
+        }
+        bad = bad != nullptr ? bad : next;
+        counters_.post_failures.add();
+        deliver_by_runtime(srq, SrqWrId::unpack(bad->wr_id).slot, Status::post_refused);
+        next = bad->next;
+    }
 }
 
 // A work request that the provider refused was never in the queue, so its completion keeps to no order of it and

@@ -24,6 +24,7 @@
 #include "session/layout.hpp"
 #include "worker/command.hpp"
 #include "worker/in_flight.hpp"
+#include "worker/shared_receives.hpp"
 
 namespace pollcore {
 
@@ -65,6 +66,7 @@ struct alignas(kCacheLine) WorkerSession {
     SessionHeader* header = nullptr;
     QpRecord* records = nullptr;
     std::atomic<std::uint32_t>* retired_counts = nullptr;
+    SrqRecord* srq_records = nullptr;
     OwnLines<Share> shares;  ///< by QP index
 };
 
@@ -127,6 +129,8 @@ struct alignas(kCacheLine) WorkerQp {
     ibv_ah* marker_ah = nullptr;  ///< UD: for the marker, which no provider takes without
     std::uint32_t send_cq = 0;
     std::uint32_t recv_cq = 0;
+    std::uint32_t qp_num = 0;
+    WorkerSrq* srq = nullptr;  ///< where its receives come from; null: it has a receive queue
     bool marker_in_flight = false;
     bool cover_wanted = false;  ///< a marker is to follow when one can be posted
     std::uint8_t sges_max = 1;
@@ -203,6 +207,9 @@ private:
     std::span<ibv_sge> gather(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     ibv_sge* gather_inline(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     void chain(WorkerQp& qp) noexcept;
+    Take take_shared_recv(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    void post_shared_recvs() noexcept;
+    void post_shared_recvs(WorkerSrq& srq) noexcept;
     void ring_doorbells() noexcept;
     void complete_refused(WorkerQp& qp, InFlightTable& table, std::uint64_t wr_id) noexcept;
     void post_sends(WorkerQp& qp) noexcept;
@@ -211,8 +218,12 @@ private:
     // complete.cc
     void route(std::uint32_t n) noexcept;
     void route(const ibv_wc& wc) noexcept;
+    static const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc, Completion& completion) noexcept;
     void complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
     void complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
+    void complete_shared_recv(const ibv_wc& wc) noexcept;
+    void deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion, const ibv_wc* datagram = nullptr) noexcept;
+    void deliver_by_runtime(WorkerSrq& srq, std::uint32_t slot, Status status) noexcept;
     void fail_cq(WorkerCq& cq) noexcept;
 
     void deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion,
@@ -235,6 +246,7 @@ private:
     // retire.cc
     void enter_error(WorkerQp& qp, Status cause) noexcept;
     void publish_record(const WorkerQp& qp) noexcept;
+    void publish_record(const WorkerSrq& srq) noexcept;
     void post_marker(WorkerQp& qp) noexcept;
     void cover(WorkerQp& qp) noexcept;
     std::uint32_t advance_retiring() noexcept;
@@ -243,6 +255,7 @@ private:
     void complete_leftovers(WorkerQp& qp) noexcept;
     void complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept;
     void drop(WorkerQp& qp) noexcept;
+    void drop(WorkerSrq& srq) noexcept;
     void await_empty_cqs(WorkerQp& qp) noexcept;
     [[nodiscard]] bool cqs_emptied(const WorkerQp& qp) const noexcept;
 
@@ -250,13 +263,22 @@ private:
     std::uint32_t run_commands() noexcept;
     void run(const Command& command) noexcept;
     void add_qp(WorkerQp& qp) noexcept;
+    void add_srq(WorkerSrq& srq) noexcept;
     void remove_if_drained(WorkerSession& session) noexcept;
     std::uint32_t search() noexcept;
     [[nodiscard]] bool pending_uses_it(WorkerSession& session) noexcept;
+    template <class Queue>
+    [[nodiscard]] bool concerns_search(const Queue* queue) const noexcept {
+        return queue != nullptr && queue->device == search_.device;
+    }
 
     [[nodiscard]] WorkerQp* find_qp(QpHandle handle) noexcept {
         WorkerQp* qp = qps_[handle.index & qps_mask_];
         return qp != nullptr && qp->handle == handle ? qp : nullptr;
+    }
+    [[nodiscard]] WorkerSrq* find_srq(SrqHandle handle) noexcept {
+        WorkerSrq* srq = handle.index < kSrqsMax ? srqs_[handle.index] : nullptr;
+        return srq != nullptr && srq->handle == handle ? srq : nullptr;
     }
     [[nodiscard]] WorkerSession* session_at(std::uint32_t index) noexcept {
         return index < sessions_.size() ? sessions_[index] : nullptr;
@@ -275,10 +297,12 @@ private:
     OwnLines<WorkerCq*> polled_cqs_;
     WorkerQp* chained_ = nullptr;  ///< with a chain to post, in the order of their first request
     WorkerQp** chained_end_ = &chained_;
+    WorkerSrq* chained_srqs_ = nullptr;  ///< the same of shared receive queues, in no order
     OwnLines<WorkerQp*> qps_;      ///< by index
     OwnLines<WorkerSession*> sessions_;  ///< by index
     OwnLines<WorkerCq*> cqs_;            ///< by index
     OwnLines<const WorkerAh*> ahs_;      ///< by index
+    OwnLines<WorkerSrq*> srqs_;          ///< by index
     std::vector<WorkerQp*> retiring_;
     std::vector<WorkerSession*> closing_;
 
@@ -302,6 +326,7 @@ private:
         AhHandle ah{};  ///< not valid: the key is looked for
         std::uint32_t next_session = 0;
         std::uint32_t next_qp = 0;
+        std::uint32_t next_srq = 0;
     };
     Search search_;
 

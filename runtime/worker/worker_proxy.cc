@@ -82,6 +82,9 @@ bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milli
 void WorkerProxy::forget(QpHandle qp, Status leftovers) {
     call({.kind = CommandKind::forget_qp, .cause = leftovers, .index = qp.index});
 }
+void WorkerProxy::add_srq(WorkerSrq& srq) { call({.kind = CommandKind::add_srq, .srq = &srq}); }
+void WorkerProxy::retire(SrqHandle srq) { call({.kind = CommandKind::retire_srq, .index = srq.index}); }
+void WorkerProxy::forget(SrqHandle srq) { call({.kind = CommandKind::forget_srq, .index = srq.index}); }
 bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t lkey) {
     return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey}).kind == AnswerKind::found;
 }

@@ -49,6 +49,11 @@ public:
     /// The QP is parked and destroyed: completes what is left, with status `leftovers`, and unparks its CQs.
     /// Afterwards the WorkerQp is the caller's again.
     void forget(QpHandle qp, Status leftovers = Status::qp_closed);
+    void add_srq(WorkerSrq& srq);
+    /// From now on nothing more is posted to it, and its session's receives for it are refused.
+    void retire(SrqHandle srq);
+    /// It is destroyed: completes what is left. Afterwards the WorkerSrq is the caller's again.
+    void forget(SrqHandle srq);
     /// True when a work request that was submitted before names this key.
     [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t lkey);
 

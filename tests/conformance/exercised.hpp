@@ -70,7 +70,7 @@ public:
         }
         if (completion.from_recv_queue()) {
             const bool by_write = completion.opcode == CompletionOpcode::recv_rdma_with_imm;
-            note(type_name(type->second), by_write ? "91 RECV_RDMA_WITH_IMM" : "90 RECV");
+            note(completion.srq.valid() ? "SRQ" : type_name(type->second), by_write ? "91 RECV_RDMA_WITH_IMM" : "90 RECV");
         }
         const auto request = requests_.find({completion.qp, completion.from_recv_queue(), completion.tag});
         if (request == requests_.end()) {

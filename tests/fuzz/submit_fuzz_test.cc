@@ -32,6 +32,7 @@ protected:
         std::printf("POLLCORE_FUZZ_SEED=%llu\n", static_cast<unsigned long long>(seed_));
         world_.add_session();
         world_.add_cq();
+        srq_ = &world_.add_srq({.session = 0, .depth = 8});
         region_ = &world_.register_memory(memory_.data(), memory_.size());
         make_pair();
     }
@@ -40,7 +41,17 @@ protected:
     std::uint64_t number(std::uint64_t most) { return std::uniform_int_distribution<std::uint64_t>(0, most)(random_); }
     bool one_in(std::uint64_t n) { return number(n - 1) == 0; }
 
-    void make_pair() { std::tie(a_, b_) = world_.pair({.shares = shares_, .sges_max = 4, .inline_max = 64}); }
+    // One with a receive queue of its own, one that takes from the shared one.
+    void make_pair() {
+        a_ = &world_.add_qp({.shares = shares_, .sges_max = 4, .inline_max = 64});
+        std::vector<ShareOptions> sends_only = shares_;
+        for (ShareOptions& share : sends_only) {
+            share.recv_depth = 0;
+        }
+        b_ = &world_.add_qp({.shares = sends_only, .sges_max = 4, .inline_max = 64, .srq = srq_});
+        world_.connect(*a_, *b_);
+        world_.connect(*b_, *a_);
+    }
     static std::string describe(const SteppedWorld::Qp& qp) {
         return "QP " + std::to_string(qp.qp->qp_num) + ": state " + std::to_string(static_cast<int>(qp.end.state)) +
                ", sends in flight " + std::to_string(qp.end.sends.size()) + ", receives " +
@@ -88,10 +99,13 @@ protected:
             request.qp = (one_in(2) ? a_ : b_)->handle();
         }
         if (!one_in(8)) {
-            request.opcode = one_in(3) ? Opcode::recv : static_cast<Opcode>(number(7));
+            request.opcode = one_in(3) ? one_in(2) ? Opcode::recv : Opcode::srq_recv : static_cast<Opcode>(number(7));
+        }
+        if (request.opcode == Opcode::srq_recv && !one_in(8)) {
+            request.srq = srq_->handle();
         }
         if (!one_in(8)) {
-            request.flags = request.opcode == Opcode::recv ? std::uint8_t{0} : static_cast<std::uint8_t>(number(15));
+            request.flags = is_recv(request.opcode) ? std::uint8_t{0} : static_cast<std::uint8_t>(number(15));
         }
         if (!one_in(8)) {
             request.num_sge = static_cast<std::uint8_t>(number(4));
@@ -113,6 +127,7 @@ protected:
     SteppedWorld world_;
     std::vector<ShareOptions> shares_{{0, 8, 8}};
     ibv_mr* region_ = nullptr;
+    SteppedWorld::Srq* srq_ = nullptr;
     SteppedWorld::Qp* a_ = nullptr;
     SteppedWorld::Qp* b_ = nullptr;
 };
@@ -180,6 +195,7 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
     }
     EXPECT_TRUE(world_.close(*a_));
     EXPECT_TRUE(world_.close(*b_));
+    world_.close(*srq_);
     take();
     // What is left was unsignaled and succeeded.
     for (const auto& [tag, request] : outstanding) {

@@ -55,6 +55,18 @@ public:
         [[nodiscard]] QpHandle handle() const { return end.handle; }
     };
 
+    struct Srq {
+        UniqueSrq srq;
+        WorkerSrq end;
+        [[nodiscard]] SrqHandle handle() const { return end.handle; }
+    };
+
+    struct SrqShape {
+        std::uint32_t session = 0;
+        std::uint32_t depth = 16;
+        std::uint32_t sges_max = 4;
+    };
+
     struct QpShape {
         std::vector<ShareOptions> shares{{0, 16, 16}};
         std::uint32_t sges_max = 4;
@@ -63,6 +75,7 @@ public:
         std::uint32_t recv_cq = 0;
         QpType type = QpType::rc;
         OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< RC and UC
+        Srq* srq = nullptr;
     };
     static constexpr std::uint32_t kQkey = 0x77;  ///< of all UD queue pairs
 
@@ -77,6 +90,7 @@ public:
 
     ~SteppedWorld() {
         qps.clear();
+        srqs.clear();
         cqs_.clear();
         regions_.clear();
     }
@@ -120,6 +134,29 @@ public:
         return index;
     }
 
+    Srq& add_srq(const SrqShape& shape) {
+        auto srq = std::make_unique<Srq>();
+        SrqOptions make{.pd = pd_.get(), .domain = domain_.get(), .depth = shape.depth, .sges_max = shape.sges_max};
+        srq->srq = UniqueSrq(device->create_srq(make), {device.get()});
+        WorkerSrq& end = srq->end;
+        end.srq = srq->srq.get();
+        end.handle = {0, next_srq_generation_++};
+        end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
+        end.receives = SlotTable(shape.depth, shape.sges_max);
+        end.session_index = shape.session;
+        proxy.add_srq(end);
+        srqs.push_back(std::move(srq));
+        return *srqs.back();
+    }
+    /// With no QP on it.
+    void close(Srq& srq) {
+        proxy.retire(srq.handle());
+        EXPECT_EQ(device->destroy(srq.srq.get()), 0);
+        (void)srq.srq.release();
+        proxy.forget(srq.handle());
+        std::erase_if(srqs, [&](const auto& other) { return other.get() == &srq; });
+    }
+
     /// In INIT; UD: ready.
     Qp& add_qp() { return add_qp(QpShape{}); }
     Qp& add_qp(const QpShape& shape) {
@@ -134,6 +171,7 @@ public:
                        .domain = domain_.get(),
                        .send_cq = verbs_cqs_[shape.send_cq].get(),
                        .recv_cq = verbs_cqs_[shape.recv_cq].get(),
+                       .srq = shape.srq != nullptr ? shape.srq->srq.get() : nullptr,
                        .type = static_cast<ibv_qp_type>(shape.type),
                        .cap = {.max_send_wr = send_depth,
                                .max_recv_wr = std::max(recv_depth, 1u),
@@ -153,6 +191,8 @@ public:
         end.recvs = InFlightTable(std::max(recv_depth, 1u), shape.sges_max);
         end.send_cq = shape.send_cq;
         end.recv_cq = shape.recv_cq;
+        end.qp_num = qp->qp->qp_num;
+        end.srq = shape.srq != nullptr ? &shape.srq->end : nullptr;
         end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
         end.inline_max = shape.inline_max;
         end.opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes;
@@ -284,6 +324,7 @@ public:
     WorkerProxy proxy;
     std::vector<std::unique_ptr<End>> ends;
     std::vector<std::unique_ptr<Qp>> qps;
+    std::vector<std::unique_ptr<Srq>> srqs;  ///< all with index 0: one at a time
 
 private:
     std::unique_ptr<ThreadDomain> domain_;
@@ -294,6 +335,7 @@ private:
     std::vector<UniqueAh> ahs_;
     std::uint32_t next_index_ = 0;
     std::uint16_t next_generation_ = 1;
+    std::uint16_t next_srq_generation_ = 1;
 };
 
 }  // namespace pollcore::testing

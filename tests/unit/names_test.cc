@@ -50,7 +50,7 @@ TEST(Names, EveryStatusOfTheVerbsHasItsNumberNameAndText) {
 
 TEST(Names, AreThereForTheRuntimesOwnStatusesToo) {
     for (const Status status : {Status::post_refused, Status::request_refused, Status::qp_closed, Status::session_closed,
-                                Status::device_removed, Status::daemon_gone}) {
+                                Status::device_removed, Status::daemon_gone, Status::srq_closed}) {
         EXPECT_TRUE(status_name(status).starts_with("POLLCORE_")) << static_cast<int>(status);
         EXPECT_FALSE(status_text(status).empty()) << static_cast<int>(status);
         EXPECT_STREQ(ibv_wc_status_str(static_cast<ibv_wc_status>(status)), "unknown") << "the verbs use this number";

@@ -1,0 +1,62 @@
+// A shared receive queue: receives that several queue pairs take as their messages come.
+//
+// Thread safety: control calls; from any thread. Its receives are submitted by the one session that it belongs to, as
+// Opcode::srq_recv with WorkRequest::srq, and all their completions come to that session, whichever queue pair took
+// them. Each says by Completion::qp which one that was, and by Completion::srq where its buffer came from.
+// Receives are taken in the order they were submitted and complete in any order.
+//
+// Who owns a buffer: the application before the receive is accepted and after its completion. A receive that no message
+// took stays in the queue when queue pairs are closed or fail, and completes with Status::srq_closed when the queue is
+// closed. One that a queue pair had taken completes as that queue pair fails.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "pollcore/handle.hpp"
+
+namespace pollcore {
+
+class ProtectionDomain;
+class RuntimeState;
+class Session;
+
+struct SharedReceiveQueueOptions {
+    std::string device{};                  ///< name from the configuration; empty: the only one
+    const ProtectionDomain* pd = nullptr;  ///< of its buffers; null: the device's default
+    Session* session = nullptr;            ///< submits the receives and gets all their completions
+    std::uint32_t depth = 256;             ///< receives in flight, on all queue pairs together
+    std::uint32_t sges_max = 1;            ///< per receive
+};
+
+/// Move-only. Named by QueuePairOptions::srq.
+class SharedReceiveQueue {
+public:
+    SharedReceiveQueue() = default;
+    ~SharedReceiveQueue();
+    SharedReceiveQueue(SharedReceiveQueue&& other) noexcept;
+    SharedReceiveQueue& operator=(SharedReceiveQueue&& other) noexcept;
+
+    /// What goes into WorkRequest::srq.
+    [[nodiscard]] SrqHandle handle() const noexcept { return handle_; }
+    [[nodiscard]] bool valid() const noexcept { return runtime_ != nullptr; }
+
+    /// The device raises IBV_EVENT_SRQ_LIMIT_REACHED once, when fewer than `limit` receives are left that no message
+    /// has taken. 0 disarms it.
+    void arm_limit(std::uint32_t limit);
+    /// The limit as it is armed; 0 when it is not, or was reached.
+    [[nodiscard]] std::uint32_t limit() const;
+
+    /// Ends it: receives that are left complete with Status::srq_closed. Throws Error(EBUSY) while queue pairs use it;
+    /// nothing has changed then. Closing its session closes it, with its queue pairs. The destructor closes too, but
+    /// leaves a queue that is in use to its session.
+    void close();
+
+private:
+    friend class RuntimeState;
+    std::shared_ptr<RuntimeState> runtime_;
+    SrqHandle handle_{};
+};
+
+}  // namespace pollcore

@@ -1,0 +1,130 @@
+// Shared receive queues: making them, their limit, their end.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+namespace {
+
+std::uint16_t generation_after(std::uint16_t generation) {
+    const auto next = static_cast<std::uint16_t>(generation + 1);
+    return next == 0 ? std::uint16_t{1} : next;
+}
+
+}  // namespace
+
+SharedReceiveQueue RuntimeState::create_shared_receive_queue(const SharedReceiveQueueOptions& options) {
+    SharedReceiveQueue queue;
+    queue.handle_ = executor_->run([&] { return create_srq_here(options); });
+    queue.runtime_ = shared_from_this();
+    return queue;
+}
+
+SrqHandle RuntimeState::create_srq_here(const SharedReceiveQueueOptions& options) {
+    DeviceSlot& device = device_slot(options.device);
+    if (options.session == nullptr || !options.session->valid()) {
+        throw Error(EINVAL, "a shared receive queue needs an open session that its receives belong to");
+    }
+    const std::uint32_t sges_max = std::max(options.sges_max, 1u);
+    if (options.depth < 1 || options.depth > kQueueDepthMax || sges_max > kSgesMax) {
+        throw Error(EINVAL, fmt::format("depth = {}, sges_max = {} of a shared receive queue: accepted is a depth of 1 to {}, "
+                                        "and up to {} SGEs",
+                                        options.depth, options.sges_max, kQueueDepthMax, kSgesMax));
+    }
+    const auto free = std::find(srqs_.begin(), srqs_.end(), nullptr);
+    if (free == srqs_.end()) {
+        throw Error(ENOSPC, fmt::format("all {} shared receive queues of a runtime are in use", srqs_.size()));
+    }
+    const SessionSlot& session = session_slot(options.session->id());
+    auto slot = std::make_unique<SrqSlot>();
+    const auto index = static_cast<std::uint16_t>(free - srqs_.begin());
+    slot->handle = {index, generation_after(srq_generations_[index])};
+    slot->device = device.index;
+    slot->worker = session.worker;
+    slot->session = session.id;
+    slot->depth = options.depth;
+
+    SrqOptions make{.pd = pds_.at(pd_of(device, options.pd)).pd.get(),
+                    .domain = device.domains.at(session.worker).get(),
+                    .depth = options.depth,
+                    .sges_max = sges_max};
+    slot->srq = UniqueSrq(device.device->create_srq(make), {device.device.get()});
+    slot->end = std::make_unique<WorkerSrq>();
+    WorkerSrq& end = *slot->end;
+    end.srq = slot->srq.get();
+    end.handle = slot->handle;
+    end.sges_max = static_cast<std::uint8_t>(sges_max);
+    end.receives = SlotTable(options.depth, sges_max);
+    end.session_index = session.index;
+    end.device = device.index;
+    workers_[slot->worker]->proxy->add_srq(end);
+    srq_generations_[index] = slot->handle.generation;
+    *free = std::move(slot);
+    return end.handle;
+}
+
+SrqSlot* RuntimeState::find_srq(SrqHandle handle) noexcept {
+    SrqSlot* srq = handle.index < srqs_.size() ? srqs_[handle.index].get() : nullptr;
+    return srq != nullptr && srq->handle == handle ? srq : nullptr;
+}
+
+SrqSlot& RuntimeState::srq_slot(SrqHandle handle) {
+    require_running();
+    if (SrqSlot* srq = find_srq(handle); srq != nullptr) {
+        return *srq;
+    }
+    throw Error(EINVAL, fmt::format("shared receive queue {}.{} was closed", handle.index, handle.generation));
+}
+
+// Nothing is parked for these two: they touch no memory that the worker's posts or polls use.
+void RuntimeState::arm_limit(SrqHandle handle, std::uint32_t limit) {
+    executor_->run([&] {
+        SrqSlot& srq = srq_slot(handle);
+        if (limit > srq.depth) {
+            throw Error(EINVAL, fmt::format("limit = {} of a shared receive queue of {} receives: accepted is up to that",
+                                            limit, srq.depth));
+        }
+        ibv_srq_attr attr{};
+        attr.srq_limit = limit;
+        devices_[srq.device]->device->modify(srq.srq.get(), attr, IBV_SRQ_LIMIT);
+    });
+}
+
+std::uint32_t RuntimeState::limit(SrqHandle handle) {
+    return executor_->run([&] {
+        SrqSlot& srq = srq_slot(handle);
+        return devices_[srq.device]->device->query(srq.srq.get()).srq_limit;
+    });
+}
+
+void RuntimeState::close_shared_receive_queue(SrqHandle handle) {
+    executor_->run([&] {
+        if (SrqSlot* srq = find_srq(handle); srq != nullptr) {  // else it was closed with its session or the runtime
+            close_srq_here(*srq);
+        }
+    });
+}
+
+// First nothing more is posted to it, then it is destroyed, and only then its receives are completed by the runtime: no
+// device may write their buffers any more (H2).
+void RuntimeState::close_srq_here(SrqSlot& srq) {
+    if (srq.qps != 0) {
+        throw Error(EBUSY, fmt::format("a shared receive queue of device \"{}\" is used by {} queue pairs; close them first",
+                                       devices_[srq.device]->config.name, srq.qps));
+    }
+    WorkerProxy& worker = *workers_[srq.worker]->proxy;
+    worker.retire(srq.handle);
+    const int error = devices_[srq.device]->device->destroy(srq.srq.get());
+    if (error != 0) {
+        throw Error(error, fmt::format("device \"{}\" does not destroy a shared receive queue",
+                                       devices_[srq.device]->config.name));
+    }
+    (void)srq.srq.release();
+    worker.forget(srq.handle);
+    srqs_[srq.handle.index].reset();
+}
+
+}  // namespace pollcore

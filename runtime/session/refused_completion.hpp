@@ -1,0 +1,26 @@
+// The completion of a work request that no device ever saw.
+#pragma once
+
+#include "pollcore/completion.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+[[nodiscard]] inline Completion refused_completion(const WorkRequest& request, Status status) noexcept {
+    Completion completion{.tag = request.tag};
+    completion.status = status;
+    completion.flags = kByRuntime;
+    if (is_recv(request.opcode)) {
+        completion.opcode = CompletionOpcode::recv;
+        completion.flags |= kFromRecvQueue;
+    }
+    // Whose account the session takes it off.
+    if (request.opcode == Opcode::srq_recv) {
+        completion.srq = request.srq;
+    } else {
+        completion.qp = request.qp;
+    }
+    return completion;
+}
+
+}  // namespace pollcore
