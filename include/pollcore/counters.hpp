@@ -1,9 +1,11 @@
 // Counters: each written by the one thread that its struct is named after, read by anyone.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 
+#include "pollcore/event.hpp"
 #include "pollcore/limits.hpp"
 
 namespace pollcore {
@@ -61,9 +63,13 @@ struct alignas(kCacheLine) WorkerCounters {
 /// Written by the control thread.
 struct ControlCounters {
     Counter command_ring_full;  ///< commands that found no room: reported as errors to whoever asked
-    Counter async_events;       ///< asynchronous events of devices, acknowledged
     Counter cut_short;          ///< queue pairs that were closed before the device had completed their work
     Counter failed_cqs;         ///< CQs that overran or could not be polled: their queue pairs were closed
+    Counter async_events;               ///< asynchronous events taken from devices
+    Counter async_events_acknowledged;  ///< of those; equal whenever the control thread rests
+    std::array<Counter, kVerbsEventTypes> async_events_by_type;  ///< by the value of EventType
+    Counter events_lost;        ///< for the application, which left kEventsMax of them waiting
+    Counter devices_lost;       ///< fatal or removed
     Counter connections;        ///< established
     Counter disconnections;
 };

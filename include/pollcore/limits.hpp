@@ -50,6 +50,9 @@ inline constexpr std::uint32_t kBurstDefault = 32;
 inline constexpr std::uint32_t kCqDepthMin = 16;
 inline constexpr std::uint32_t kCqDepthMax = 1u << 22;
 
+/// Asynchronous events that wait for the application. Those that find no room are counted (Event::lost_after).
+inline constexpr std::size_t kEventsMax = 1024;
+
 /// Characters of a name in the configuration. The kernel's device names have as many (IBV_SYSFS_NAME_MAX - 1).
 inline constexpr std::size_t kNameLengthMax = 63;
 

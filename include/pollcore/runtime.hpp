@@ -27,6 +27,7 @@
 #include "pollcore/config.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/error.hpp"
+#include "pollcore/event.hpp"
 #include "pollcore/memory.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "pollcore/session.hpp"
@@ -188,6 +189,17 @@ public:
 
     /// "ADDRESS:PORT" on a verbs device (port 0: any), a name on a software device.
     [[nodiscard]] Listener listen(const std::string& address, const std::string& device = "");
+
+    /// What devices said unasked, oldest first, after the runtime has done what follows from it; nothing when none came
+    /// within the time. At most kEventsMax wait: then the oldest are kept, later ones are counted (Event::lost_after,
+    /// ControlCounters::events_lost). Taking them is the application's choice: nothing else depends on it. Unlike the
+    /// other calls these do not wait for the control thread. When the runtime is stopped they give what is left, and
+    /// then throw Error(ESHUTDOWN).
+    [[nodiscard]] std::optional<Event> next_event(std::chrono::milliseconds timeout);
+    [[nodiscard]] std::optional<Event> poll_event();
+    /// For a program's own poll or epoll, level-triggered: readable while poll_event() has something to give, and for
+    /// good once the runtime is stopped. It stays the runtime's and lives as long; nobody reads it.
+    [[nodiscard]] int event_fd() const;
 
     [[nodiscard]] const Config& config() const noexcept;
     [[nodiscard]] RuntimeReport report() const;

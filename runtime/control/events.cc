@@ -4,62 +4,147 @@
 
 namespace pollcore {
 
+// ---- Devices ----
+
+namespace {
+
+static_assert(static_cast<int>(EventType::cq_err) == IBV_EVENT_CQ_ERR);
+static_assert(static_cast<int>(EventType::qp_fatal) == IBV_EVENT_QP_FATAL);
+static_assert(static_cast<int>(EventType::qp_req_err) == IBV_EVENT_QP_REQ_ERR);
+static_assert(static_cast<int>(EventType::qp_access_err) == IBV_EVENT_QP_ACCESS_ERR);
+static_assert(static_cast<int>(EventType::comm_est) == IBV_EVENT_COMM_EST);
+static_assert(static_cast<int>(EventType::sq_drained) == IBV_EVENT_SQ_DRAINED);
+static_assert(static_cast<int>(EventType::path_mig) == IBV_EVENT_PATH_MIG);
+static_assert(static_cast<int>(EventType::path_mig_err) == IBV_EVENT_PATH_MIG_ERR);
+static_assert(static_cast<int>(EventType::device_fatal) == IBV_EVENT_DEVICE_FATAL);
+static_assert(static_cast<int>(EventType::port_active) == IBV_EVENT_PORT_ACTIVE);
+static_assert(static_cast<int>(EventType::port_err) == IBV_EVENT_PORT_ERR);
+static_assert(static_cast<int>(EventType::lid_change) == IBV_EVENT_LID_CHANGE);
+static_assert(static_cast<int>(EventType::pkey_change) == IBV_EVENT_PKEY_CHANGE);
+static_assert(static_cast<int>(EventType::sm_change) == IBV_EVENT_SM_CHANGE);
+static_assert(static_cast<int>(EventType::srq_err) == IBV_EVENT_SRQ_ERR);
+static_assert(static_cast<int>(EventType::srq_limit_reached) == IBV_EVENT_SRQ_LIMIT_REACHED);
+static_assert(static_cast<int>(EventType::qp_last_wqe_reached) == IBV_EVENT_QP_LAST_WQE_REACHED);
+static_assert(static_cast<int>(EventType::client_reregister) == IBV_EVENT_CLIENT_REREGISTER);
+static_assert(static_cast<int>(EventType::gid_change) == IBV_EVENT_GID_CHANGE);
+static_assert(static_cast<int>(EventType::wq_fatal) == IBV_EVENT_WQ_FATAL);
+static_assert(kVerbsEventTypes == IBV_EVENT_WQ_FATAL + 1);
+
+}  // namespace
+
 // Every event that is taken is acknowledged (I9), after what it concerns was dealt with: the object cannot be
-// destroyed meanwhile.
+// destroyed meanwhile. The application hears of it last, so that it finds things as the event says.
 void RuntimeState::take_async_events(DeviceSlot& device) {
     while (device.device != nullptr) {
-        std::optional<ibv_async_event> event;
+        std::optional<ibv_async_event> taken;
         try {
-            event = device.device->next_async_event();
+            taken = device.device->next_async_event();
         } catch (const std::exception& error) {
             log_error("asynchronous events of device \"{}\": {}", device.config.name, error.what());
         }
-        if (!event) {
+        if (!taken) {
             return;
         }
         counters.async_events.add();
+        Event event = describe(device, *taken);
+        if (taken->event_type < counters.async_events_by_type.size()) {
+            counters.async_events_by_type[taken->event_type].add();
+        }
         try {
-            on_async_event(device, *event);
+            on_async_event(device, *taken, event);
         } catch (const std::exception& error) {
-            log_error("device \"{}\": {}: {}", device.config.name, ibv_event_type_str(event->event_type), error.what());
+            log_error("device \"{}\": {}: {}", device.config.name, event_type_name(event.type), error.what());
         }
-        device.device->acknowledge(*event);
-        if (event->event_type == IBV_EVENT_CQ_ERR) {
-            lose_cq(event->element.cq);  // destroys it, so the event is given back before
+        device.device->acknowledge(*taken);
+        counters.async_events_acknowledged.add();
+        if (taken->event_type == IBV_EVENT_CQ_ERR) {
+            lose_cq(taken->element.cq);  // destroys it, so the event is given back before
         }
+        tell_application(std::move(event));
     }
 }
 
-void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& event) {
-    const char* text = ibv_event_type_str(event.event_type);
-    switch (event.event_type) {
+// What the event concerns, by the application's names. Made before anything is done about it, while the object is
+// there.
+Event RuntimeState::describe(const DeviceSlot& device, const ibv_async_event& taken) const {
+    Event event{.type = static_cast<EventType>(taken.event_type), .device = device.config.name};
+    switch (taken.event_type) {
+        case IBV_EVENT_CQ_ERR:
+            for (const auto& worker : workers_) {
+                for (const auto& cq : worker->cqs) {
+                    if (cq != nullptr && cq->cq.get() == taken.element.cq) {
+                        event.worker = worker->config.name;
+                    }
+                }
+            }
+            break;
+        case IBV_EVENT_QP_FATAL:
+        case IBV_EVENT_QP_REQ_ERR:
+        case IBV_EVENT_QP_ACCESS_ERR:
+        case IBV_EVENT_COMM_EST:
+        case IBV_EVENT_SQ_DRAINED:
+        case IBV_EVENT_PATH_MIG:
+        case IBV_EVENT_PATH_MIG_ERR:
+        case IBV_EVENT_QP_LAST_WQE_REACHED:
+            for (const auto& qp : qps_) {
+                if (qp != nullptr && qp->qp.get() == taken.element.qp) {
+                    event.qp = qp->handle;
+                }
+            }
+            break;
+        case IBV_EVENT_PORT_ACTIVE:
+        case IBV_EVENT_PORT_ERR:
+        case IBV_EVENT_LID_CHANGE:
+        case IBV_EVENT_PKEY_CHANGE:
+        case IBV_EVENT_SM_CHANGE:
+        case IBV_EVENT_CLIENT_REREGISTER:
+        case IBV_EVENT_GID_CHANGE:
+            event.port = static_cast<std::uint8_t>(taken.element.port_num);
+            break;
+        case IBV_EVENT_SRQ_ERR:
+        case IBV_EVENT_SRQ_LIMIT_REACHED:
+            for (const auto& srq : srqs_) {
+                if (srq != nullptr && srq->srq.get() == taken.element.srq) {
+                    event.srq = srq->handle;
+                }
+            }
+            break;
+        default:  // of the device; of a work queue, of which there are none
+            break;
+    }
+    return event;
+}
+
+void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event) {
+    const std::string_view text = event_type_name(event.type);
+    switch (taken.event_type) {
         // The first two are the peer's doing, and tell this side why its QP has ended.
         case IBV_EVENT_QP_ACCESS_ERR:
-            log_warning("queue pair {}: {}", event.element.qp->qp_num, text);
-            fail_qp(event.element.qp, Status::loc_access_err);
+            log_warning("queue pair {}: {}", taken.element.qp->qp_num, text);
+            fail_qp(taken.element.qp, Status::loc_access_err);
             break;
         case IBV_EVENT_QP_REQ_ERR:
-            log_warning("queue pair {}: {}", event.element.qp->qp_num, text);
-            fail_qp(event.element.qp, Status::rem_inv_req_err);
+            log_warning("queue pair {}: {}", taken.element.qp->qp_num, text);
+            fail_qp(taken.element.qp, Status::rem_inv_req_err);
             break;
         case IBV_EVENT_QP_FATAL:
         case IBV_EVENT_PATH_MIG_ERR:
-            log_error("queue pair {}: {}", event.element.qp->qp_num, text);
-            fail_qp(event.element.qp, Status::fatal_err);
+            log_error("queue pair {}: {}", taken.element.qp->qp_num, text);
+            fail_qp(taken.element.qp, Status::fatal_err);
             break;
         case IBV_EVENT_COMM_EST:
-            device.connector->communication_established(event.element.qp->qp_num);
+            device.connector->communication_established(taken.element.qp->qp_num);
             break;
         case IBV_EVENT_QP_LAST_WQE_REACHED:
             for (const auto& qp : qps_) {
-                if (qp != nullptr && qp->qp.get() == event.element.qp) {
+                if (qp != nullptr && qp->qp.get() == taken.element.qp) {
                     qp->last_wqe_reached = true;
                 }
             }
             [[fallthrough]];
         case IBV_EVENT_SQ_DRAINED:
         case IBV_EVENT_PATH_MIG:
-            log_debug("device \"{}\": queue pair {}: {}", device.config.name, event.element.qp->qp_num, text);
+            log_debug("device \"{}\": queue pair {}: {}", device.config.name, taken.element.qp->qp_num, text);
             break;
         case IBV_EVENT_CQ_ERR:
             log_error("device \"{}\": a completion queue overran ({})", device.config.name, text);
@@ -67,9 +152,19 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& eve
         case IBV_EVENT_SRQ_LIMIT_REACHED:
             log_debug("device \"{}\": {}", device.config.name, text);
             break;
+        case IBV_EVENT_PORT_ACTIVE:
+        case IBV_EVENT_PORT_ERR:
+            log_warning("device \"{}\" port {}: {}", device.config.name, event.port, text);
+            break;
         default:
             log_warning("device \"{}\": {}", device.config.name, text);
             break;
+    }
+}
+
+void RuntimeState::tell_application(Event event) {
+    if (!application_events.push(std::move(event))) {
+        counters.events_lost.add();
     }
 }
 
@@ -96,6 +191,8 @@ void RuntimeState::fail_qp(const ibv_qp* verbs_qp, Status cause) {
         }
     }
 }
+
+// ---- Workers ----
 
 void RuntimeState::take_worker_reports() {
     for (const auto& worker : workers_) {

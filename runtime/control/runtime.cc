@@ -183,6 +183,11 @@ AddressHandle Runtime::create_address_handle(const WideCompletion& received, std
 Listener Runtime::listen(const std::string& address, const std::string& device) {
     return alive(state_, "this runtime").listen(address, device);
 }
+std::optional<Event> Runtime::next_event(std::chrono::milliseconds timeout) {
+    return alive(state_, "this runtime").application_events.next(timeout);
+}
+std::optional<Event> Runtime::poll_event() { return next_event(std::chrono::milliseconds(0)); }
+int Runtime::event_fd() const { return alive(state_, "this runtime").application_events.fd(); }
 const Config& Runtime::config() const noexcept { return state_->config; }
 RuntimeReport Runtime::report() const { return alive(state_, "this runtime").report; }
 std::size_t Runtime::worker_count() const noexcept { return state_->config.workers.size(); }

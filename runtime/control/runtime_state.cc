@@ -226,6 +226,7 @@ bool RuntimeState::stop_here() {
         requests_.clear();
     }
     waiting_.notify_all();
+    application_events.close();
     stopped_ = whole;
     return whole;
 }

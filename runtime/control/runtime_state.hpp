@@ -22,6 +22,7 @@
 
 #include "connect/connector.hpp"
 #include "connect/transitions.hpp"
+#include "control/application_events.hpp"
 #include "control/eal.hpp"
 #include "control/event_loop.hpp"
 #include "control/executor.hpp"
@@ -172,6 +173,7 @@ public:
 
     const Config config;
     ControlCounters counters;
+    ApplicationEvents application_events;
     RuntimeReport report;
     [[nodiscard]] WorkerSlot& worker(std::size_t index);
     [[nodiscard]] Device& device(const std::string& name);
@@ -237,7 +239,9 @@ private:
 
     // events.cc
     void take_async_events(DeviceSlot& device);
-    void on_async_event(DeviceSlot& device, const ibv_async_event& event);
+    [[nodiscard]] Event describe(const DeviceSlot& device, const ibv_async_event& taken) const;
+    void on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event);
+    void tell_application(Event event);
     void lose_cq(const ibv_cq* cq);
     void take_worker_reports();
     void fail_qp(const ibv_qp* qp, Status cause);

@@ -1,7 +1,8 @@
-// Names and sentences of statuses and refusals.
+// Names and sentences of statuses, refusals and events.
 #include <array>
 
 #include "pollcore/completion.hpp"
+#include "pollcore/event.hpp"
 #include "pollcore/session.hpp"
 
 namespace pollcore {
@@ -56,6 +57,16 @@ constexpr std::array<std::string_view, 17> kRefusals{
 };
 static_assert(kRefusals.size() == static_cast<std::size_t>(Refusal::session_closed) + 1);
 
+constexpr std::array<std::string_view, kVerbsEventTypes> kEventTypes{
+    "IBV_EVENT_CQ_ERR",           "IBV_EVENT_QP_FATAL",          "IBV_EVENT_QP_REQ_ERR",
+    "IBV_EVENT_QP_ACCESS_ERR",    "IBV_EVENT_COMM_EST",          "IBV_EVENT_SQ_DRAINED",
+    "IBV_EVENT_PATH_MIG",         "IBV_EVENT_PATH_MIG_ERR",      "IBV_EVENT_DEVICE_FATAL",
+    "IBV_EVENT_PORT_ACTIVE",      "IBV_EVENT_PORT_ERR",          "IBV_EVENT_LID_CHANGE",
+    "IBV_EVENT_PKEY_CHANGE",      "IBV_EVENT_SM_CHANGE",         "IBV_EVENT_SRQ_ERR",
+    "IBV_EVENT_SRQ_LIMIT_REACHED", "IBV_EVENT_QP_LAST_WQE_REACHED", "IBV_EVENT_CLIENT_REREGISTER",
+    "IBV_EVENT_GID_CHANGE",       "IBV_EVENT_WQ_FATAL",
+};
+
 const StatusWords* find(Status status) noexcept {
     for (const StatusWords& words : kStatuses) {
         if (words.status == status) {
@@ -80,6 +91,14 @@ std::string_view status_text(Status status) noexcept {
 std::string_view refusal_name(Refusal refusal) noexcept {
     const auto i = static_cast<std::size_t>(refusal);
     return i < kRefusals.size() ? kRefusals[i] : "unknown refusal";
+}
+
+std::string_view event_type_name(EventType type) noexcept {
+    if (type == EventType::device_removed) {
+        return "POLLCORE_EVENT_DEVICE_REMOVED";
+    }
+    const auto i = static_cast<std::size_t>(type);
+    return i < kEventTypes.size() ? kEventTypes[i] : "unknown event";
 }
 
 }  // namespace pollcore
