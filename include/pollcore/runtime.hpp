@@ -70,12 +70,21 @@ public:
     void connect(const QpInfo& peer, const PathAttributes& path = {});
     /// Tells the peer and moves the QP to error: what is in flight is flushed.
     void disconnect();
-    /// The peer left, or disconnect() was called. New work is refused; the QP can only be closed.
+    /// The peer left, or disconnect() was called. New work is refused until reset().
     [[nodiscard]] bool disconnected() const;
     /// The provider's number, for logs.
     [[nodiscard]] std::uint32_t qp_num() const;
-    /// Since the QP was opened. Nothing where the device does not count per QP; verbs do not, Runtime::rnr_counts may.
+    /// Since the QP was opened or reset. Nothing where the device does not count per QP; verbs do not, Runtime::rnr_counts may.
     [[nodiscard]] std::optional<RnrCounts> rnr_counts() const;
+
+    /// Begins again, from any state: the QP is as a new one, in INIT, where it takes receives and can be connected, or,
+    /// a UD QP, ready. What is in flight completes first, flushed by the device or, with status qp_closed, by the
+    /// runtime; a connection is ended. Of a shared receive queue only what the QP had taken completes.
+    /// handle() is another afterwards: the same index, a new generation, so that work meant for the connection before
+    /// is refused (stale_handle), or, if it was submitted while this ran, completes with request_refused. False when
+    /// draining was cut short by the configuration's drain_timeout. Not while another thread uses this object. Throws
+    /// Error(ENODEV) when the device was lost. When the device refuses, it throws and the QP stays in error.
+    bool reset();
 
     /// Takes the QP out of service: every work request in flight gets its completion, by the device or, with
     /// status qp_closed, by the runtime. False when it had to be cut short by the configuration's

@@ -7,7 +7,8 @@
 //
 // Who owns a buffer: the application before the receive is accepted and after its completion. A receive that no message
 // took stays in the queue when queue pairs are closed or fail, and completes with Status::srq_closed when the queue is
-// closed. One that a queue pair had taken completes as that queue pair fails.
+// closed. One that a queue pair had taken completes as that queue pair fails. When the device is lost, all complete with
+// Status::device_removed; the queue then takes no more receives (stale_handle) and can only be closed.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ public:
     [[nodiscard]] bool valid() const noexcept { return runtime_ != nullptr; }
 
     /// The device raises IBV_EVENT_SRQ_LIMIT_REACHED once, when fewer than `limit` receives are left that no message
-    /// has taken. 0 disarms it.
+    /// has taken; Runtime::next_event tells of it. 0 disarms it.
     void arm_limit(std::uint32_t limit);
     /// The limit as it is armed; 0 when it is not, or was reached.
     [[nodiscard]] std::uint32_t limit() const;

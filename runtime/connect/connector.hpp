@@ -41,7 +41,7 @@ struct ConnectEvent {
         request,       ///< a peer asks: answer with accept() or reject()
         established,   ///< the QP is in RTS and the peer knows
         failed,        ///< never came to be: `error` and `text` say why (rejected: ECONNREFUSED)
-        disconnected,  ///< the peer left, or disconnect() was called
+        disconnected,  ///< the peer left, disconnect() was called, or (`error` is ENODEV) the device was removed
     };
     Kind kind{};
     ConnectionId connection = 0;
@@ -49,7 +49,7 @@ struct ConnectEvent {
     /// listener's own end (`text` says which)
     ListenerId listener = 0;
     std::vector<std::byte> private_data;  ///< request, established (at the caller), failed by rejection: the peer's
-    int error = 0;                        ///< failed: errno value
+    int error = 0;                        ///< failed, disconnected: errno value
     std::string text;                     ///< failed: the sentence; request: the peer, for logs
 };
 

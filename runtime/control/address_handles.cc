@@ -103,7 +103,8 @@ void RuntimeState::destroy_address_handle(AhHandle handle) {
         }
         AhSlot& slot = *ahs_[handle.index];
         const int error = devices_[slot.device]->device->destroy(slot.ah.get());
-        if (error != 0) {
+        // As with memory regions: a device that the kernel has let go of answers EIO.
+        if (error != 0 && !(error == EIO && devices_[slot.device]->lost)) {
             throw Error(error, fmt::format("device \"{}\" does not end an address handle",
                                            devices_[slot.device]->config.name));
         }

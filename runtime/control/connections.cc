@@ -16,8 +16,8 @@ void require_private_data(std::size_t size, std::size_t most) {
 }  // namespace
 
 ConnectingQp RuntimeState::connecting(QpSlot& qp) {
-    return {.qp_num = qp.qp->qp_num, .srq = qp.srq != nullptr, .modify = [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
-                QpSlot& slot = qp_slot(handle);
+    return {.qp_num = qp.qp_num, .srq = qp.srq != nullptr, .modify = [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
+                QpSlot& slot = live_qp_slot(handle);
                 const bool to_rts = (mask & IBV_QP_STATE) && attr.qp_state == IBV_QPS_RTS;
                 const bool moves = (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;
                 modify_here(slot, attr, mask, to_rts ? QpState::ready : slot.state);
@@ -30,10 +30,10 @@ std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string&
     require_private_data(options.private_data.size(), kRequestPrivateDataMax);
     std::uint32_t device = 0;
     const ConnectionId connection = executor_->run([&] {
-        QpSlot& qp = qp_slot(handle);
+        QpSlot& qp = live_qp_slot(handle);
         require_connectable(qp);
         if (qp.connection != 0 || qp.moved) {
-            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
+            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
         }
         device = qp.device;
         const ConnectionId id =
@@ -49,13 +49,13 @@ std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string&
 void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle handle, const ConnectOptions& options) {
     require_private_data(options.private_data.size(), kReplyPrivateDataMax);
     executor_->run([&] {
-        QpSlot& qp = qp_slot(handle);
+        QpSlot& qp = live_qp_slot(handle);
         if (qp.device != device) {
             throw Error(EINVAL, "the queue pair is of another device than the listener");
         }
         require_connectable(qp);
         if (qp.connection != 0 || qp.moved) {
-            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
+            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
         }
         qp.connection = request;
         {
@@ -99,8 +99,8 @@ std::vector<std::byte> RuntimeState::await_connection(std::uint32_t device, Conn
         return std::move(outcome.private_data);
     }
     executor_->run([&] {
-        if (qps_[handle.index] != nullptr && qps_[handle.index]->handle == handle) {
-            fail_connection_here(*qps_[handle.index]);
+        if (QpSlot* qp = find_qp(handle); qp != nullptr) {
+            fail_connection_here(*qp);
         }
     });
     if (!done) {
@@ -114,14 +114,14 @@ void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
     if (qp.connection != 0) {
         devices_[qp.device]->connector->forget(std::exchange(qp.connection, 0));
     }
-    if (!qp.moved) {
+    if (!qp.moved || qp.qp == nullptr) {
         return;
     }
     try {
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
     } catch (const std::exception& error) {
-        log_warning("queue pair {} after a failed connection: {}", qp.qp->qp_num, error.what());
+        log_warning("queue pair {} after a failed connection: {}", qp.qp_num, error.what());
     }
 }
 
@@ -132,11 +132,14 @@ void RuntimeState::disconnect(QpHandle handle) {
             try {
                 devices_[qp.device]->connector->disconnect(qp.connection);
             } catch (const Error& error) {
-                log_debug("queue pair {}: {}; it is taken down on this side", qp.qp->qp_num, error.what());
+                log_debug("queue pair {}: {}; it is taken down on this side", qp.qp_num, error.what());
             }
         }
         qp.disconnected = true;
         qp.moved = true;
+        if (qp.qp == nullptr) {
+            return;  // in error since its device was lost
+        }
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(qp, error.attr, error.mask, QpState::error, Status::wr_flush_err);
     });
@@ -155,14 +158,14 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
             waiting->second.done = true;
             waiting->second.event.kind = ConnectEvent::Kind::failed;
             waiting->second.event.error = ECANCELED;
-            waiting->second.event.text = "the queue pair was closed meanwhile";
+            waiting->second.event.text = "the queue pair was closed or reset meanwhile, or its device lost";
         }
     }
     waiting_.notify_all();
     try {
         connector.disconnect(qp.connection);  // so that the peer learns of it now and not by time-outs
     } catch (const std::exception& error) {
-        log_debug("disconnecting queue pair {}: {}", qp.qp->qp_num, error.what());
+        log_debug("disconnecting queue pair {}: {}", qp.qp_num, error.what());
     }
     connector.forget(std::exchange(qp.connection, 0));
 }
@@ -319,6 +322,10 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
         }
         case ConnectEvent::Kind::disconnected: {
             counters.disconnections.add();
+            if (event.error == ENODEV) {
+                on_device_removed(device);
+                break;
+            }
             QpSlot* qp = qp_of_connection(device.index, event.connection);
             if (qp == nullptr || qp->disconnected) {
                 break;

@@ -39,8 +39,14 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
         std::optional<ibv_async_event> taken;
         try {
             taken = device.device->next_async_event();
-        } catch (const std::exception& error) {
-            log_error("asynchronous events of device \"{}\": {}", device.config.name, error.what());
+        } catch (const Error& error) {
+            if (!device.removed) {  // else it is known
+                log_error("asynchronous events of device \"{}\": {}", device.config.name, error.what());
+            }
+            if (error.code() == std::errc::io_error) {  // the kernel has let go of the device
+                loop_->forget(device.device->async_fd());
+                on_device_removed(device);
+            }
         }
         if (!taken) {
             return;
@@ -152,6 +158,9 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
         case IBV_EVENT_SRQ_LIMIT_REACHED:
             log_debug("device \"{}\": {}", device.config.name, text);
             break;
+        case IBV_EVENT_DEVICE_FATAL:
+            lose_device(device);
+            break;
         case IBV_EVENT_PORT_ACTIVE:
         case IBV_EVENT_PORT_ERR:
             log_warning("device \"{}\" port {}: {}", device.config.name, event.port, text);
@@ -166,6 +175,60 @@ void RuntimeState::tell_application(Event event) {
     if (!application_events.push(std::move(event))) {
         counters.events_lost.add();
     }
+}
+
+// ---- What is lost ----
+
+void RuntimeState::on_device_removed(DeviceSlot& device) {
+    lose_device(device);
+    if (!std::exchange(device.removed, true)) {  // each of its connections may say so
+        tell_application({.type = EventType::device_removed, .device = device.config.name});
+    }
+}
+
+// Nothing more comes from the device, so nobody waits for it. Its queue pairs stay, in error, until they are closed, and
+// so do its shared receive queues and address handles; workers, sessions and the other devices go on.
+void RuntimeState::lose_device(DeviceSlot& device) {
+    if (device.lost) {
+        return;  // said twice
+    }
+    device.lost = true;
+    counters.devices_lost.add();
+    log_error("device \"{}\" is lost: it failed or was removed; its work in flight is completed by the runtime",
+              device.config.name);
+    for (const auto& qp : qps_) {
+        if (qp == nullptr || qp->device != device.index || qp->qp == nullptr) {
+            continue;
+        }
+        try {
+            lose_qp_here(*qp);
+        } catch (const std::exception& error) {
+            log_error("queue pair {} of a lost device: {}", qp->qp_num, error.what());
+        }
+    }
+    for (const auto& srq : srqs_) {
+        if (srq == nullptr || srq->device != device.index || srq->srq == nullptr) {
+            continue;
+        }
+        try {
+            lose_srq_here(*srq);
+        } catch (const std::exception& error) {
+            log_error("shared receive queue {} of a lost device: {}", srq->handle.index, error.what());
+        }
+    }
+}
+
+void RuntimeState::lose_qp_here(QpSlot& qp) {
+    WorkerProxy& worker = *workers_[qp.worker]->proxy;
+    forget_connection_here(qp);
+    worker.park(qp.handle);
+    worker.unpark(qp.handle, QpState::error, Status::device_removed);
+    qp.state = QpState::error;
+    // No flush will come, but completions that stand in the CQs are good, and some providers drop them at destroy.
+    (void)worker.retire(qp.handle, 0, std::chrono::milliseconds(0));
+    worker.park(qp.handle);
+    destroy_verbs_qp(qp);
+    worker.lose(qp.handle);
 }
 
 // An overrun CQ has lost completions, whether it can be polled on or not.
@@ -242,7 +305,7 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
             all = false;
         }
     }
-    if (all) {
+    if (all && worker.cqs[index] != nullptr) {
         worker.proxy->remove_cq(index);
         worker.cqs[index].reset();
     }

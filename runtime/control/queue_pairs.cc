@@ -48,6 +48,11 @@ std::uint16_t RuntimeState::free_qp_index() const {
     throw Error(ENOSPC, fmt::format("all {} queue pairs of runtime.qps_max are in use", qps_.size()));
 }
 
+std::uint16_t RuntimeState::next_generation(std::uint16_t index) const {
+    const auto next = static_cast<std::uint16_t>(qp_generations_[index] + 1);
+    return next == 0 ? std::uint16_t{1} : next;
+}
+
 QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     DeviceSlot& device = device_slot(options.device);
     if (options.shares.empty()) {
@@ -91,8 +96,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     }
     WorkerSlot& worker = *workers_[slot->worker];
     const std::uint16_t index = free_qp_index();
-    const auto next_generation = static_cast<std::uint16_t>(qp_generations_[index] + 1);
-    slot->handle = {index, next_generation == 0 ? std::uint16_t{1} : next_generation};
+    slot->handle = {index, next_generation(index)};
     slot->device = device.index;
     slot->pd = pd_of(device, options.pd);
     slot->psn = random_psn();
@@ -144,6 +148,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
         end.marker_ah = slot->marker_ah.get();
     }
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
+    slot->qp_num = slot->qp->qp_num;
     end.qp = slot->qp.get();
     end.qp_num = slot->qp->qp_num;
     end.srq = slot->srq != nullptr ? slot->srq->end.get() : nullptr;
@@ -259,8 +264,11 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
 
 void RuntimeState::reserve_entries(const QpSlot& qp) {
     WorkerSlot& worker = *workers_[qp.worker];
+    CqSlot& send_cq = *worker.cqs[qp.send_cq];
     CqSlot& recv_cq = *worker.cqs[qp.recv_cq];
-    worker.cqs[qp.send_cq]->reserved += qp.send_entries;
+    ++send_cq.queues;
+    ++recv_cq.queues;
+    send_cq.reserved += qp.send_entries;
     recv_cq.reserved += qp.recv_entries;
     if (qp.srq != nullptr) {
         ++qp.srq->qps;
@@ -270,16 +278,29 @@ void RuntimeState::reserve_entries(const QpSlot& qp) {
     }
 }
 
+// A CQ of a lost device goes with its last queue.
 void RuntimeState::release_entries(const QpSlot& qp) {
     WorkerSlot& worker = *workers_[qp.worker];
+    CqSlot& send_cq = *worker.cqs[qp.send_cq];
     CqSlot& recv_cq = *worker.cqs[qp.recv_cq];
-    worker.cqs[qp.send_cq]->reserved -= qp.send_entries;
+    --send_cq.queues;
+    --recv_cq.queues;
+    send_cq.reserved -= qp.send_entries;
     recv_cq.reserved -= qp.recv_entries;
     if (qp.srq != nullptr) {
         --qp.srq->qps;
         if (const auto here = recv_cq.srqs.find(qp.srq->handle.index); --here->second == 0) {
             recv_cq.srqs.erase(here);
             recv_cq.reserved -= qp.srq->depth;
+        }
+    }
+    if (!devices_[qp.device]->lost) {
+        return;
+    }
+    for (const std::uint32_t index : {qp.send_cq, qp.recv_cq}) {
+        if (worker.cqs[index] != nullptr && worker.cqs[index]->queues == 0) {
+            worker.proxy->remove_cq(index);
+            worker.cqs[index].reset();
         }
     }
 }
@@ -301,13 +322,13 @@ void RuntimeState::modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState 
 
 QpInfo RuntimeState::info(QpHandle handle) {
     return executor_->run([&] {
-        const QpSlot& qp = qp_slot(handle);
+        const QpSlot& qp = live_qp_slot(handle);
         DeviceSlot& device = *devices_[qp.device];
         const ibv_port_attr port = device.device->query_port();
         const GidEntry gid = choose_gid(*device.device, device.config.gid);
         QpInfo info;
         std::copy(std::begin(gid.gid.raw), std::end(gid.gid.raw), info.gid.begin());
-        info.qp_num = qp.qp->qp_num;
+        info.qp_num = qp.qp_num;
         if (qp.type == QpType::ud) {
             info.qkey = qp.qkey;
         } else {
@@ -324,20 +345,20 @@ void RuntimeState::require_connectable(const QpSlot& qp) const {
     if (qp.type == QpType::ud) {
         throw Error(EINVAL, fmt::format("queue pair {} is UD, which has no connection: its sends name an address handle, a "
                                         "queue pair number and a Q_Key",
-                                        qp.qp->qp_num));
+                                        qp.qp_num));
     }
 }
 
 void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
     executor_->run([&] {
-        QpSlot& qp = qp_slot(handle);
+        QpSlot& qp = live_qp_slot(handle);
         require_connectable(qp);
         if (qp.state != QpState::init || qp.moved) {
-            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was", qp.qp->qp_num));
+            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
         }
         if (peer.type != qp.type) {
             throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type",
-                                                qp.qp->qp_num, peer.qp_num));
+                                                qp.qp_num, peer.qp_num));
         }
         DeviceSlot& device = *devices_[qp.device];
         const ibv_port_attr port = device.device->query_port();
@@ -361,12 +382,12 @@ void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttrib
 }
 
 std::uint32_t RuntimeState::qp_num(QpHandle handle) {
-    return executor_->run([&] { return qp_slot(handle).qp->qp_num; });
+    return executor_->run([&] { return qp_slot(handle).qp_num; });
 }
 
 std::optional<RnrCounts> RuntimeState::rnr_counts(QpHandle handle) {
     return executor_->run([&] {
-        const QpSlot& qp = qp_slot(handle);
+        const QpSlot& qp = live_qp_slot(handle);
         return devices_[qp.device]->device->rnr_counts(qp.qp.get());
     });
 }
@@ -383,8 +404,7 @@ bool RuntimeState::disconnected(QpHandle handle) {
 
 bool RuntimeState::close_queue_pair(QpHandle handle) {
     return executor_->run([&] {
-        if (!running_.load() || handle.index >= qps_.size() || qps_[handle.index] == nullptr ||
-            qps_[handle.index]->handle != handle) {
+        if (!running_.load() || find_qp(handle) == nullptr) {
             return true;  // closed with its session or the runtime
         }
         return close_qp_here(handle, std::chrono::steady_clock::now() + config.drain_timeout);
@@ -392,7 +412,26 @@ bool RuntimeState::close_queue_pair(QpHandle handle) {
 }
 
 bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
-    QpSlot& qp = *qps_[handle.index];
+    // Of one that was lost with its device nothing is in flight.
+    const bool drained = find_qp(handle)->qp == nullptr || retire_qp_here(handle, deadline);
+    QpSlot* qp = find_qp(handle);
+    if (qp == nullptr) {
+        return true;  // an event that came meanwhile has ended it
+    }
+    const std::uint32_t qp_num = qp->qp_num;
+    const Counter& cut_short = workers_[qp->worker]->worker->counters().cut_short;
+    const std::uint64_t before = cut_short.value();
+    destroy_qp_here(*qp);
+    if (!drained) {
+        log_warning("queue pair {}: the runtime completed {} requests", qp_num, cut_short.value() - before);
+    }
+    return drained;
+}
+
+// The sequence of H1 up to the point where the QP may be destroyed or RESET. True when nothing is in flight any more:
+// the device flushed everything, or an event that came meanwhile has ended the QP or lost its device.
+bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
+    QpSlot& qp = *find_qp(handle);
     forget_connection_here(qp);
     std::uint32_t quiet = 0;
     try {
@@ -400,65 +439,113 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
         modify_here(qp, error.attr, error.mask, QpState::error, Status::qp_closed);
         quiet = static_cast<std::uint32_t>(cycles_from(kQuiet));
     } catch (const Error& error) {
-        log_warning("queue pair {}: {}; it is destroyed as it is", qp.qp->qp_num, error.what());
+        log_warning("queue pair {}: {}; it is taken out of service as it is", qp.qp_num, error.what());
     }
-    if (qp.srq != nullptr) {
-        await_last_wqe(handle);
-        if (qps_[handle.index] == nullptr || qps_[handle.index]->handle != handle) {
-            return true;  // another event that came meanwhile has ended it
-        }
+    if (qp.srq != nullptr && !await_last_wqe(handle)) {
+        return true;
     }
     const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
                                    deadline - std::chrono::steady_clock::now()),
                                kDrainAtLeast);
     const bool drained =
         workers_[qp.worker]->proxy->retire(handle, cycles_now() + cycles_from(left), left, quiet);
-    if (drained) {
-        destroy_qp_here(qp);
-        return true;
+    if (!drained) {
+        counters.cut_short.add();
+        log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completes it",
+                    qp.qp_num, devices_[qp.device]->config.name, left.count());
     }
-    counters.cut_short.add();
-    const std::uint32_t qp_num = qp.qp->qp_num;
-    const std::string& device = devices_[qp.device]->config.name;
-    const Counter& completed = workers_[qp.worker]->worker->counters().cut_short;
-    const std::uint64_t before = completed.value();
-    destroy_qp_here(qp);
-    log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completed {} requests",
-                qp_num, device, left.count(), completed.value() - before);
-    return false;
+    return drained;
 }
 
 // A queue pair of an SRQ may have taken a receive whose message is half there; that one completes before this event,
 // and would be lost if the queue pair were destroyed before (H1). Not every provider raises it (Linux 6.1's Soft-RoCE
 // does not), so it is waited for no longer than a healthy device needs. Events are taken here, since the event loop waits
-// for the control thread, which is this one.
-void RuntimeState::await_last_wqe(QpHandle handle) {
+// for the control thread, which is this one; false when one of them has ended the queue pair or lost its device.
+bool RuntimeState::await_last_wqe(QpHandle handle) {
     const auto deadline = std::chrono::steady_clock::now() + kDrainAtLeast;
-    const std::uint32_t device = qps_[handle.index]->device;
+    DeviceSlot& device = *devices_[find_qp(handle)->device];
     for (;;) {
-        take_async_events(*devices_[device]);
-        const QpSlot* qp = qps_[handle.index].get();
-        if (qp == nullptr || qp->handle != handle || qp->last_wqe_reached || std::chrono::steady_clock::now() > deadline) {
-            return;
+        take_async_events(device);
+        const QpSlot* qp = find_qp(handle);
+        if (qp == nullptr || qp->qp == nullptr) {
+            return false;
+        }
+        if (qp->last_wqe_reached || std::chrono::steady_clock::now() > deadline) {
+            return true;
         }
         std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
 }
 
 void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
-    WorkerSlot& worker = *workers_[qp.worker];
-    worker.proxy->park(qp.handle);
-    const int error = devices_[qp.device]->device->destroy(qp.qp.get());
-    if (error != 0) {
-        // Not destroyed, so its buffers may still be written: nothing may be completed in its name (H2).
-        worker.proxy->unpark(qp.handle, QpState::error);
-        throw Error(error, fmt::format("device \"{}\" does not destroy queue pair {}",
-                                       devices_[qp.device]->config.name, qp.qp->qp_num));
-    }
-    (void)qp.qp.release();
-    worker.proxy->forget(qp.handle, leftovers);
+    WorkerProxy& worker = *workers_[qp.worker]->proxy;
+    worker.park(qp.handle);
+    destroy_verbs_qp(qp);
+    worker.forget(qp.handle, leftovers);
     release_entries(qp);
     qps_[qp.handle.index].reset();
+}
+
+// The QP is parked, and stays so unless this throws.
+void RuntimeState::destroy_verbs_qp(QpSlot& qp) {
+    if (qp.qp == nullptr) {
+        return;
+    }
+    const DeviceSlot& device = *devices_[qp.device];
+    const int error = device.device->destroy(qp.qp.get());
+    // A device that the kernel has let go of answers EIO, and its QPs have ended with it.
+    if (error != 0 && !(error == EIO && device.lost)) {
+        // Not destroyed, so its buffers may still be written: nothing may be completed in its name (H2).
+        workers_[qp.worker]->proxy->unpark(qp.handle, QpState::error);
+        throw Error(error, fmt::format("device \"{}\" does not destroy queue pair {}", device.config.name, qp.qp_num));
+    }
+    (void)qp.qp.release();
+}
+
+// ---- Beginning again ----
+
+std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
+    return executor_->run([&] {
+        DeviceSlot& device = *devices_[live_qp_slot(handle).device];
+        const bool drained = retire_qp_here(handle, std::chrono::steady_clock::now() + config.drain_timeout);
+        take_async_events(device);          // what is said of this life shall not be taken for said of the next
+        QpSlot& qp = live_qp_slot(handle);  // it may have been lost on the way
+        WorkerProxy& worker = *workers_[qp.worker]->proxy;
+        const QpHandle renewed{handle.index, next_generation(handle.index)};
+        const std::uint32_t psn = random_psn();  // packets of the connection before shall not fit the next
+        worker.park(handle);
+        try {
+            restart_verbs_qp(qp, psn);
+        } catch (...) {
+            worker.unpark(handle, QpState::error);
+            throw;
+        }
+        const bool datagram = qp.type == QpType::ud;
+        const QpState state = datagram ? QpState::ready : QpState::init;
+        worker.renew(handle, renewed.generation, state);
+        qp_generations_[handle.index] = renewed.generation;
+        qp.handle = renewed;
+        qp.state = state;
+        qp.psn = psn;
+        qp.moved = datagram;
+        qp.disconnected = false;
+        qp.last_wqe_reached = false;
+        return std::pair(renewed, drained);
+    });
+}
+
+// Through RESET to where a new QP of its type begins. The QP is parked.
+void RuntimeState::restart_verbs_qp(QpSlot& qp, std::uint32_t psn) {
+    Device& device = *devices_[qp.device]->device;
+    const auto move = [&](Transition to) { device.modify(qp.qp.get(), to.attr, to.mask); };
+    move(to_state(IBV_QPS_RESET));
+    if (qp.type != QpType::ud) {
+        move(to_init(device.port(), access_flags(qp.remote_access)));
+        return;
+    }
+    move(to_datagram_init(device.port(), qp.qkey));
+    move(to_state(IBV_QPS_RTR));
+    move(to_rts(psn, {}, QpType::ud));
 }
 
 }  // namespace pollcore

@@ -48,6 +48,12 @@ std::optional<RnrCounts> QueuePair::rnr_counts() const {
 }
 std::uint32_t QueuePair::qp_num() const { return alive(runtime_, "this queue pair").qp_num(handle_); }
 
+bool QueuePair::reset() {
+    const auto [renewed, drained] = alive(runtime_, "this queue pair").reset(handle_);
+    handle_ = renewed;
+    return drained;
+}
+
 bool QueuePair::close() {
     if (runtime_ == nullptr) {
         return true;

@@ -238,6 +238,16 @@ void RuntimeState::require_running() const {
 }
 
 DeviceSlot& RuntimeState::device_slot(const std::string& name) {
+    DeviceSlot& device = find_device(name);
+    if (device.lost) {
+        throw Error(ENODEV, fmt::format("device \"{}\" was lost: it failed or was removed. Close what is on it; a new "
+                                        "runtime opens it again when it is back",
+                                        device.config.name));
+    }
+    return device;
+}
+
+DeviceSlot& RuntimeState::find_device(const std::string& name) {
     require_running();
     if (name.empty() && devices_.size() == 1) {
         return *devices_.front();
@@ -256,12 +266,26 @@ DeviceSlot& RuntimeState::device_slot(const std::string& name) {
                                                    fmt::join(names, ", ")));
 }
 
+QpSlot* RuntimeState::find_qp(QpHandle handle) noexcept {
+    QpSlot* qp = handle.index < qps_.size() ? qps_[handle.index].get() : nullptr;
+    return qp != nullptr && qp->handle == handle ? qp : nullptr;
+}
+
 QpSlot& RuntimeState::qp_slot(QpHandle handle) {
     require_running();
-    if (handle.index < qps_.size() && qps_[handle.index] != nullptr && qps_[handle.index]->handle == handle) {
-        return *qps_[handle.index];
+    if (QpSlot* qp = find_qp(handle); qp != nullptr) {
+        return *qp;
     }
     throw Error(EINVAL, fmt::format("queue pair {}.{} was closed", handle.index, handle.generation));
+}
+
+QpSlot& RuntimeState::live_qp_slot(QpHandle handle) {
+    QpSlot& qp = qp_slot(handle);
+    if (qp.qp == nullptr) {
+        throw Error(ENODEV, fmt::format("queue pair {} ended with its device \"{}\", which was lost; it can only be closed",
+                                        qp.qp_num, devices_[qp.device]->config.name));
+    }
+    return qp;
 }
 
 WorkerSlot& RuntimeState::worker(std::size_t index) {
@@ -272,7 +296,7 @@ WorkerSlot& RuntimeState::worker(std::size_t index) {
 }
 
 Device& RuntimeState::device(const std::string& name) {
-    return *executor_->run([&] { return device_slot(name).device.get(); });
+    return *executor_->run([&] { return find_device(name).device.get(); });
 }
 
 }  // namespace pollcore

@@ -40,6 +40,8 @@ struct DeviceSlot {
     std::unique_ptr<Connector> connector;
     std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;  // by worker
     std::uint32_t default_pd = 0;
+    bool lost = false;     // fatal or removed: nothing more is made on it
+    bool removed = false;  // the application was told so
 };
 
 struct PdSlot {
@@ -64,6 +66,7 @@ struct CqSlot {
     std::uint32_t device = 0;
     std::uint32_t capacity = 0;
     std::uint32_t reserved = 0;
+    std::uint32_t queues = 0;  // send and receive queues that complete here
     bool failed = false;  // takes no more queue pairs
     std::map<std::uint16_t, std::uint32_t> srqs;  // queue pairs here per SRQ, whose depth is reserved once
     UniqueCq cq;
@@ -96,7 +99,7 @@ struct SrqSlot {
     std::uint32_t session = 0;  // id
     std::uint32_t depth = 0;
     std::uint32_t qps = 0;  // that use it
-    UniqueSrq srq;
+    UniqueSrq srq;  // null once its device was lost
     std::unique_ptr<WorkerSrq> end;
 };
 
@@ -117,8 +120,9 @@ struct QpSlot {
     std::uint32_t recv_entries = 0;
     SrqSlot* srq = nullptr;
     bool last_wqe_reached = false;  // with an SRQ: it takes no more receives, and those that it took have completed
+    std::uint32_t qp_num = 0;
     UniqueAh marker_ah;  // UD: to itself
-    UniqueQp qp;
+    UniqueQp qp;         // null once its device was lost
     std::unique_ptr<WorkerQp> end;
     ConnectionId connection = 0;
     bool disconnected = false;
@@ -142,6 +146,8 @@ public:
 
     QueuePair create_queue_pair(const QueuePairOptions& options);
     bool close_queue_pair(QpHandle handle);
+    /// The handle's new generation; whether everything in flight was flushed in time.
+    std::pair<QpHandle, bool> reset(QpHandle handle);
     QpInfo info(QpHandle handle);
     void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options);
@@ -193,8 +199,13 @@ private:
     void require_running() const;
     bool stop_here();
 
+    [[nodiscard]] DeviceSlot& find_device(const std::string& name);
+    /// One that is not lost.
     [[nodiscard]] DeviceSlot& device_slot(const std::string& name);
+    [[nodiscard]] QpSlot* find_qp(QpHandle handle) noexcept;
     [[nodiscard]] QpSlot& qp_slot(QpHandle handle);
+    /// One whose device is not lost.
+    [[nodiscard]] QpSlot& live_qp_slot(QpHandle handle);
 
     // sessions.cc
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
@@ -205,7 +216,11 @@ private:
     SrqHandle create_srq_here(const SharedReceiveQueueOptions& options);
     [[nodiscard]] SrqSlot* find_srq(SrqHandle handle) noexcept;
     [[nodiscard]] SrqSlot& srq_slot(SrqHandle handle);
+    /// One whose device is not lost.
+    [[nodiscard]] SrqSlot& live_srq_slot(SrqHandle handle);
     void close_srq_here(SrqSlot& srq);
+    void lose_srq_here(SrqSlot& srq);
+    void destroy_verbs_srq(SrqSlot& srq);
 
     // queue_pairs.cc
     QpHandle create_qp_here(const QueuePairOptions& options);
@@ -215,10 +230,14 @@ private:
     void reserve_entries(const QpSlot& qp);
     void release_entries(const QpSlot& qp);
     [[nodiscard]] std::uint16_t free_qp_index() const;
+    [[nodiscard]] std::uint16_t next_generation(std::uint16_t index) const;
     void modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause = Status::success);
     bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
+    bool retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     void destroy_qp_here(QpSlot& qp, Status leftovers = Status::qp_closed);
-    void await_last_wqe(QpHandle handle);
+    void destroy_verbs_qp(QpSlot& qp);
+    [[nodiscard]] bool await_last_wqe(QpHandle handle);
+    void restart_verbs_qp(QpSlot& qp, std::uint32_t psn);
 
     void activate_here(QpSlot& qp);
     void require_connectable(const QpSlot& qp) const;
@@ -242,6 +261,9 @@ private:
     [[nodiscard]] Event describe(const DeviceSlot& device, const ibv_async_event& taken) const;
     void on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event);
     void tell_application(Event event);
+    void lose_device(DeviceSlot& device);
+    void on_device_removed(DeviceSlot& device);
+    void lose_qp_here(QpSlot& qp);
     void lose_cq(const ibv_cq* cq);
     void take_worker_reports();
     void fail_qp(const ibv_qp* qp, Status cause);

@@ -79,10 +79,20 @@ SrqSlot& RuntimeState::srq_slot(SrqHandle handle) {
     throw Error(EINVAL, fmt::format("shared receive queue {}.{} was closed", handle.index, handle.generation));
 }
 
+SrqSlot& RuntimeState::live_srq_slot(SrqHandle handle) {
+    SrqSlot& srq = srq_slot(handle);
+    if (srq.srq == nullptr) {
+        throw Error(ENODEV, fmt::format("shared receive queue {}.{} ended with its device \"{}\", which was lost; it can only "
+                                        "be closed",
+                                        handle.index, handle.generation, devices_[srq.device]->config.name));
+    }
+    return srq;
+}
+
 // Nothing is parked for these two: they touch no memory that the worker's posts or polls use.
 void RuntimeState::arm_limit(SrqHandle handle, std::uint32_t limit) {
     executor_->run([&] {
-        SrqSlot& srq = srq_slot(handle);
+        SrqSlot& srq = live_srq_slot(handle);
         if (limit > srq.depth) {
             throw Error(EINVAL, fmt::format("limit = {} of a shared receive queue of {} receives: accepted is up to that",
                                             limit, srq.depth));
@@ -95,7 +105,7 @@ void RuntimeState::arm_limit(SrqHandle handle, std::uint32_t limit) {
 
 std::uint32_t RuntimeState::limit(SrqHandle handle) {
     return executor_->run([&] {
-        SrqSlot& srq = srq_slot(handle);
+        SrqSlot& srq = live_srq_slot(handle);
         return devices_[srq.device]->device->query(srq.srq.get()).srq_limit;
     });
 }
@@ -116,15 +126,30 @@ void RuntimeState::close_srq_here(SrqSlot& srq) {
                                        devices_[srq.device]->config.name, srq.qps));
     }
     WorkerProxy& worker = *workers_[srq.worker]->proxy;
-    worker.retire(srq.handle);
-    const int error = devices_[srq.device]->device->destroy(srq.srq.get());
-    if (error != 0) {
-        throw Error(error, fmt::format("device \"{}\" does not destroy a shared receive queue",
-                                       devices_[srq.device]->config.name));
+    if (srq.srq != nullptr) {
+        worker.retire(srq.handle);
+        destroy_verbs_srq(srq);
     }
-    (void)srq.srq.release();
     worker.forget(srq.handle);
     srqs_[srq.handle.index].reset();
+}
+
+// As close_srq_here(), but it stays until it is closed, as its queue pairs do, which have ended.
+void RuntimeState::lose_srq_here(SrqSlot& srq) {
+    WorkerProxy& worker = *workers_[srq.worker]->proxy;
+    worker.retire(srq.handle, Status::device_removed);
+    destroy_verbs_srq(srq);
+    worker.lose(srq.handle);
+}
+
+void RuntimeState::destroy_verbs_srq(SrqSlot& srq) {
+    const DeviceSlot& device = *devices_[srq.device];
+    const int error = device.device->destroy(srq.srq.get());
+    // As with queue pairs: a device that the kernel has let go of answers EIO.
+    if (error != 0 && !(error == EIO && device.lost)) {
+        throw Error(error, fmt::format("device \"{}\" does not destroy a shared receive queue", device.config.name));
+    }
+    (void)srq.srq.release();
 }
 
 }  // namespace pollcore

@@ -13,6 +13,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -178,7 +179,8 @@ template <class T>
 struct DeviceDeleter {
     Device* device = nullptr;
     void operator()(T* object) const noexcept {
-        if (const int error = device->destroy(object); error != 0) {
+        // EIO: the device was taken away, and its objects with it.
+        if (const int error = device->destroy(object); error != 0 && error != EIO) {
             log_error("{} keeps an object that is of no more use: {}", device->describe(), std::strerror(error));
         }
     }

@@ -25,8 +25,11 @@ enum class CommandKind : std::uint8_t {
     unpark_qp,   ///< goes on, with `state` and `cause` for the QP
     retire_qp,   ///< the QP is in ERR: answered when it is drained, or at the deadline
     forget_qp,   ///< the QP is destroyed: completes what is left and drops it
+    renew_qp,    ///< the QP was RESET: completes what is left and goes on in `state`, with `generation`
+    lose_qp,     ///< the QP is gone with its device: completes what is left; the QP refuses work until forget_qp
     add_srq,
-    retire_srq,  ///< takes nothing more for it; what it holds stays in flight
+    retire_srq,  ///< takes nothing more for it; what it holds stays in flight, and will end with `cause`
+    lose_srq,    ///< the SRQ was retired and is gone with its device: completes what is left
     forget_srq,  ///< the SRQ is destroyed, and no queue pair uses it: completes what is left and drops it
     find_key,    ///< is a work request in flight that names `lkey`?
     add_ah,
@@ -52,7 +55,8 @@ struct alignas(kCacheLine) Command {
         WorkerQp* qp = nullptr;
         WorkerSrq* srq;
     };
-    std::uint8_t reserved[7] = {};
+    std::uint16_t generation = 0;
+    std::uint8_t reserved[5] = {};
     std::uint8_t ring_lap = 0;
 };
 static_assert(sizeof(Command) == kCacheLine);

@@ -108,45 +108,27 @@ std::uint32_t Worker::run_commands() noexcept {
             }
             break;
         }
-        case CommandKind::retire_qp:
-        case CommandKind::forget_qp: {
-            WorkerQp& qp = *qps_[command.index];
-            const bool forget = command.kind == CommandKind::forget_qp;
-            qp.phase = forget ? WorkerQp::Phase::forgetting : WorkerQp::Phase::retiring;
-            qp.command = command.id;
-            qp.deadline = command.deadline;
-            qp.timed_out = false;
-            qp.quiet = command.quiet;
-            qp.quiet_since = now_;
-            qp.waiting_empty = false;
-            if (forget) {
-                --qp.parked;
-                --cqs_[qp.send_cq]->parked;
-                --cqs_[qp.recv_cq]->parked;
-                qp.qp = nullptr;
-                if (qp.leftover_status == Status::qp_closed) {
-                    qp.leftover_status = command.cause;
-                }
-            }
-            // Nothing more is posted, even where the provider did not take it to ERR.
-            enter_error(qp, command.cause);
-            cover(qp);
-            if (std::find(retiring_.begin(), retiring_.end(), &qp) == retiring_.end()) {
-                retiring_.push_back(&qp);
-            }
-            return;
-        }
+        case CommandKind::retire_qp: return begin(*qps_[command.index], WorkerQp::Phase::retiring, command);
+        case CommandKind::forget_qp: return begin(*qps_[command.index], WorkerQp::Phase::forgetting, command);
+        case CommandKind::renew_qp: return begin(*qps_[command.index], WorkerQp::Phase::renewing, command);
+        case CommandKind::lose_qp: return begin(*qps_[command.index], WorkerQp::Phase::losing, command);
         case CommandKind::add_srq:
             add_srq(*command.srq);
             break;
         case CommandKind::retire_srq: {
             WorkerSrq& srq = *srqs_[command.index];
             srq.closing = true;
+            srq.leftover_status = command.cause;
             publish_record(srq);
             break;
         }
+        case CommandKind::lose_srq:
+            srqs_[command.index]->srq = nullptr;
+            complete_leftovers(*srqs_[command.index]);
+            break;
         case CommandKind::forget_srq:
-            drop(*srqs_[command.index]);
+            complete_leftovers(*srqs_[command.index]);
+            srqs_[command.index] = nullptr;
             break;
         case CommandKind::find_key:
             search_ = Search{.command = command.id, .device = command.index, .lkey = command.lkey};
@@ -168,9 +150,37 @@ std::uint32_t Worker::run_commands() noexcept {
     answer(command.id, AnswerKind::done, command.index);
 }
 
-void Worker::add_qp(WorkerQp& qp) noexcept {
-    qps_[qp.handle.index] = &qp;
-    cqs_[qp.recv_cq]->datagram_qps += qp.datagram;
+// What takes several steps, and is answered by advance().
+void Worker::begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) noexcept {
+    qp.phase = phase;
+    qp.command = command.id;
+    qp.deadline = command.deadline;
+    qp.timed_out = false;
+    qp.quiet = command.quiet;
+    qp.quiet_since = now_;
+    qp.next_generation = command.generation;
+    qp.next_state = command.state;
+    qp.waiting_empty = false;
+    if (phase != WorkerQp::Phase::retiring) {
+        --qp.parked;
+        --cqs_[qp.send_cq]->parked;
+        --cqs_[qp.recv_cq]->parked;
+    }
+    if (phase == WorkerQp::Phase::forgetting || phase == WorkerQp::Phase::losing) {
+        qp.qp = nullptr;
+    }
+    if (phase == WorkerQp::Phase::forgetting && qp.leftover_status == Status::qp_closed) {
+        qp.leftover_status = command.cause;
+    }
+    // Nothing more is posted, even where the provider did not take it to ERR.
+    enter_error(qp, command.cause);
+    cover(qp);
+    if (std::find(retiring_.begin(), retiring_.end(), &qp) == retiring_.end()) {
+        retiring_.push_back(&qp);
+    }
+}
+
+void Worker::open_shares(const WorkerQp& qp) noexcept {
     for (const ShareOptions& options : qp.shares) {
         WorkerSession& session = *sessions_[options.session];
         session.shares[qp.handle.index] = Share{.generation = qp.handle.generation,
@@ -178,6 +188,12 @@ void Worker::add_qp(WorkerQp& qp) noexcept {
                                                 .recv_depth = options.recv_depth};
         session.retired_counts[qp.handle.index].store(0, std::memory_order_relaxed);
     }
+}
+
+void Worker::add_qp(WorkerQp& qp) noexcept {
+    qps_[qp.handle.index] = &qp;
+    cqs_[qp.recv_cq]->datagram_qps += qp.datagram;
+    open_shares(qp);
     const auto qps = static_cast<std::size_t>(std::count_if(qps_.begin(), qps_.end(),
                                                             [](const WorkerQp* q) { return q != nullptr; }));
     retiring_.reserve(qps);

@@ -3,6 +3,8 @@
 // The sequence (H1): the control thread puts the QP into ERR; retire_qp waits here until everything in flight
 // was flushed, or for a deadline; the control thread destroys the QP; forget_qp completes what is left. Only
 // then may a buffer be reused whose request no device completed (H2).
+// A reset goes the same way: the QP is RESET instead of destroyed, and renew_qp lets it go on. A QP whose device was
+// lost has no flush to wait for; lose_qp completes what it had.
 #include <algorithm>
 
 #include "worker/worker.hpp"
@@ -10,7 +12,16 @@
 namespace pollcore {
 
 [[gnu::cold]] void Worker::enter_error(WorkerQp& qp, Status cause) noexcept {
+    if (cause == Status::device_removed) {
+        qp.leftover_status = qp.unposted_status = cause;  // whatever put it into error before
+    }
     if (qp.state == QpState::error) {
+        // A flush that was seen first did not say why; a completion on the other CQ or an event may.
+        const bool says_why = cause != Status::success && cause != Status::wr_flush_err && cause != Status::qp_closed;
+        if (qp.cause == Status::wr_flush_err && says_why) {
+            qp.cause = cause;
+            publish_record(qp);
+        }
         return;
     }
     qp.state = QpState::error;
@@ -50,8 +61,9 @@ void Worker::publish_record(const WorkerSrq& srq) noexcept {
 // posted waits for its turn.
 [[gnu::cold]] void Worker::cover(WorkerQp& qp) noexcept {
     qp.cover_wanted = false;
-    if (qp.sends.empty() || qp.qp == nullptr) {
-        return;  // a QP that was destroyed has its leftovers completed by forget_qp
+    // One that was destroyed or reset has its leftovers completed soon.
+    if (qp.sends.empty() || qp.qp == nullptr || qp.phase == WorkerQp::Phase::renewing) {
+        return;
     }
     if (qp.marker_in_flight || qp.parked != 0) {
         qp.cover_wanted = true;
@@ -69,7 +81,7 @@ void Worker::post_marker(WorkerQp& qp) noexcept {
     if (qp.datagram) {
         wr.opcode = IBV_WR_SEND;
         wr.wr.ud.ah = qp.marker_ah;
-        wr.wr.ud.remote_qpn = qp.qp->qp_num;
+        wr.wr.ud.remote_qpn = qp.qp_num;
     } else {
         wr.opcode = IBV_WR_RDMA_WRITE;
     }
@@ -126,13 +138,18 @@ bool Worker::advance(WorkerQp& qp) noexcept {
         return false;
     }
     qp.waiting_empty = false;
-    if (qp.phase == WorkerQp::Phase::retiring) {
-        qp.phase = WorkerQp::Phase::serving;
+    const WorkerQp::Phase phase = std::exchange(qp.phase, WorkerQp::Phase::serving);
+    if (phase == WorkerQp::Phase::retiring) {
         answer(qp.command, qp.timed_out ? AnswerKind::timed_out : AnswerKind::done, qp.handle.index);
         return true;
     }
     complete_leftovers(qp);
-    drop(qp);
+    if (phase == WorkerQp::Phase::forgetting) {
+        drop(qp);
+    } else if (phase == WorkerQp::Phase::renewing) {
+        renew(qp);
+    }
+    answer(qp.command, AnswerKind::done, qp.handle.index);  // one that was dropped is the control thread's from here on
     return true;
 }
 
@@ -164,7 +181,7 @@ bool Worker::cqs_emptied(const WorkerQp& qp) const noexcept {
     return emptied(*cqs_[qp.send_cq], qp.send_cq_mark) && emptied(*cqs_[qp.recv_cq], qp.recv_cq_mark);
 }
 
-// The QP exists no more, so no hardware touches these buffers.
+// The QP exists no more, or was RESET, so no hardware touches these buffers.
 void Worker::complete_leftovers(WorkerQp& qp) noexcept {
     complete_leftovers(qp, qp.sends);
     complete_leftovers(qp, qp.recvs);
@@ -193,17 +210,30 @@ void Worker::drop(WorkerQp& qp) noexcept {
     }
     qps_[qp.handle.index] = nullptr;
     cqs_[qp.recv_cq]->datagram_qps -= qp.datagram;
-    answer(qp.command, AnswerKind::done, qp.handle.index);  // from here on it is the control thread's
 }
 
-// No queue pair uses it, and it exists no more.
-void Worker::drop(WorkerSrq& srq) noexcept {
+// A life begins under a new generation, so a completion of the old one that a provider still has is not taken for
+// new work (H3), and who holds the old handle is refused. Its number stays, so an SRQ finds it as before.
+void Worker::renew(WorkerQp& qp) noexcept {
+    qp.handle.generation = qp.next_generation;
+    qp.state = qp.next_state;
+    qp.cause = Status::success;
+    qp.leftover_status = Status::qp_closed;
+    qp.unposted_status = Status::wr_flush_err;
+    qp.unsignaled_run = 0;
+    qp.marker_in_flight = false;
+    qp.cover_wanted = false;
+    open_shares(qp);
+    publish_record(qp);
+}
+
+// It exists no more, nor do queue pairs that use it.
+void Worker::complete_leftovers(WorkerSrq& srq) noexcept {
     for (std::uint32_t slot = 0; slot < srq.receives.depth(); ++slot) {
         if (srq.receives.in_flight(slot)) {
-            deliver_by_runtime(srq, slot, Status::srq_closed);
+            deliver_by_runtime(srq, slot, srq.leftover_status);
         }
     }
-    srqs_[srq.handle.index] = nullptr;
 }
 
 }  // namespace pollcore

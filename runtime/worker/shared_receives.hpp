@@ -184,6 +184,7 @@ struct alignas(kCacheLine) WorkerSrq {
     WorkerSession* session = nullptr;  ///< submits the receives and gets all completions; set by add_srq
     std::uint8_t sges_max = 1;
     bool closing = false;  ///< takes nothing more
+    Status leftover_status = Status::srq_closed;  ///< then, of what it has and of what it does not take
     bool chained = false;  ///< stands in the list that begins with Worker::chained_srqs_
     WorkerSrq* next_chained = nullptr;
     ibv_recv_wr* head = nullptr;

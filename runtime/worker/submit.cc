@@ -117,7 +117,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     if (qp.state == QpState::error) [[unlikely]] {
         // Some providers never flush a receive that is posted in ERR (H1), so it is not posted.
         entry.kind = InFlightEntry::Kind::unposted;
-        entry.status = Status::wr_flush_err;
+        entry.status = qp.unposted_status;
         drain_unposted(qp, qp.recvs);
         return Take::taken;
     }
@@ -182,7 +182,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
              .ah = ah != nullptr ? request.ud.ah() : AhHandle{}};
     if (qp.state == QpState::error) [[unlikely]] {
         entry.kind = InFlightEntry::Kind::unposted;
-        entry.status = Status::wr_flush_err;
+        entry.status = qp.unposted_status;
         drain_unposted(qp, qp.sends);
         cover(qp);
         return Take::taken;
@@ -228,7 +228,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         return Take::taken;
     }
     if (srq->closing) {
-        refuse(session, request, Status::srq_closed);
+        refuse(session, request, srq->leftover_status);
         return Take::taken;
     }
     if (!chain_room(request.num_sge, 0)) {

@@ -135,12 +135,15 @@ struct alignas(kCacheLine) WorkerQp {
     bool cover_wanted = false;  ///< a marker is to follow when one can be posted
     std::uint8_t sges_max = 1;
     std::uint16_t inline_max = 0;
-    Status leftover_status = Status::qp_closed;  ///< of what no device completed
+    Status leftover_status = Status::qp_closed;   ///< of what no device completed
+    Status unposted_status = Status::wr_flush_err;  ///< of what came when it was in error already
     std::vector<ShareOptions> shares;
 
-    enum class Phase : std::uint8_t { serving, retiring, forgetting };
+    enum class Phase : std::uint8_t { serving, retiring, forgetting, renewing, losing };
     Phase phase = Phase::serving;
-    std::uint64_t command = 0;  ///< to be answered
+    std::uint16_t next_generation = 0;  ///< renewing
+    QpState next_state = QpState::init;
+    std::uint64_t command = 0;          ///< to be answered
     std::uint64_t deadline = 0;
     std::uint32_t quiet = 0;  ///< Command::quiet
     std::uint32_t recvs_left = 0;
@@ -255,7 +258,8 @@ private:
     void complete_leftovers(WorkerQp& qp) noexcept;
     void complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept;
     void drop(WorkerQp& qp) noexcept;
-    void drop(WorkerSrq& srq) noexcept;
+    void complete_leftovers(WorkerSrq& srq) noexcept;
+    void renew(WorkerQp& qp) noexcept;
     void await_empty_cqs(WorkerQp& qp) noexcept;
     [[nodiscard]] bool cqs_emptied(const WorkerQp& qp) const noexcept;
 
@@ -264,6 +268,8 @@ private:
     void run(const Command& command) noexcept;
     void add_qp(WorkerQp& qp) noexcept;
     void add_srq(WorkerSrq& srq) noexcept;
+    void open_shares(const WorkerQp& qp) noexcept;
+    void begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) noexcept;
     void remove_if_drained(WorkerSession& session) noexcept;
     std::uint32_t search() noexcept;
     [[nodiscard]] bool pending_uses_it(WorkerSession& session) noexcept;

@@ -82,8 +82,21 @@ bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milli
 void WorkerProxy::forget(QpHandle qp, Status leftovers) {
     call({.kind = CommandKind::forget_qp, .cause = leftovers, .index = qp.index});
 }
+void WorkerProxy::renew(QpHandle qp, std::uint16_t generation, QpState state) {
+    call({.kind = CommandKind::renew_qp,
+          .state = state,
+          .cause = Status::qp_closed,
+          .index = qp.index,
+          .generation = generation});
+}
+void WorkerProxy::lose(QpHandle qp) {
+    call({.kind = CommandKind::lose_qp, .cause = Status::device_removed, .index = qp.index});
+}
 void WorkerProxy::add_srq(WorkerSrq& srq) { call({.kind = CommandKind::add_srq, .srq = &srq}); }
-void WorkerProxy::retire(SrqHandle srq) { call({.kind = CommandKind::retire_srq, .index = srq.index}); }
+void WorkerProxy::retire(SrqHandle srq, Status leftovers) {
+    call({.kind = CommandKind::retire_srq, .cause = leftovers, .index = srq.index});
+}
+void WorkerProxy::lose(SrqHandle srq) { call({.kind = CommandKind::lose_srq, .index = srq.index}); }
 void WorkerProxy::forget(SrqHandle srq) { call({.kind = CommandKind::forget_srq, .index = srq.index}); }
 bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t lkey) {
     return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey}).kind == AnswerKind::found;

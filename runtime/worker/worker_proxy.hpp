@@ -49,9 +49,18 @@ public:
     /// The QP is parked and destroyed: completes what is left, with status `leftovers`, and unparks its CQs.
     /// Afterwards the WorkerQp is the caller's again.
     void forget(QpHandle qp, Status leftovers = Status::qp_closed);
+    /// The QP is parked, and was RESET and taken to where it begins, which is `state`: completes what is left of its
+    /// earlier life, and unparks it and its CQs. It takes work under the new generation.
+    void renew(QpHandle qp, std::uint16_t generation, QpState state = QpState::init);
+    /// The QP is parked and gone with its device: completes what is left, and unparks its CQs. It stays in error, and
+    /// the worker's, until forget().
+    void lose(QpHandle qp);
     void add_srq(WorkerSrq& srq);
-    /// From now on nothing more is posted to it, and its session's receives for it are refused.
-    void retire(SrqHandle srq);
+    /// From now on nothing more is posted to it, and its session's receives for it are refused. What is left will end
+    /// with status `leftovers`.
+    void retire(SrqHandle srq, Status leftovers = Status::srq_closed);
+    /// It was retired and is gone with its device: completes what is left. It stays the worker's until forget().
+    void lose(SrqHandle srq);
     /// It is destroyed: completes what is left. Afterwards the WorkerSrq is the caller's again.
     void forget(SrqHandle srq);
     /// True when a work request that was submitted before names this key.

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -219,6 +220,27 @@ protected:
     Completion await_one() {
         const std::vector<Completion> all = await(1);
         return all.empty() ? Completion{} : all.front();
+    }
+    /// The first event of this type; others are passed over. Nothing when none came within the time.
+    std::optional<Event> await_event(EventType type, std::chrono::milliseconds patience = kPatience) {
+        const auto deadline = std::chrono::steady_clock::now() + patience;
+        while (std::chrono::steady_clock::now() < deadline) {
+            std::optional<Event> event = runtime.next_event(std::chrono::milliseconds(10));
+            if (event && event->type == type) {
+                return event;
+            }
+        }
+        return std::nullopt;
+    }
+    /// Every event that was taken from a device was given back to it (I9).
+    void expect_acknowledged() {
+        const ControlCounters& counters = runtime.control_counters();
+        std::uint64_t by_type = 0;
+        for (const Counter& counter : counters.async_events_by_type) {
+            by_type += counter.value();
+        }
+        EXPECT_EQ(counters.async_events.value(), by_type);
+        EXPECT_EQ(counters.async_events.value(), counters.async_events_acknowledged.value());
     }
     /// The completions of one queue, in the order they came.
     static std::vector<Completion> of(const std::vector<Completion>& all, QpHandle qp, bool recv) {

@@ -242,10 +242,12 @@ TEST_F(SharedReceives, RaiseTheirLimitOnce) {
     expect_message_goes_through(0, 1);
     EXPECT_EQ(srq.limit(), 4u) << "four are left";
     expect_message_goes_through(0, 2);
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (runtime.control_counters().async_events.value() == events && std::chrono::steady_clock::now() < deadline) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    const std::optional<Event> event = await_event(EventType::srq_limit_reached);
+    ASSERT_TRUE(event.has_value());
+    EXPECT_EQ(event->srq, srq.handle());
+    EXPECT_EQ(event->device, "net0");
+    EXPECT_FALSE(event->qp.valid());
+    expect_acknowledged();
     EXPECT_EQ(srq.limit(), 0u) << "three are left";
     Exercised::get().note("SRQ", "92 limit event");
     expect_message_goes_through(0, 3);
@@ -257,14 +259,45 @@ TEST_F(SharedReceives, RaiseTheirLimitOnce) {
 TEST_F(SharedReceives, TellThatAQueuePairTakesNoMore) {
     add_pairs(2);
     submit(receive(1));
-    const std::uint64_t events = runtime.control_counters().async_events.value();
+    const QpHandle closed = to[0].handle();
     EXPECT_TRUE(to[0].close());
-    const bool said = runtime.control_counters().async_events.value() != events;
-    EXPECT_EQ(said, !TestDevice::get().verbs);
+    const std::optional<Event> said = await_event(EventType::qp_last_wqe_reached, std::chrono::milliseconds(100));
+    EXPECT_EQ(said.has_value(), !TestDevice::get().verbs);
+    expect_acknowledged();
     if (said) {
+        EXPECT_EQ(said->qp, closed);
         Exercised::get().note("SRQ", "93 last WQE reached");
     }
     expect_message_goes_through(1, 1);
+}
+
+TEST_F(SharedReceives, OutliveAResetOfAQueuePairThatUsesThem) {
+    add_pairs(2);
+    for (std::uint64_t tag = 0; tag < 8; ++tag) {
+        submit(receive(tag));
+    }
+    std::uint64_t taken = 0;
+    for (int life = 0; life < 3; ++life) {
+        expect_message_goes_through(0, taken++);
+        const QpHandle old = to[0].handle();
+        const std::uint32_t number = to[0].qp_num();
+        EXPECT_TRUE(to[0].reset());
+        EXPECT_TRUE(from[0].reset());
+        EXPECT_EQ(session.state(to[0].handle()), QpState::init);
+        EXPECT_NE(to[0].handle(), old);
+        EXPECT_EQ(to[0].qp_num(), number) << "by which its receives are known";
+        EXPECT_EQ(in_flight(), 8 - taken) << "those that no message took stay";
+        expect_message_goes_through(1, taken++);
+        const QpInfo info_from = from[0].info();
+        const QpInfo info_to = to[0].info();
+        from[0].connect(info_to, kPatient);
+        to[0].connect(info_from, kPatient);
+    }
+    expect_message_goes_through(0, taken++);
+    expect_acknowledged();
+    EXPECT_TRUE(to[0].close());
+    expect_message_goes_through(1, taken);
+    EXPECT_EQ(in_flight(), 0u);
 }
 
 TEST_F(SharedReceives, CompleteOnSeparateCqsToo) {

@@ -290,6 +290,46 @@ TEST_P(Faults, AQueuePairThatCannotBeMadeLeavesNothingBehind) {
     expect_new_pairs_work();
 }
 
+TEST_P(Faults, AResetThatTheDeviceRefusesLeavesTheQueuePairInError) {
+    connect_pair();
+    for (const ibv_qp_state state : {IBV_QPS_RESET, IBV_QPS_INIT}) {
+        const QpHandle before = b.handle();
+        submit(recv(1, 64));
+        device.inject({.kind = Kind::modify, .qp_num = b.qp_num(), .state = state, .error = ENOMEM});
+        expect_error(ENOMEM, [&] { b.reset(); });
+        const Completion ended = await_one();
+        EXPECT_EQ(ended.tag, 1u);
+        EXPECT_EQ(ended.status, Status::wr_flush_err);
+        EXPECT_EQ(b.handle(), before);
+        EXPECT_EQ(session.state(b.handle()), QpState::error);
+        EXPECT_EQ(session.try_submit(recv(2, 64)), Refusal::qp_in_error);
+        EXPECT_TRUE(b.reset()) << "the next time it does";
+        EXPECT_EQ(session.state(b.handle()), QpState::init);
+        EXPECT_NE(b.handle(), before);
+    }
+    EXPECT_TRUE(a.reset());
+    const QpInfo info_a = a.info();
+    const QpInfo info_b = b.info();
+    a.connect(info_b);
+    b.connect(info_a);
+    submit(rdma(Opcode::rdma_write, 3, 8));
+    EXPECT_EQ(await_one().status, Status::success);
+}
+
+// EIO, which a device that is lost says to everything.
+TEST_P(Faults, AQueuePairThatDoesNotGoToErrorIsResetAsItIs) {
+    connect_pair();
+    submit(recv(1, 64));
+    device.inject({.kind = Kind::modify, .qp_num = b.qp_num(), .state = IBV_QPS_ERR});
+    EXPECT_FALSE(b.reset()) << "nothing was flushed";
+    const Completion ended = await_one();
+    EXPECT_EQ(ended.tag, 1u);
+    EXPECT_EQ(ended.status, Status::qp_closed);
+    EXPECT_EQ(runtime.control_counters().devices_lost.value(), 0u) << "it is asked, and is there";
+    EXPECT_EQ(session.state(b.handle()), QpState::init);
+    expect_new_pairs_work();
+}
+
 TEST_P(Faults, WhatCannotBeMadeSaysTheDevicesErrorAndWorksTheNextTime) {
     device.inject({.kind = Kind::create_cq, .error = EMFILE});
     expect_error(EMFILE, [&] { (void)runtime.create_queue_pair(shape()); });

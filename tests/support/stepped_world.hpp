@@ -267,6 +267,19 @@ public:
         return drained;
     }
 
+    /// The same, with RESET and INIT for the end. True when everything was flushed by the device.
+    bool reset(Qp& qp, std::uint64_t patience = 1'000'000) {
+        to_error(qp);
+        const bool drained = proxy.retire(qp.handle(), now + patience, std::chrono::milliseconds(1000));
+        proxy.park(qp.handle());
+        Transition reset = to_state(IBV_QPS_RESET);
+        device->modify(qp.qp.get(), reset.attr, reset.mask);
+        Transition init = to_init(1, access_flags({}));
+        device->modify(qp.qp.get(), init.attr, init.mask);
+        proxy.renew(qp.handle(), next_generation_++);
+        return drained;
+    }
+
     ibv_mr& register_memory(void* data, std::size_t bytes,
                             int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
                                          IBV_ACCESS_REMOTE_ATOMIC) {

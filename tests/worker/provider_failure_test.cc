@@ -2,6 +2,7 @@
 // the context's ops.
 #include <cstring>
 #include <tuple>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -19,6 +20,8 @@ struct Script {
     std::uint64_t refuse_every = 0;  // of send work requests; markers, which move nothing, pass
     bool refuse_recvs = false;
     ibv_cq* broken = nullptr;
+    bool hold_back = false;  // completions are late
+    std::vector<ibv_wc> held;
 };
 Script script;
 
@@ -46,7 +49,22 @@ int scripted_post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
     return script.post_recv(qp, wr, bad);
 }
 
-int scripted_poll(ibv_cq* cq, int n, ibv_wc* wc) { return cq == script.broken ? -1 : script.poll_cq(cq, n, wc); }
+int scripted_poll(ibv_cq* cq, int n, ibv_wc* wc) {
+    if (cq == script.broken) {
+        return -1;
+    }
+    if (!script.hold_back && !script.held.empty()) {
+        *wc = script.held.front();
+        script.held.erase(script.held.begin());
+        return 1;
+    }
+    const int taken = script.poll_cq(cq, n, wc);
+    if (script.hold_back && taken > 0) {
+        script.held.insert(script.held.end(), wc, wc + taken);
+        return 0;
+    }
+    return taken;
+}
 
 class ProviderFailure : public ::testing::Test {
 protected:
@@ -315,6 +333,74 @@ TEST_F(ProviderFailure, ARequestLargerThanTheRingIsRefusedForGood) {
     const std::array<std::byte, 200> payload{};
     EXPECT_EQ(small.session().try_submit(request, many), Refusal::too_many_sges);
     EXPECT_EQ(small.session().try_submit_inline(request, payload), Refusal::inline_too_long);
+}
+
+TEST_F(ProviderFailure, ACompletionThatComesAfterTheResetIsNotTakenForNewWork) {
+    const QpHandle old = a->handle();
+    script.hold_back = true;
+    for (std::uint64_t tag = 0; tag < 4; ++tag) {
+        ASSERT_EQ(world.session().try_submit(write(tag)), Refusal::none);
+    }
+    world.step(20);
+    EXPECT_EQ(script.held.size(), 4u);
+    EXPECT_FALSE(world.reset(*a, 0));
+    const auto ended = world.poll();
+    ASSERT_EQ(ended.size(), 4u);
+    for (std::uint64_t tag = 0; tag < 4; ++tag) {
+        EXPECT_EQ(ended[tag].tag, tag);
+        EXPECT_EQ(ended[tag].qp, old);
+        EXPECT_EQ(ended[tag].status, Status::qp_closed) << "not before the QP was RESET (H2)";
+    }
+    EXPECT_NE(a->handle(), old);
+    world.reset(*b, 0);
+    world.poll();
+    world.connect(*a, *b);
+    world.connect(*b, *a);
+    const std::size_t late = script.held.size();
+    EXPECT_GE(late, 4u);
+    const std::uint64_t stale = world.worker.counters().stale_completions.value();
+    for (std::uint64_t tag = 10; tag < 14; ++tag) {
+        ASSERT_EQ(world.session().try_submit(write(tag)), Refusal::none);
+    }
+    script.hold_back = false;
+    const auto completions = world.await(4);
+    ASSERT_EQ(completions.size(), 4u);
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(completions[i].tag, 10 + i);
+        EXPECT_EQ(completions[i].qp, a->handle());
+        EXPECT_EQ(completions[i].status, Status::success);
+    }
+    EXPECT_EQ(world.worker.counters().stale_completions.value(), stale + late);
+    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+}
+
+TEST_F(ProviderFailure, AQueuePairThatIsLostWithItsDeviceCompletesWhatItHad) {
+    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
+    ASSERT_EQ(world.await(1).size(), 1u);
+    for (std::uint64_t tag = 2; tag < 8; ++tag) {
+        ASSERT_EQ(world.session().try_submit(write(tag, tag % 2 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled})), Refusal::none);
+    }
+    world.device->fail();
+    world.step(5);
+    EXPECT_TRUE(world.poll().empty()) << "nothing is given back while the device may write to it (H2)";
+    world.proxy.park(a->handle());
+    world.proxy.unpark(a->handle(), QpState::error, Status::device_removed);
+    ASSERT_EQ(world.session().try_submit(write(9)), Refusal::qp_in_error);
+    EXPECT_EQ(world.session().cause(a->handle()), Status::device_removed);
+    world.proxy.park(a->handle());
+    ASSERT_EQ(world.device->destroy(a->qp.release()), 0);
+    world.proxy.lose(a->handle());
+    const auto completions = world.poll();
+    ASSERT_EQ(completions.size(), 6u);
+    for (std::uint64_t i = 0; i < 6; ++i) {
+        EXPECT_EQ(completions[i].tag, 2 + i);
+        EXPECT_EQ(completions[i].status, Status::device_removed);
+    }
+    EXPECT_EQ(world.session().cause(a->handle()), Status::device_removed);
+    world.proxy.park(a->handle());
+    world.proxy.forget(a->handle());
+    EXPECT_EQ(world.session().state(a->handle()), QpState::closed);
+    EXPECT_EQ(world.session().figures().in_flight(), 0u);
 }
 
 }  // namespace

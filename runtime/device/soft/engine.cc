@@ -8,6 +8,8 @@
 namespace pollcore::soft {
 
 std::uint32_t Engine::move() noexcept {
+    if (failed_) [[unlikely]]
+        return 0;
     std::uint32_t work = 0;
     if (!tx_active_.empty())
         work += send_turns();
@@ -313,7 +315,7 @@ void Engine::look_at_clock() noexcept {
 }
 
 void Engine::tick(std::uint64_t now_ns) noexcept {
-    if (!timers_unset_ && now_ns < next_deadline_ns_)
+    if (failed_ || (!timers_unset_ && now_ns < next_deadline_ns_))
         return;
     timers_unset_ = false;
     next_deadline_ns_ = std::numeric_limits<std::uint64_t>::max();
@@ -362,6 +364,8 @@ bool Engine::still_under_way(const SoftQp& qp) noexcept {
 
 std::uint64_t Engine::next_deadline_ns() const noexcept {
     std::uint64_t next = std::numeric_limits<std::uint64_t>::max();
+    if (failed_)
+        return next;
     for (const auto& link : incoming_) {
         for (const Link* way : {&link->requests, &link->responses}) {
             if (const std::uint64_t until = way->held_until_ns(); until != 0)

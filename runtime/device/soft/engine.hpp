@@ -101,6 +101,9 @@ public:
 
     // ---- engine_table.cc: the control side's part ----
 
+    /// The device has failed: nothing moves any more, and what others send here is lost. Takes the lock.
+    void fail() noexcept;
+
     /// Gives the QP its number; false when the table is full.
     [[nodiscard]] bool add(SoftQp& qp);
     /// Takes the QP out of everything. CQEs of it stay, unless the profile purges them.
@@ -193,6 +196,7 @@ private:
 
     // hot: every move looks at these
     SpinLock lock_;
+    bool failed_ = false;
     bool clock_held_ = false;
     bool timers_unset_ = false;  ///< a deadline waits for the next look at the clock
     std::uint32_t moves_to_clock_ = 0;

@@ -1,5 +1,6 @@
 // What the control side does to an engine: making it, and taking QPs, CQs and links in and out.
 #include <algorithm>
+#include <mutex>
 
 #include "device/soft/engine.hpp"
 
@@ -12,6 +13,12 @@ Engine::Engine(DeviceCore& core, std::shared_ptr<Fabric> fabric)
 
 Engine::~Engine() {
     fabric_->remove(*this);
+}
+
+void Engine::fail() noexcept {
+    fabric_->remove(*this);  // takes the locks of others, so not under ours
+    const std::lock_guard guard(lock_);
+    failed_ = true;
 }
 
 bool Engine::add(SoftQp& qp) {

@@ -19,7 +19,7 @@ EventQueue::EventQueue() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 }
 
 EventQueue::~EventQueue() {
-    close(fd_);
+    ::close(fd_);
 }
 
 const void* EventQueue::object_of(const ibv_async_event& event) noexcept {
@@ -71,18 +71,37 @@ void EventQueue::raise_port(ibv_event_type type, int port) noexcept {
     push({event, nullptr});
 }
 
+void EventQueue::raise_device(ibv_event_type type) noexcept {
+    ibv_async_event event{};
+    event.event_type = type;
+    push({event, nullptr});
+}
+
+void EventQueue::close() noexcept {
+    const std::lock_guard guard(mutex_);
+    closed_ = true;
+    (void)eventfd_write(fd_, 1);
+}
+
+/// Under the mutex.
+void EventQueue::rest_if_empty() noexcept {
+    if (queue_.empty() && !closed_) {
+        eventfd_t count = 0;
+        (void)eventfd_read(fd_, &count);
+    }
+}
+
 std::optional<ibv_async_event> EventQueue::take() {
     const std::lock_guard guard(mutex_);
+    if (queue_.empty() && closed_)
+        throw Error(EIO, "cannot take an asynchronous event: the software device was removed");
     if (queue_.empty())
         return std::nullopt;
     const Queued queued = queue_.front();
     queue_.pop_front();
     if (queued.object != nullptr)
         ++taken_[queued.object];
-    if (queue_.empty()) {
-        eventfd_t count = 0;
-        (void)eventfd_read(fd_, &count);
-    }
+    rest_if_empty();
     return queued.event;
 }
 
@@ -105,10 +124,7 @@ std::uint32_t EventQueue::unacknowledged(const void* object) {
 void EventQueue::forget(const void* object) {
     const std::lock_guard guard(mutex_);
     std::erase_if(queue_, [object](const Queued& queued) { return queued.object == object; });
-    if (queue_.empty()) {
-        eventfd_t count = 0;
-        (void)eventfd_read(fd_, &count);
-    }
+    rest_if_empty();
 }
 
 }  // namespace pollcore::soft

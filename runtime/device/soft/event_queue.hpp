@@ -28,6 +28,9 @@ public:
     void raise(ibv_event_type type, ibv_qp* qp) noexcept;
     void raise(ibv_event_type type, ibv_srq* srq) noexcept;
     void raise_port(ibv_event_type type, int port) noexcept;
+    void raise_device(ibv_event_type type) noexcept;
+    /// Nothing more comes: fd() is readable for good, and take() throws Error(EIO) once the queue is empty.
+    void close() noexcept;
 
     [[nodiscard]] std::optional<ibv_async_event> take();
     void acknowledge(const ibv_async_event& event) noexcept;
@@ -44,12 +47,14 @@ private:
     };
 
     void push(const Queued& queued) noexcept;
+    void rest_if_empty() noexcept;
     static const void* object_of(const ibv_async_event& event) noexcept;
 
     std::mutex mutex_;
     std::deque<Queued> queue_;
     std::unordered_map<const void*, std::uint32_t> taken_;
     int fd_ = -1;
+    bool closed_ = false;
 };
 
 }  // namespace pollcore::soft

@@ -58,7 +58,10 @@ std::uint32_t Fabric::add(Engine& engine) {
 
 void Fabric::remove(Engine& engine) noexcept {
     const std::lock_guard guard(mutex_);
-    engines_.erase(engine.id());
+    const auto found = engines_.find(engine.id());
+    if (found == engines_.end() || found->second != &engine)
+        return;  // it failed before, and its number may be another's by now
+    engines_.erase(found);
     for (const auto& [id, other] : engines_) {
         const std::lock_guard engine_guard(other->lock());
         other->drop_incoming(engine.id());

@@ -247,6 +247,7 @@ void SoftDevice::modify(ibv_qp* base, ibv_qp_attr& attr, int mask) {
         (mask & IBV_QP_STATE) != 0 ? std::optional(attr.qp_state) : std::nullopt;
     meet_fault(SoftFault::Kind::modify, fmt::format("modify QP {}", base->qp_num), base, wanted);
     const std::lock_guard guard(control_mutex_);
+    require_working("modify a QP");
     auto& qp = static_cast<SoftQp&>(*base);
     soft::Engine& engine = *qp.engine;
     // Found before the engine's lock is taken, since it may take the lock of the peer's.

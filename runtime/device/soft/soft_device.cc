@@ -182,6 +182,39 @@ void SoftDevice::meet_fault(SoftFault::Kind kind, std::string_view what, const i
     }
 }
 
+// ---- failing ----
+
+void SoftDevice::fail() {
+    const std::lock_guard guard(control_mutex_);
+    if (std::exchange(failed_, true))
+        return;
+    core_->faults.clear();  // planned for a device that works
+    for (const auto& engine : engines())
+        engine->fail();
+    core_->events.raise_device(IBV_EVENT_DEVICE_FATAL);
+}
+
+void SoftDevice::remove() {
+    fail();
+    const std::lock_guard guard(control_mutex_);
+    removed_ = true;
+    core_->events.close();
+}
+
+void SoftDevice::require_working(const char* what) const {
+    if (failed_)
+        throw Error(EIO, fmt::format("cannot {} on {}: the device has failed or was removed", what, describe()));
+}
+
+/// libibverbs keeps an object whose destruction the kernel refused; here it is kept for the device's destructor.
+template <class T>
+int SoftDevice::end(std::unique_ptr<T> object) noexcept {
+    if (!removed_)
+        return 0;
+    orphans_.push_back(std::move(object));
+    return EIO;
+}
+
 // ---- engines ----
 
 std::shared_ptr<Engine> SoftDevice::make_engine() {
@@ -202,6 +235,7 @@ std::vector<std::shared_ptr<Engine>> SoftDevice::engines() {
 
 std::unique_ptr<ThreadDomain> SoftDevice::create_thread_domain() {
     const std::lock_guard guard(control_mutex_);
+    require_working("make a thread domain");
     return std::make_unique<SoftThreadDomain>(*this, make_engine());
 }
 
@@ -261,6 +295,8 @@ void SoftDevice::advance(std::uint64_t now_ns) {
 
 ibv_pd* SoftDevice::create_pd() {
     meet_fault(SoftFault::Kind::create_pd, "make a PD");
+    const std::lock_guard guard(control_mutex_);
+    require_working("make a protection domain");
     auto* pd = new SoftPd{};
     pd->context = &context_;
     return pd;
@@ -271,8 +307,7 @@ int SoftDevice::destroy(ibv_pd* pd) noexcept {
     auto* own = static_cast<SoftPd*>(pd);
     if (own->users != 0)
         return EBUSY;
-    delete own;
-    return 0;
+    return end(std::unique_ptr<SoftPd>(own));
 }
 
 ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
@@ -303,6 +338,7 @@ ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, 
     }
     meet_fault(SoftFault::Kind::register_memory, "register memory");
     const std::lock_guard guard(control_mutex_);
+    require_working("register memory");
     const std::uint32_t key = core_->memory.add({pd, static_cast<std::byte*>(addr), iova, length, access});
     if (key == 0) {
         throw refuse(ENOMEM,
@@ -333,8 +369,7 @@ int SoftDevice::destroy(ibv_mr* mr) noexcept {
     }
     core_->memory.retire(mr->lkey);
     --static_cast<SoftPd*>(mr->pd)->users;
-    delete static_cast<SoftMr*>(mr);
-    return 0;
+    return end(std::unique_ptr<SoftMr>(static_cast<SoftMr*>(mr)));
 }
 
 // An engine looks a key up and uses the memory within one hold of its lock: once each lock was ours after the
@@ -356,6 +391,7 @@ ibv_mw* SoftDevice::create_mw(ibv_pd* pd, ibv_mw_type type) {
                                 static_cast<int>(type), describe()));
     }
     const std::lock_guard guard(control_mutex_);
+    require_working("make a memory window");
     require_within(describe(), "memory windows", windows_.size() + 1, limits.memory_windows_max);
     auto window = std::make_unique<SoftMw>(pd, type);
     windows_.reserve(windows_.size() + 1);
@@ -381,8 +417,7 @@ int SoftDevice::destroy(ibv_mw* window) noexcept {
     core_->memory.retire(own->handle);
     std::erase(windows_, own);
     --static_cast<SoftPd*>(own->pd)->users;
-    delete own;
-    return 0;
+    return end(std::unique_ptr<SoftMw>(own));
 }
 
 // ---- Address handles ----
@@ -402,8 +437,9 @@ ibv_ah* SoftDevice::create_ah(ibv_pd* pd, ibv_ah_attr& attr) {
     ah->context = &context_;
     ah->pd = pd;
     ah->attr = attr;
-    fabric_->open_path(core_->gid, attr.grh.dgid);
     const std::lock_guard guard(control_mutex_);
+    require_working("make an address handle");
+    fabric_->open_path(core_->gid, attr.grh.dgid);
     ++static_cast<SoftPd*>(pd)->users;
     return ah.release();
 }
@@ -428,8 +464,7 @@ ibv_ah_attr SoftDevice::way_back(ibv_wc& wc, ibv_grh& grh) {
 int SoftDevice::destroy(ibv_ah* ah) noexcept {
     const std::lock_guard guard(control_mutex_);
     --static_cast<SoftPd*>(ah->pd)->users;
-    delete static_cast<SoftAh*>(ah);
-    return 0;
+    return end(std::unique_ptr<SoftAh>(static_cast<SoftAh*>(ah)));
 }
 
 // ---- CQs ----
@@ -458,6 +493,7 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
     }
     meet_fault(SoftFault::Kind::create_cq, "make a CQ");
     const std::lock_guard guard(control_mutex_);
+    require_working("make a CQ");
     auto cq = std::make_unique<SoftCq>();
     soft::set_extended_ops(*cq);
     cq->engine_owner = engine_of(options.domain);
@@ -490,8 +526,7 @@ int SoftDevice::destroy(ibv_cq* cq) noexcept {
     core_->events.forget(cq);
     pthread_mutex_destroy(&own->mutex);
     pthread_cond_destroy(&own->cond);
-    delete own;
-    return 0;
+    return end(std::unique_ptr<SoftCq>(own));
 }
 
 // ---- QPs ----
@@ -513,6 +548,7 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     meet_fault(SoftFault::Kind::create_qp, "make a QP");
 
     const std::lock_guard guard(control_mutex_);
+    require_working("make a QP");
     require_within(describe(), "QPs", qps_ + 1, limits.qps_max);
     auto engine = engine_of(options.domain);
     auto* send_cq = options.send_cq == nullptr ? nullptr : &SoftCq::of(*options.send_cq);
@@ -606,8 +642,7 @@ int SoftDevice::destroy(ibv_qp* qp) noexcept {
     --static_cast<SoftPd*>(own->pd)->users;
     pthread_mutex_destroy(&own->mutex);
     pthread_cond_destroy(&own->cond);
-    delete own;
-    return 0;
+    return end(std::unique_ptr<SoftQp>(own));
 }
 
 // ---- SRQs ----
@@ -622,6 +657,7 @@ ibv_srq* SoftDevice::create_srq(SrqOptions& options) {
     require_within(describe(), "receives per SRQ", options.depth, limits.srq_depth_max);
     require_within(describe(), "SGEs per receive of an SRQ", options.sges_max, limits.srq_sges_max);
     const std::lock_guard guard(control_mutex_);
+    require_working("make an SRQ");
     require_within(describe(), "SRQs", srqs_ + 1, limits.srqs_max);
     auto srq = std::make_unique<SoftSrq>();
     srq->engine_owner = engine_of(options.domain);
@@ -645,6 +681,8 @@ void SoftDevice::modify(ibv_srq* base, ibv_srq_attr& attr, int mask) {
                                 describe(), static_cast<unsigned>(mask)));
     }
     require_within(describe(), "receives as the limit of this SRQ", attr.srq_limit, srq.rq.depth);
+    const std::lock_guard guard(control_mutex_);
+    require_working("modify an SRQ");
     const std::lock_guard engine_guard(srq.engine->lock());
     srq.limit = attr.srq_limit;
     srq.engine->check_limit(srq);
@@ -666,8 +704,7 @@ int SoftDevice::destroy(ibv_srq* srq) noexcept {
     --static_cast<SoftPd*>(own->pd)->users;
     pthread_mutex_destroy(&own->mutex);
     pthread_cond_destroy(&own->cond);
-    delete own;
-    return 0;
+    return end(std::unique_ptr<SoftSrq>(own));
 }
 
 // ---- counters ----

@@ -86,6 +86,13 @@ public:
     /// Takes the port down or up. While it is down packets to and from this device are lost; the change
     /// raises IBV_EVENT_PORT_ERR or IBV_EVENT_PORT_ACTIVE.
     void set_port_up(bool up);
+    /// The hardware fails: nothing moves any more, posts go nowhere, polls find only what stood in the CQ, calls that
+    /// make or change something fail with EIO. Destroying works. Raises IBV_EVENT_DEVICE_FATAL. The fault plan is
+    /// cleared; what is injected from here on concerns a device that has failed.
+    void fail();
+    /// The kernel lets go of the device: as fail(), and then destroying and taking events fail with EIO too. What
+    /// destroy() was called for ends with the device.
+    void remove();
     [[nodiscard]] const std::string& fabric_name() const noexcept;
 
     /// Plans a fault. Throws pollcore::Error for one that makes no sense.
@@ -145,6 +152,10 @@ private:
     [[nodiscard]] std::shared_ptr<soft::Engine> engine_of(ThreadDomain* domain);
     [[nodiscard]] std::shared_ptr<soft::Engine> make_engine();
     [[nodiscard]] std::vector<std::shared_ptr<soft::Engine>> engines();
+    /// Throws Error(EIO) when the device has failed. Under the control mutex.
+    void require_working(const char* what) const;
+    template <class T>
+    [[nodiscard]] int end(std::unique_ptr<T> object) noexcept;
 
     /// Waits until no engine uses a key any more that was removed before.
     void settle_engines() noexcept;
@@ -160,6 +171,9 @@ private:
     std::uint32_t qps_ = 0;
     std::vector<soft::SoftMw*> windows_;
     std::uint32_t srqs_ = 0;
+    bool failed_ = false;
+    bool removed_ = false;
+    std::vector<std::shared_ptr<void>> orphans_;  ///< of a removed device
 };
 
 /// Opens a software device. Throws pollcore::Error.

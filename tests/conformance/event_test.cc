@@ -1,0 +1,195 @@
+// Asynchronous events as the application gets them, and a port that goes down and comes up again.
+#include <poll.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "device/device.hpp"
+#include "device/soft/soft_device.hpp"
+#include "fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class Events : public Conformance {
+protected:
+    /// What the specification raises for a queue pair of the peer's side, and Soft-RoCE never does: there the peer
+    /// learns of it only by its flushed receive.
+    void expect_event_at_b(EventType type, Status cause) {
+        const bool raised = !TestDevice::get().verbs;
+        const std::optional<Event> event =
+            await_event(type, raised ? std::chrono::milliseconds(kPatience) : std::chrono::milliseconds(300));
+        ASSERT_EQ(event.has_value(), raised);
+        EXPECT_EQ(runtime.control_counters().async_events_by_type[static_cast<std::size_t>(type)].value(), raised);
+        if (raised) {
+            EXPECT_EQ(event->qp, b.handle());
+            EXPECT_EQ(event->device, "net0");
+            EXPECT_EQ(event->lost_after, 0u);
+        }
+        EXPECT_EQ(session.state(b.handle()), QpState::error) << "what follows is done before the event is told";
+        EXPECT_EQ(session.cause(b.handle()), expected(cause, Status::wr_flush_err));
+        expect_acknowledged();
+        EXPECT_TRUE(b.close()) << "nothing holds up the end of a queue pair that had an event";
+        EXPECT_TRUE(a.close());
+    }
+};
+
+TEST_F(Events, NoneComeWhileNothingHappens) {
+    connect_pair();
+    submit(rdma(Opcode::rdma_write, 1, 64));
+    EXPECT_EQ(await_one().status, Status::success);
+    pollfd waiting{.fd = runtime.event_fd(), .events = POLLIN, .revents = 0};
+    while (runtime.poll_event()) {
+    }  // of the device's start
+    EXPECT_EQ(poll(&waiting, 1, 0), 0);
+    EXPECT_FALSE(runtime.next_event(std::chrono::milliseconds(20)).has_value());
+    EXPECT_EQ(runtime.control_counters().events_lost.value(), 0u);
+}
+
+TEST_F(Events, AnAccessThatIsForbiddenIsToldToItsTarget) {
+    connect_pair();
+    submit(recv(1, 64));
+    WorkRequest bad = rdma(Opcode::rdma_write, 2, 8);
+    bad.rkey ^= 0xabcd00;
+    submit(bad);
+    for (const Completion& completion : await(2)) {
+        EXPECT_EQ(completion.status, completion.tag == 1 ? Status::wr_flush_err : Status::rem_access_err);
+    }
+    expect_event_at_b(EventType::qp_access_err, Status::loc_access_err);
+}
+
+TEST_F(Events, ARequestThatIsInvalidIsToldToItsTarget) {
+    QueuePairOptions options = shape();
+    options.remote_access = {.read = true, .write = false, .atomic = true};
+    connect_pair(options, PathAttributes{});
+    submit(recv(1, 64));
+    submit(rdma(Opcode::rdma_write, 2, 8));
+    for (const Completion& completion : await(2)) {
+        EXPECT_EQ(completion.status, completion.tag == 1 ? Status::wr_flush_err : Status::rem_inv_req_err);
+    }
+    expect_event_at_b(EventType::qp_req_err, Status::rem_inv_req_err);
+}
+
+TEST_F(Events, AStoppedRuntimeGivesWhatIsLeftAndThenSaysSo) {
+    EXPECT_TRUE(runtime.stop());
+    EXPECT_THROW(
+        while (runtime.poll_event()) {}, Error);
+    pollfd waiting{.fd = runtime.event_fd(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&waiting, 1, 0), 1);
+}
+
+/// A port that may be taken down without harm to other tests: the software device's own, or, as root in the guest, an
+/// RDMA device made for this on an interface made for this.
+class PortUnderTest {
+public:
+    PortUnderTest() {
+        if (!TestDevice::get().verbs) {
+            return;
+        }
+        if (std::getenv("POLLCORE_RXE") == nullptr) {
+            ADD_FAILURE() << "taking a port down needs the guest of scripts/rxe-vm";
+            return;
+        }
+        run("ip link add porttest type dummy");
+        run("ip link set porttest up");
+        run("ip address add 10.78.0.1/24 dev porttest");
+        run("rdma link add rxeport type rxe netdev porttest");
+        run("timeout 10 sh -c 'until grep -q ACTIVE /sys/class/infiniband/rxeport/ports/1/state; do sleep 0.1; done'");
+    }
+    ~PortUnderTest() {
+        if (TestDevice::get().verbs) {
+            run("rdma link delete rxeport");  // nobody uses it any more, or this would wait
+            run("ip link delete porttest");
+        }
+    }
+    PortUnderTest(const PortUnderTest&) = delete;
+
+    [[nodiscard]] Config config() const {
+        Config config = test_config();
+        if (TestDevice::get().verbs) {
+            config.devices[0].verbs_name = "rxeport";
+            config.devices[0].gid = "10.78.0.1";
+        }
+        return config;
+    }
+    void set_up(Runtime& runtime, bool up) const {
+        if (TestDevice::get().verbs) {
+            run(up ? "ip link set porttest up" : "ip link set porttest down");
+        } else {
+            dynamic_cast<SoftDevice&>(runtime.device("net0")).set_port_up(up);
+        }
+    }
+
+private:
+    static void run(const char* command) { EXPECT_EQ(std::system(command), 0) << command; }
+};
+
+class Port : protected PortUnderTest, public Conformance {
+protected:
+    Port() : Conformance(config()) {}
+
+    void expect_port_event(EventType type) {
+        const std::optional<Event> event = await_event(type);
+        ASSERT_TRUE(event.has_value()) << event_type_name(type);
+        EXPECT_EQ(event->port, 1);
+        EXPECT_EQ(event->device, "net0");
+        EXPECT_FALSE(event->qp.valid());
+        expect_acknowledged();
+    }
+    void expect_traffic() {
+        submit(rdma(Opcode::rdma_write, 50, 64));
+        EXPECT_EQ(await_one().status, Status::success);
+    }
+};
+
+TEST_F(Port, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
+    connect_pair(shape(), {.timeout = 12, .retry_count = 2, .rnr_retry = 7, .min_rnr_timer = 12});
+    expect_traffic();
+    submit(send(1, 8));  // has no receive: it is under way when the port goes down
+    submit(rdma(Opcode::rdma_write, 2, 8, 0));
+    set_up(runtime, false);
+    expect_port_event(EventType::port_err);
+    WorkRequest receive = recv(4, 64);
+    submit(receive);
+    (void)session.try_submit(rdma(Opcode::rdma_write, 3, 8));  // refused if the QP is in error by now
+    const std::uint64_t sends = session.figures().in_flight() - 1;
+    const auto completions = await(sends);
+    ASSERT_EQ(completions.size(), sends);
+    EXPECT_EQ(completions[0].tag, 1u);
+    EXPECT_EQ(completions[0].status, expected(Status::retry_exc_err, Status::loc_qp_op_err));
+    for (std::size_t i = 1; i < completions.size(); ++i) {
+        EXPECT_EQ(completions[i].tag, i + 1);
+        EXPECT_EQ(completions[i].status, Status::wr_flush_err);
+    }
+    EXPECT_EQ(session.state(b.handle()), QpState::ready) << "a port that is down does nothing to who waits";
+    EXPECT_EQ(session.figures().in_flight(), 1u);
+
+    set_up(runtime, true);
+    expect_port_event(EventType::port_active);
+    EXPECT_TRUE(a.reset());
+    EXPECT_TRUE(b.reset());
+    EXPECT_EQ(await_one().tag, 4u);
+    const QpInfo info_a = a.info();
+    const QpInfo info_b = b.info();
+    a.connect(info_b);
+    b.connect(info_a);
+    expect_traffic();
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+TEST_F(Port, ThatComesBackInTimeLosesNothing) {
+    connect_pair(shape(), {.timeout = 14, .retry_count = 6});
+    expect_traffic();
+    pollfd waiting{.fd = runtime.event_fd(), .events = POLLIN, .revents = 0};
+    while (runtime.poll_event()) {
+    }
+    set_up(runtime, false);
+    EXPECT_EQ(poll(&waiting, 1, 10'000), 1) << "the descriptor tells of it";
+    expect_port_event(EventType::port_err);
+    set_up(runtime, true);
+    expect_port_event(EventType::port_active);
+    expect_traffic();  // the connection was idle meanwhile and holds
+}
+
+}  // namespace
+}  // namespace pollcore::testing
