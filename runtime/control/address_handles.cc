@@ -104,7 +104,7 @@ void RuntimeState::destroy_address_handle(AhHandle handle) {
         AhSlot& slot = *ahs_[handle.index];
         const int error = devices_[slot.device]->device->destroy(slot.ah.get());
         // As with memory regions: a device that the kernel has let go of answers EIO.
-        if (error != 0 && !(error == EIO && devices_[slot.device]->lost)) {
+        if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot.device]))) {
             throw Error(error, fmt::format("device \"{}\" does not end an address handle",
                                            devices_[slot.device]->config.name));
         }

@@ -218,6 +218,20 @@ void RuntimeState::lose_device(DeviceSlot& device) {
     }
 }
 
+// For who was answered EIO: the device may be lost and its event not be taken yet. Then all its QPs are lost here.
+bool RuntimeState::lost_meanwhile(DeviceSlot& device) {
+    if (!device.lost) {
+        try {
+            (void)device.device->query_port();
+        } catch (const Error& error) {
+            if (error.code() == std::errc::io_error) {
+                lose_device(device);
+            }
+        }
+    }
+    return device.lost;
+}
+
 void RuntimeState::lose_qp_here(QpSlot& qp) {
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     forget_connection_here(qp);

@@ -111,7 +111,7 @@ void RuntimeState::deregister(std::uint64_t id) {
         Device& owner = *devices_[pds_.at(region.pd).device]->device;
         const int error = owner.destroy(region.mr.get());
         // A device that the kernel has let go of answers EIO, and its regions have ended with it.
-        if (error != 0 && !(error == EIO && devices_[pds_.at(region.pd).device]->lost)) {
+        if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[pds_.at(region.pd).device]))) {
             throw Error(error, "the device does not end a memory region");
         }
         (void)region.mr.release();

@@ -439,6 +439,9 @@ bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::ti
         modify_here(qp, error.attr, error.mask, QpState::error, Status::qp_closed);
         quiet = static_cast<std::uint32_t>(cycles_from(kQuiet));
     } catch (const Error& error) {
+        if (error.code() == std::errc::io_error && lost_meanwhile(*devices_[qp.device])) {
+            return true;
+        }
         log_warning("queue pair {}: {}; it is taken out of service as it is", qp.qp_num, error.what());
     }
     if (qp.srq != nullptr && !await_last_wqe(handle)) {
@@ -491,12 +494,16 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp) {
     if (qp.qp == nullptr) {
         return;
     }
-    const DeviceSlot& device = *devices_[qp.device];
+    WorkerProxy& worker = *workers_[qp.worker]->proxy;
+    DeviceSlot& device = *devices_[qp.device];
     const int error = device.device->destroy(qp.qp.get());
     // A device that the kernel has let go of answers EIO, and its QPs have ended with it.
     if (error != 0 && !(error == EIO && device.lost)) {
         // Not destroyed, so its buffers may still be written: nothing may be completed in its name (H2).
-        workers_[qp.worker]->proxy->unpark(qp.handle, QpState::error);
+        worker.unpark(qp.handle, QpState::error);
+        if (error == EIO && lost_meanwhile(device) && qp.qp == nullptr) {
+            return worker.park(qp.handle);
+        }
         throw Error(error, fmt::format("device \"{}\" does not destroy queue pair {}", device.config.name, qp.qp_num));
     }
     (void)qp.qp.release();

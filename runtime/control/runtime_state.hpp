@@ -262,6 +262,7 @@ private:
     void on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event);
     void tell_application(Event event);
     void lose_device(DeviceSlot& device);
+    [[nodiscard]] bool lost_meanwhile(DeviceSlot& device);
     void on_device_removed(DeviceSlot& device);
     void lose_qp_here(QpSlot& qp);
     void lose_cq(const ibv_cq* cq);

@@ -143,10 +143,13 @@ void RuntimeState::lose_srq_here(SrqSlot& srq) {
 }
 
 void RuntimeState::destroy_verbs_srq(SrqSlot& srq) {
-    const DeviceSlot& device = *devices_[srq.device];
+    DeviceSlot& device = *devices_[srq.device];
     const int error = device.device->destroy(srq.srq.get());
     // As with queue pairs: a device that the kernel has let go of answers EIO.
     if (error != 0 && !(error == EIO && device.lost)) {
+        if (error == EIO && lost_meanwhile(device) && srq.srq == nullptr) {
+            return;
+        }
         throw Error(error, fmt::format("device \"{}\" does not destroy a shared receive queue", device.config.name));
     }
     (void)srq.srq.release();

@@ -391,6 +391,20 @@ TEST_P(DeviceLoss, CompletesDatagramsAndLeavesAddressHandlesToTheirOwners) {
     expect_traffic(second);
 }
 
+TEST_P(DeviceLoss, WhileStoppingLosesNothingSharedEither) {
+    SharedReceiveQueue srq = make_srq();
+    QueuePair taker = make_taker(srq);
+    Datagrams datagrams = make_datagrams();
+    for (std::uint64_t tag = 0; tag < 10; ++tag) {
+        ASSERT_EQ(session.try_submit(shared_recv(srq, tag)), Refusal::none);
+        ASSERT_EQ(session.try_submit(datagrams.recv(100 + tag)), Refusal::none);
+    }
+    fail("net0");
+    runtime.stop();
+    await(20);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
 TEST_P(DeviceLoss, WithSeparateCqsThatTakeNoReceivesClosesOneAfterTheOther) {
     QueuePairOptions options;
     options.device = "net0";

@@ -138,6 +138,10 @@ std::string SoftDevice::describe() const {
 }
 
 ibv_port_attr SoftDevice::query_port() {
+    {
+        const std::lock_guard guard(control_mutex_);
+        require_working("query the port");
+    }
     ibv_port_attr attr{};
     // Relaxed: see DeviceCore::port_up.
     const bool up = core_->port_up.load(std::memory_order_relaxed);
@@ -206,7 +210,11 @@ void SoftDevice::require_working(const char* what) const {
         throw Error(EIO, fmt::format("cannot {} on {}: the device has failed or was removed", what, describe()));
 }
 
-/// libibverbs keeps an object whose destruction the kernel refused; here it is kept for the device's destructor.
+bool SoftDevice::ended(const void* object) const noexcept {
+    return std::any_of(orphans_.begin(), orphans_.end(), [&](const auto& orphan) { return orphan.get() == object; });
+}
+
+/// libibverbs keeps an object whose destruction the kernel refused, and may be asked again; here the device keeps it.
 template <class T>
 int SoftDevice::end(std::unique_ptr<T> object) noexcept {
     if (!removed_)
@@ -305,6 +313,8 @@ ibv_pd* SoftDevice::create_pd() {
 int SoftDevice::destroy(ibv_pd* pd) noexcept {
     const std::lock_guard guard(control_mutex_);
     auto* own = static_cast<SoftPd*>(pd);
+    if (ended(own))
+        return EIO;
     if (own->users != 0)
         return EBUSY;
     return end(std::unique_ptr<SoftPd>(own));
@@ -359,6 +369,8 @@ ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, 
 
 int SoftDevice::destroy(ibv_mr* mr) noexcept {
     const std::lock_guard guard(control_mutex_);
+    if (ended(static_cast<SoftMr*>(mr)))
+        return EIO;
     if (core_->memory.windows_of(mr->lkey) != 0)
         return EBUSY;
     core_->memory.remove(mr->lkey);
@@ -411,6 +423,8 @@ ibv_mw* SoftDevice::create_mw(ibv_pd* pd, ibv_mw_type type) {
 int SoftDevice::destroy(ibv_mw* window) noexcept {
     const std::lock_guard guard(control_mutex_);
     auto* own = static_cast<SoftMw*>(window);
+    if (ended(own))
+        return EIO;
     core_->memory.remove(own->handle);
     settle_engines();
     core_->memory.unbind(own->window);
@@ -463,8 +477,11 @@ ibv_ah_attr SoftDevice::way_back(ibv_wc& wc, ibv_grh& grh) {
 
 int SoftDevice::destroy(ibv_ah* ah) noexcept {
     const std::lock_guard guard(control_mutex_);
+    auto* own = static_cast<SoftAh*>(ah);
+    if (ended(own))
+        return EIO;
     --static_cast<SoftPd*>(ah->pd)->users;
-    return end(std::unique_ptr<SoftAh>(static_cast<SoftAh*>(ah)));
+    return end(std::unique_ptr<SoftAh>(own));
 }
 
 // ---- CQs ----
@@ -515,6 +532,8 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
 int SoftDevice::destroy(ibv_cq* cq) noexcept {
     const std::lock_guard guard(control_mutex_);
     auto* own = &SoftCq::of(*cq);
+    if (ended(own))
+        return EIO;
     if (own->users != 0 || core_->events.unacknowledged(cq) != 0)
         return EBUSY;
     if (const auto fault = core_->faults.meet(SoftFault::Kind::destroy_cq))
@@ -622,11 +641,13 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
 
 int SoftDevice::destroy(ibv_qp* qp) noexcept {
     const std::lock_guard guard(control_mutex_);
+    auto* own = static_cast<SoftQp*>(qp);
+    if (ended(own))
+        return EIO;
     if (core_->events.unacknowledged(qp) != 0)
         return EBUSY;
     if (const auto fault = core_->faults.meet(SoftFault::Kind::destroy_qp, qp->qp_num))
         return fault->error;
-    auto* own = static_cast<SoftQp*>(qp);
     {
         const std::lock_guard engine_guard(own->engine->lock());
         own->engine->remove(*own);
@@ -697,6 +718,8 @@ ibv_srq_attr SoftDevice::query(ibv_srq* base) {
 int SoftDevice::destroy(ibv_srq* srq) noexcept {
     const std::lock_guard guard(control_mutex_);
     auto* own = static_cast<SoftSrq*>(srq);
+    if (ended(own))
+        return EIO;
     if (own->users != 0 || core_->events.unacknowledged(srq) != 0)
         return EBUSY;
     core_->events.forget(srq);

@@ -154,6 +154,7 @@ private:
     [[nodiscard]] std::vector<std::shared_ptr<soft::Engine>> engines();
     /// Throws Error(EIO) when the device has failed. Under the control mutex.
     void require_working(const char* what) const;
+    [[nodiscard]] bool ended(const void* object) const noexcept;
     template <class T>
     [[nodiscard]] int end(std::unique_ptr<T> object) noexcept;
 
