@@ -73,8 +73,9 @@ void enter_pd(End& user, End& owner) {
 
 /// b owns the memory and its windows, a uses them.
 struct WindowPair {
-    explicit WindowPair(SoftDevice& device, ibv_mw_type type = IBV_MW_TYPE_2, int mr_access = kAllAccess | IBV_ACCESS_MW_BIND)
-        : a(device), b(device, {.mr_access = mr_access}) {
+    explicit WindowPair(SoftDevice& device, ibv_mw_type type = IBV_MW_TYPE_2,
+                        int mr_access = kAllAccess | IBV_ACCESS_MW_BIND, QpType qp_type = QpType::rc)
+        : a(device, {.type = qp_type}), b(device, {.type = qp_type, .mr_access = mr_access}) {
         connect(a, b);
         window = {device.create_mw(b.pd.get(), type), {&device}};
         first_key = window->rkey;
@@ -381,6 +382,55 @@ TEST_F(SoftWindow, a_send_that_invalidates_what_is_not_bound_fails_at_its_receiv
     EXPECT_EQ(pair.b.state(), IBV_QPS_ERR);
 }
 
+TEST_F(SoftWindow, on_an_unreliable_connection_it_opens_its_range_too) {
+    for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
+        WindowPair pair(*device, type, kAllAccess | IBV_ACCESS_MW_BIND, QpType::uc);
+        std::uint64_t& first = pair.b.memory[kBegin / 8];
+        // Nobody is told what becomes of a write.
+        const auto write = [&](std::uint64_t value, std::uint64_t offset, std::uint32_t length = 8) {
+            pair.a.memory[0] = value;
+            EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(offset), pair.key, length), IBV_WC_SUCCESS);
+        };
+        write(1, kBegin);
+        EXPECT_EQ(first, 0u) << "not bound yet";
+        ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
+        write(2, kBegin);
+        EXPECT_EQ(first, 2u);
+        write(3, kBegin, kLength + 1);
+        EXPECT_EQ(first, 2u);
+        if (type == IBV_MW_TYPE_2) {
+            ASSERT_EQ(post_key(pair.b, 1, IBV_WR_LOCAL_INV, pair.key), 0);
+            EXPECT_WC(pair.b.sent(), 1, IBV_WC_SUCCESS);
+            write(4, kBegin);
+            EXPECT_EQ(first, 2u);
+        }
+        EXPECT_EQ(pair.b.state(), IBV_QPS_RTS);
+        EXPECT_EQ(post_key(pair.a, 2, IBV_WR_SEND_WITH_INV, pair.key), EINVAL);
+    }
+}
+
+TEST_F(SoftWindow, a_forbidden_bind_on_an_unreliable_connection_ends_its_send_queue) {
+    WindowPair pair(*device, IBV_MW_TYPE_2, kAllAccess, QpType::uc);
+    EXPECT_EQ(pair.bind(), IBV_WC_MW_BIND_ERR);
+    EXPECT_EQ(pair.b.state(), IBV_QPS_SQE);
+    EXPECT_EQ(bind_type_1(pair.b, 1, pair.window.get(), {}, pair.b.mr.get()), EINVAL) << "a window of the other type";
+    UniqueMw other{device->create_mw(pair.b.pd.get(), IBV_MW_TYPE_1), {device.get()}};
+    ASSERT_EQ(bind_type_1(pair.b, 2, other.get(), {}, pair.b.mr.get()), 0);
+    EXPECT_WC(pair.b.sent(), 2, IBV_WC_WR_FLUSH_ERR);
+}
+
+TEST_F(SoftWindow, datagrams_have_no_keys_so_there_is_nothing_to_bind_or_invalidate) {
+    End end(*device, {.type = QpType::ud, .mr_access = kAllAccess | IBV_ACCESS_MW_BIND});
+    UniqueMw type_1{device->create_mw(end.pd.get(), IBV_MW_TYPE_1), {device.get()}};
+    UniqueMw type_2{device->create_mw(end.pd.get(), IBV_MW_TYPE_2), {device.get()}};
+    const std::uint32_t key = type_1->rkey;
+    EXPECT_EQ(bind_type_1(end, 1, type_1.get(), {}, end.mr.get()), EINVAL);
+    EXPECT_EQ(type_1->rkey, key);
+    EXPECT_EQ(post_bind(end, 2, type_2.get(), ibv_inc_rkey(type_2->rkey), {}, end.mr.get()), EINVAL);
+    EXPECT_EQ(post_key(end, 3, IBV_WR_LOCAL_INV, type_2->rkey), EINVAL);
+    EXPECT_EQ(post_key(end, 4, IBV_WR_SEND_WITH_INV, type_2->rkey), EINVAL);
+}
+
 TEST_F(SoftWindow, a_region_is_busy_while_a_window_is_bound_to_it) {
     WindowPair pair(*device);
     ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
@@ -438,6 +488,20 @@ TEST_F(SoftWindow, packets_that_are_sent_again_do_not_bind_again) {
     for (const std::uint64_t id : {1, 2, 3})
         EXPECT_WC(b.sent(), id, IBV_WC_SUCCESS);
     EXPECT_EQ(pair.use(IBV_WR_RDMA_WRITE, pair.at(kBegin), pair.key), IBV_WC_SUCCESS);
+}
+
+TEST_F(SoftWindow, a_bind_behind_what_nobody_answers_is_flushed) {
+    WindowPair pair(*device);
+    End& b = pair.b;
+    device->set_port_up(false);
+    ASSERT_EQ(b.post(1, IBV_WR_RDMA_WRITE, {b.sge(0, 8)}, pair.a.address(0), pair.a.mr->rkey), 0);
+    ASSERT_EQ(post_bind(b, 2, pair.window.get(), pair.key, {}, b.mr.get()), 0);
+    device->advance(1'000'000);
+    EXPECT_FALSE(b.sent().has_value());
+    device->advance(60'000'000'000);
+    EXPECT_WC(b.sent(), 1, IBV_WC_RETRY_EXC_ERR);
+    EXPECT_WC(b.sent(), 2, IBV_WC_WR_FLUSH_ERR);
+    EXPECT_EQ(b.state(), IBV_QPS_ERR);
 }
 
 TEST_F(SoftWindow, a_failed_bind_waits_for_its_turn_and_flushes_what_follows) {

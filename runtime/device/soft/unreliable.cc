@@ -187,17 +187,17 @@ void Engine::on_datagram(SoftQp& qp, const Packet& packet) noexcept {
 void Engine::on_unacknowledged_write(SoftQp& qp, const Packet& packet) noexcept {
     Responder& rx = qp.rx;
     const bool last = (packet.flags & kLast) != 0;
-    std::byte* host = nullptr;
-    if (rx.remaining != 0)
-        host = core_.memory.find(rx.rkey, qp.pd, rx.va, rx.remaining, IBV_ACCESS_REMOTE_WRITE);
+    const RemoteMemory memory =
+        rx.remaining != 0 ? core_.memory.find_remote(rx.rkey, qp, rx.va, rx.remaining, IBV_ACCESS_REMOTE_WRITE)
+                          : RemoteMemory();
     const bool takes_receive = (packet.flags & kImmediate) != 0;
     if (packet.kind != PacketKind::write || packet.payload_size > rx.remaining ||
-        (last && packet.payload_size != rx.remaining) || (rx.remaining != 0 && host == nullptr) ||
+        (last && packet.payload_size != rx.remaining) || (rx.remaining != 0 && memory.host() == nullptr) ||
         (takes_receive && !take_receive(qp))) [[unlikely]] {
         rx.message = Responder::Message::none;
         return;
     }
-    copy_to_memory(host, packet.payload(), packet.payload_size);
+    copy_to_memory(memory.host(), packet.payload(), packet.payload_size);
     rx.offset += packet.payload_size;
     rx.va += packet.payload_size;
     rx.remaining -= packet.payload_size;

@@ -14,18 +14,19 @@ namespace pollcore::soft {
 
 namespace {
 
-/// What the specification has for the type; windows and invalidation are for RC only here.
+/// What the specification has for the type (ibv_post_send(3)). That page has send with invalidate on UC too, where no
+/// packet could carry the key (IBTA 9.2.1: only RC, and XRC, have such opcodes).
 [[nodiscard]] bool known(ibv_qp_type type, ibv_wr_opcode opcode) noexcept {
     switch (opcode) {
         case IBV_WR_SEND:
         case IBV_WR_SEND_WITH_IMM: return true;
         case IBV_WR_RDMA_WRITE:
-        case IBV_WR_RDMA_WRITE_WITH_IMM: return type != IBV_QPT_UD;
+        case IBV_WR_RDMA_WRITE_WITH_IMM:
+        case IBV_WR_LOCAL_INV:
+        case IBV_WR_BIND_MW: return type != IBV_QPT_UD;
         case IBV_WR_RDMA_READ:
         case IBV_WR_ATOMIC_CMP_AND_SWP:
         case IBV_WR_ATOMIC_FETCH_AND_ADD:
-        case IBV_WR_LOCAL_INV:
-        case IBV_WR_BIND_MW:
         case IBV_WR_SEND_WITH_INV: return type == IBV_QPT_RC;
         default: return false;
     }
@@ -205,11 +206,14 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
     return result;
 }
 
+[[nodiscard]] bool takes_sends(const SoftQp& qp) noexcept {
+    return qp.current == IBV_QPS_RTS || qp.current == IBV_QPS_ERR || qp.current == IBV_QPS_SQE;
+}
+
 int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad_wr) noexcept {
     auto& qp = static_cast<SoftQp&>(*base);
     const std::lock_guard guard(qp.engine->lock());
-    const bool sends = qp.current == IBV_QPS_RTS || qp.current == IBV_QPS_ERR || qp.current == IBV_QPS_SQE;
-    int result = sends ? 0 : EINVAL;
+    int result = takes_sends(qp) ? 0 : EINVAL;
     for (; wr != nullptr; wr = wr->next) {
         if (result == 0)
             result = enqueue(qp, *wr);
@@ -306,7 +310,7 @@ int bind_mw(ibv_qp* base, ibv_mw* window, ibv_mw_bind* bind) noexcept {
     const std::uint32_t new_key = ibv_inc_rkey(window->rkey);
     {
         const std::lock_guard guard(qp.engine->lock());
-        if (qp.current != IBV_QPS_RTS && qp.current != IBV_QPS_ERR)
+        if (!takes_sends(qp) || !known(qp.qp_type, IBV_WR_BIND_MW))
             return EINVAL;
         if (qp.sq.full())
             return ENOMEM;
