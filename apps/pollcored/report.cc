@@ -27,6 +27,15 @@ std::string_view poll_text(PollVerbs poll) noexcept {
     return "unknown";
 }
 
+std::string_view windows_text(const DeviceReport& device) noexcept {
+    if (device.memory_windows_1 && device.memory_windows_2) {
+        return "memory windows of type 1 and 2";
+    }
+    return device.memory_windows_1   ? "memory windows of type 1 only"
+           : device.memory_windows_2 ? "memory windows of type 2 only"
+                                     : "no memory windows";
+}
+
 std::string count(std::size_t n, std::string_view noun) {
     return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
 }
@@ -36,9 +45,10 @@ std::string count(std::size_t n, std::string_view noun) {
 void log_runtime(const Runtime& runtime, const std::string& service_cpus) {
     const RuntimeReport report = runtime.report();
     for (const DeviceReport& device : report.devices) {
-        log_info("device {}: {}; up to {} inline bytes, {} work requests per queue, {} CQ entries, {} SGEs; {}",
+        log_info("device {}: {}; up to {} inline bytes, {} work requests per queue, {} CQ entries, {} SGEs; {}, {}, {}",
                  device.name, device.description, device.inline_max, device.qp_depth_max, device.cqes_max,
-                 device.sges_max, device.extended_cqs ? "extended CQs" : "plain CQs only");
+                 device.sges_max, device.extended_cqs ? "extended CQs" : "plain CQs only", windows_text(device),
+                 device.invalidation ? "invalidation" : "no invalidation");
     }
     log_info("memory: {}", report.memory);
     log_info("EAL: {}", report.eal);

@@ -62,6 +62,8 @@ enum class CompletionOpcode : std::uint8_t {
     rdma_read = 2,
     comp_swap = 3,
     fetch_add = 4,
+    bind_mw = 5,
+    local_inv = 6,
     recv = 128,
     recv_rdma_with_imm = 129,
 };
@@ -72,6 +74,7 @@ enum CompletionFlag : std::uint8_t {
     kWithGrh = 1 << 1,      ///< the first kGrhBytes of the buffer hold a GRH (UD)
     kByRuntime = 1 << 2,    ///< made by the runtime: no device completed this work
     kFromRecvQueue = 1 << 3,
+    kWithInv = 1 << 4,      ///< of a receive: the peer ended the binding of the window with key `invalidated_rkey`
     kDatagram = 1 << 5,     ///< received by a UD queue pair: the payload begins at byte kGrhBytes, GRH or not
 };
 
@@ -87,6 +90,8 @@ struct alignas(32) Completion {
     union {
         std::uint32_t imm_data = 0;  ///< with kWithImm: the peer's number, in host order
         std::uint32_t vendor_err;    ///< on failure: the device's own code
+        std::uint32_t invalidated_rkey;  ///< with kWithInv
+        std::uint32_t window_rkey;       ///< bind_mw that succeeded: the key that peers use from now on
     };
     SrqHandle srq{};            ///< receives: the shared receive queue that it was submitted to, if to one
     Status status = Status::success;

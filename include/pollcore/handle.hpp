@@ -34,6 +34,9 @@ using QpHandle = Handle<struct QpTag>;
 using SrqHandle = Handle<struct SrqTag>;
 /// An address handle, for UD destinations.
 using AhHandle = Handle<struct AhTag>;
+/// A memory window, and a memory region that windows can be bound to.
+using MwHandle = Handle<struct MwTag>;
+using MrHandle = Handle<struct MrTag>;
 
 static_assert(sizeof(QpHandle) == 4);
 

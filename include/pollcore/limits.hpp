@@ -36,6 +36,10 @@ inline constexpr std::uint32_t kRingSlotsMax = 1u << 20;
 inline constexpr std::uint32_t kQueueDepthMax = 1u << 16;
 static_assert(kQueueDepthMax <= (1u << 24) / 2, "a position in flight must be unambiguous");
 
+/// Memory windows of one runtime, and regions that windows may be bound to: the index parts of their handles.
+inline constexpr std::uint32_t kMemoryWindowsMax = 65536;
+inline constexpr std::uint32_t kBindableRegionsMax = 65536;
+
 /// Scatter/gather elements of one work request (WorkRequest::num_sge).
 inline constexpr std::uint32_t kSgesMax = 32;
 

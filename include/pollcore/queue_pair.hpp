@@ -28,15 +28,17 @@ enum class QpType : std::uint8_t {
 };
 
 /// What the specification allows on a send queue of this type (ibv_post_send(3)). Sessions and workers go by the mask
-/// that a queue pair got when it was made.
+/// that a queue pair got when it was made: this one without what its device has not.
 [[nodiscard]] constexpr OpcodeMask opcodes_of(QpType type) noexcept {
     constexpr OpcodeMask kSends = opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm);
     constexpr OpcodeMask kWrites = opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm);
     constexpr OpcodeMask kAnswered = opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::atomic_cmp_and_swp) |
                                      opcode_bit(Opcode::atomic_fetch_and_add);
+    // UC's packets cannot carry a key to invalidate.
+    constexpr OpcodeMask kWindows = opcode_bit(Opcode::bind_mw) | opcode_bit(Opcode::local_inv);
     switch (type) {
-        case QpType::rc: return kSends | kWrites | kAnswered;
-        case QpType::uc: return kSends | kWrites;
+        case QpType::rc: return kSends | kWrites | kAnswered | kWindows | opcode_bit(Opcode::send_with_inv);
+        case QpType::uc: return kSends | kWrites | kWindows;
         case QpType::ud: return kSends;
     }
     return 0;

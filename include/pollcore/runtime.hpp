@@ -152,6 +152,10 @@ struct DeviceReport {
     std::uint32_t cqes_max = 0;
     std::uint32_t sges_max = 0;
     bool extended_cqs = false;  ///< its CQs can be polled by ibv_start_poll
+    // What it has of memory windows. Without, making one fails and their opcodes are refused.
+    bool memory_windows_1 = false;
+    bool memory_windows_2 = false;
+    bool invalidation = false;  ///< local_inv and send_with_inv
 };
 struct RuntimeReport {
     std::vector<DeviceReport> devices;
@@ -184,6 +188,15 @@ public:
     /// Registers memory that the program has; it must stay mapped until the region is deregistered.
     [[nodiscard]] MemoryRegion register_memory(void* data, std::size_t bytes, Access access = Access::all(),
                                                const std::string& device = "", const ProtectionDomain* pd = nullptr);
+    /// The same, with an address of the program's choice for the first byte (ibv_reg_mr_iova(3)): peers and work requests
+    /// use that; 0 makes offsets of addresses. On verbs devices both must have the same place within a page.
+    [[nodiscard]] MemoryRegion register_memory_at(std::uint64_t iova, void* data, std::size_t bytes,
+                                                  Access access = Access::all(), const std::string& device = "",
+                                                  const ProtectionDomain* pd = nullptr);
+    /// A window for queue pairs of the session's worker. Throws Error(EOPNOTSUPP) where the device has none of the type.
+    [[nodiscard]] MemoryWindow create_memory_window(const Session& session, WindowType type = WindowType::type_2,
+                                                    const std::string& device = "",
+                                                    const ProtectionDomain* pd = nullptr);
 
     /// The way of datagrams to the queue pair that `peer` describes, and to others of its port. Of the path the service
     /// level, traffic class, flow label and hop limit count.

@@ -24,8 +24,11 @@ enum class Opcode : std::uint8_t {
     rdma_read = 4,
     atomic_cmp_and_swp = 5,
     atomic_fetch_and_add = 6,
-    recv = 128,      ///< a receive (ibv_post_recv(3))
-    srq_recv = 129,  ///< a receive of a shared receive queue (ibv_post_srq_recv(3)): WorkRequest::srq names it
+    local_inv = 7,      ///< ends the binding of a type 2 window
+    bind_mw = 8,        ///< binds a memory window; see WindowBind
+    send_with_inv = 9,  ///< a send that ends the binding of a window of the peer's
+    recv = 128,         ///< a receive (ibv_post_recv(3))
+    srq_recv = 129,     ///< a receive of a shared receive queue (ibv_post_srq_recv(3)): WorkRequest::srq names it
 };
 
 [[nodiscard]] constexpr bool is_recv(Opcode opcode) noexcept {
@@ -47,6 +50,14 @@ using OpcodeMask = std::uint16_t;
 [[nodiscard]] constexpr bool allows(OpcodeMask opcodes, Opcode opcode) noexcept {
     const auto value = static_cast<unsigned>(opcode);
     return value < 16 && (opcodes >> value & 1) != 0;
+}
+/// What may carry its payload inline.
+inline constexpr OpcodeMask kInlineOpcodes = opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) |
+                                             opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm) |
+                                             opcode_bit(Opcode::send_with_inv);
+/// What concerns keys only: no SGE, nothing on the wire.
+[[nodiscard]] constexpr bool is_local(Opcode opcode) noexcept {
+    return opcode == Opcode::local_inv || opcode == Opcode::bind_mw;
 }
 
 /// Bits of WorkRequest::flags. The first four are those of `enum ibv_send_flags`.
@@ -77,21 +88,65 @@ struct UdDestination {
     std::uint32_t remote_qpn;
 };
 
+/// Bits of WorkRequest::bind_access; those of `enum ibv_access_flags`.
+enum WindowAccess : std::uint32_t {
+    kWindowWrite = 1 << 1,      ///< the region needs local write
+    kWindowRead = 1 << 2,
+    kWindowAtomic = 1 << 3,     ///< the region needs local write
+    kWindowZeroBased = 1 << 5,  ///< type 2: peers count addresses from the window's beginning
+};
+inline constexpr std::uint32_t kWindowAccessKnown = kWindowWrite | kWindowRead | kWindowAtomic | kWindowZeroBased;
+
+/// The operands of a bind, beside remote_addr, where the window begins, and bind_access. The window and the region are of
+/// the queue pair's protection domain. A type 2 window must not be bound, and is not empty; a type 1 window may move, and
+/// an empty bind closes it.
+struct WindowBind {
+    WindowBind() = default;
+    constexpr WindowBind(MwHandle window, MrHandle region, std::uint64_t bytes) noexcept
+        : window_index(window.index),
+          window_generation(window.generation),
+          region_index(region.index),
+          region_generation(region.generation),
+          length(bytes) {}
+    [[nodiscard]] constexpr MwHandle window() const noexcept { return {window_index, window_generation}; }
+    [[nodiscard]] constexpr MrHandle region() const noexcept { return {region_index, region_generation}; }
+
+    std::uint16_t window_index;
+    std::uint16_t window_generation;
+    std::uint16_t region_index;
+    std::uint16_t region_generation;
+    std::uint64_t length;
+};
+static_assert(sizeof(WindowBind) == sizeof(Sge));
+
+/// The key that a bind gives a window whose key is `rkey` (ibv_inc_rkey(3)): for type 1 the device does so, for type 2 any
+/// other lowest byte will do as well.
+[[nodiscard]] constexpr std::uint32_t next_rkey(std::uint32_t rkey) noexcept {
+    return (rkey & ~0xffu) | ((rkey + 1) & 0xffu);
+}
+
 /// One work request. Fields that an opcode does not use are ignored.
 struct alignas(kCacheLine) WorkRequest {
     std::uint64_t tag = 0;          ///< the application's own, comes back in Completion::tag
-    Sge sge{};                      ///< the first SGE; used if num_sge >= 1
     union {
-        std::uint64_t remote_addr = 0;  ///< RDMA and atomics: address at the peer
+        Sge sge{};        ///< the first SGE; used if num_sge >= 1
+        WindowBind bind;  ///< bind_mw
+    };
+    union {
+        std::uint64_t remote_addr = 0;  ///< RDMA and atomics: address at the peer; bind_mw: where the window begins
         UdDestination ud;               ///< on a UD queue pair
     };
     union {
         std::uint64_t compare_add = 0;  ///< atomics: compare value, or the addend
         std::uint32_t imm_data;         ///< *_with_imm: the number that the peer sees, in host order
+        std::uint32_t invalidate_rkey;  ///< local_inv, send_with_inv: the window's key
+        std::uint32_t bind_access;      ///< bind_mw: WindowAccess bits
     };
     std::uint64_t swap = 0;             ///< compare-and-swap: the new value
     union {
-        std::uint32_t rkey = 0;     ///< RDMA and atomics: key of the peer's memory region
+        /// RDMA and atomics: key of the peer's memory region or window. Binding type 2: the new key, whose lowest byte
+        /// counts; the others stay the window's.
+        std::uint32_t rkey = 0;
         std::uint32_t remote_qkey;  ///< on a UD queue pair: must be the destination's (ibv_post_send(3))
     };
     std::uint32_t submitted_at = 0;     ///< low half of a sampled clock, for stage latency; the library's
@@ -108,6 +163,7 @@ struct alignas(kCacheLine) WorkRequest {
 static_assert(std::is_trivially_copyable_v<WorkRequest> && std::is_standard_layout_v<WorkRequest>);
 static_assert(sizeof(WorkRequest) == 64);
 static_assert(offsetof(WorkRequest, sge) == 8 && offsetof(WorkRequest, remote_addr) == 24);
+static_assert(offsetof(WorkRequest, bind) == 8 && offsetof(WorkRequest, invalidate_rkey) == 32);
 static_assert(offsetof(WorkRequest, ud) == 24 && sizeof(UdDestination) == 8 && offsetof(WorkRequest, remote_qkey) == 48);
 static_assert(offsetof(WorkRequest, compare_add) == 32 && offsetof(WorkRequest, imm_data) == 32);
 static_assert(offsetof(WorkRequest, swap) == 40 && offsetof(WorkRequest, rkey) == 48);

@@ -23,6 +23,21 @@ constexpr std::chrono::milliseconds kDrainAtLeast{20};
 // longer is another thread on the worker's core.
 constexpr std::chrono::milliseconds kQuiet{100};
 
+// What the device has not is refused by the session already.
+OpcodeMask opcodes_of(const DeviceLimits& limits) {
+    OpcodeMask without = 0;
+    if (!limits.memory_windows_1 && !limits.memory_windows_2) {
+        without |= opcode_bit(Opcode::bind_mw);
+    }
+    if (!limits.invalidation) {
+        without |= opcode_bit(Opcode::local_inv) | opcode_bit(Opcode::send_with_inv);
+    }
+    if (!limits.atomics) {
+        without |= opcode_bit(Opcode::atomic_cmp_and_swp) | opcode_bit(Opcode::atomic_fetch_and_add);
+    }
+    return static_cast<OpcodeMask>(~without);
+}
+
 std::uint32_t random_psn() {
     static std::random_device device;
     return device() & 0xffffff;
@@ -129,7 +144,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     // Creating touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
     end.handle = slot->handle;
     end.device = device.index;
-    end.opcodes = opcodes_of(options.type);
+    end.opcodes = opcodes_of(options.type) & opcodes_of(device.device->limits());
     end.datagram = options.type == QpType::ud;
     end.pd = slot->pd;
     end.signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax);
@@ -482,9 +497,11 @@ bool RuntimeState::await_last_wqe(QpHandle handle) {
 
 void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
+    renew_windows_here(qp);  // those that are bound to it
     worker.park(qp.handle);
     destroy_verbs_qp(qp);
     worker.forget(qp.handle, leftovers);
+    renew_windows_here(qp);  // those whose binds it did not complete
     release_entries(qp);
     qps_[qp.handle.index].reset();
 }
@@ -520,6 +537,7 @@ std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
         WorkerProxy& worker = *workers_[qp.worker]->proxy;
         const QpHandle renewed{handle.index, next_generation(handle.index)};
         const std::uint32_t psn = random_psn();  // packets of the connection before shall not fit the next
+        renew_windows_here(qp);  // as if it were destroyed
         worker.park(handle);
         try {
             restart_verbs_qp(qp, psn);
@@ -530,6 +548,7 @@ std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
         const bool datagram = qp.type == QpType::ud;
         const QpState state = datagram ? QpState::ready : QpState::init;
         worker.renew(handle, renewed.generation, state);
+        renew_windows_here(qp);  // those whose binds it did not complete
         qp_generations_[handle.index] = renewed.generation;
         qp.handle = renewed;
         qp.state = state;

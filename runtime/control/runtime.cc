@@ -176,7 +176,15 @@ MemoryRegion Runtime::allocate(std::size_t bytes, Access access, const std::stri
 }
 MemoryRegion Runtime::register_memory(void* data, std::size_t bytes, Access access, const std::string& device,
                                       const ProtectionDomain* pd) {
-    return alive(state_, "this runtime").register_memory(data, bytes, access, device, pd);
+    return register_memory_at(reinterpret_cast<std::uintptr_t>(data), data, bytes, access, device, pd);
+}
+MemoryRegion Runtime::register_memory_at(std::uint64_t iova, void* data, std::size_t bytes, Access access,
+                                         const std::string& device, const ProtectionDomain* pd) {
+    return alive(state_, "this runtime").register_memory(data, bytes, iova, access, device, pd);
+}
+MemoryWindow Runtime::create_memory_window(const Session& session, WindowType type, const std::string& device,
+                                           const ProtectionDomain* pd) {
+    return alive(state_, "this runtime").create_memory_window(session, type, device, pd);
 }
 AddressHandle Runtime::create_address_handle(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                              const ProtectionDomain* pd) {

@@ -128,7 +128,10 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
                               .qp_depth_max = limits.qp_depth_max,
                               .cqes_max = limits.cqes_max,
                               .sges_max = limits.sges_max,
-                              .extended_cqs = limits.extended_cqs});
+                              .extended_cqs = limits.extended_cqs,
+                              .memory_windows_1 = limits.memory_windows_1,
+                              .memory_windows_2 = limits.memory_windows_2,
+                              .invalidation = limits.invalidation});
 }
 
 void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t index) {
@@ -212,6 +215,11 @@ bool RuntimeState::stop_here() {
         }
     }
     ahs_.clear();
+    for (const auto& window : windows_) {
+        if (window != nullptr) {
+            window->mw.reset();
+        }
+    }
     for (auto& [id, region] : regions_) {
         region.mr.reset();  // the memory stays until its MemoryRegion goes
     }

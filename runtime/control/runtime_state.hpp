@@ -4,6 +4,7 @@
 //   sessions.cc       opening and closing          connections.cc  listeners, rdma_cm or names, their events
 //   memory.cc         domains, regions             events.cc       what devices and workers say unasked
 //   address_handles.cc                             shared_receive_queues.cc
+//   windows.cc        memory windows
 //
 // Thread safety: public functions come from any thread and do their work on the control thread (executor_);
 // functions named *_here run on it. What application threads wait for is guarded by waiting_mutex_.
@@ -26,6 +27,7 @@
 #include "control/eal.hpp"
 #include "control/event_loop.hpp"
 #include "control/executor.hpp"
+#include "control/handle_pool.hpp"
 #include "device/device.hpp"
 #include "pollcore/runtime.hpp"
 #include "worker/worker.hpp"
@@ -53,6 +55,14 @@ struct RegionSlot {
     HostMemory memory;  // empty when the program's own
     UniqueMr mr;        // ends before the memory does
     std::uint32_t pd = 0;
+    MrHandle handle;  // valid when windows may be bound to it: then the workers know it
+};
+
+struct WindowSlot {
+    std::uint32_t device = 0;
+    std::uint32_t worker = 0;
+    UniqueMw mw;
+    WorkerWindow end;
 };
 
 struct AhSlot {
@@ -167,9 +177,13 @@ public:
     ProtectionDomain create_protection_domain(const std::string& device);
     void release_protection_domain(std::uint32_t id) noexcept;
     MemoryRegion allocate(std::size_t bytes, Access access, const std::string& device, const ProtectionDomain* pd);
-    MemoryRegion register_memory(void* data, std::size_t bytes, Access access, const std::string& device,
-                                 const ProtectionDomain* pd);
+    MemoryRegion register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                                 const std::string& device, const ProtectionDomain* pd);
     void deregister(std::uint64_t id);
+    MemoryWindow create_memory_window(const Session& session, WindowType type, const std::string& device,
+                                      const ProtectionDomain* pd);
+    std::uint32_t window_rkey(MwHandle handle);
+    void deallocate(MwHandle handle);
 
     AddressHandle create_address_handle(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                         const ProtectionDomain* pd);
@@ -273,8 +287,16 @@ private:
 
     // memory.cc
     [[nodiscard]] std::uint32_t pd_of(DeviceSlot& device, const ProtectionDomain* pd) const;
-    MemoryRegion add_region(HostMemory memory, void* data, std::size_t bytes, Access access,
+    MemoryRegion add_region(HostMemory memory, void* data, std::size_t bytes, std::uint64_t iova, Access access,
                             const std::string& device, const ProtectionDomain* pd);
+
+    // windows.cc
+    [[nodiscard]] MrHandle add_bindable_here(ibv_mr& mr, std::uint32_t pd);
+    [[nodiscard]] WorkerSlot* remove_bindable_here(const RegionSlot& region);
+    void restore_bindable_here(const RegionSlot& region, std::size_t workers);
+    void give_back_bindable_here(MrHandle handle) noexcept;
+    [[nodiscard]] WindowSlot* window_slot(MwHandle handle) noexcept;
+    void renew_windows_here(const QpSlot& qp);
 
     // Destroyed in reverse: threads first, then what they used.
     std::atomic<bool> running_{false};
@@ -282,6 +304,9 @@ private:
     std::vector<std::unique_ptr<DeviceSlot>> devices_;
     std::map<std::uint32_t, PdSlot> pds_;
     std::map<std::uint64_t, RegionSlot> regions_;
+    HandlePool<MrHandle> region_handles_{kBindableRegionsMax};
+    HandlePool<MwHandle> window_handles_{kMemoryWindowsMax};
+    std::vector<std::unique_ptr<WindowSlot>> windows_;  // by index
     std::vector<std::unique_ptr<WorkerSlot>> workers_;
     std::map<std::uint32_t, SessionSlot> sessions_;
     std::vector<std::unique_ptr<SrqSlot>> srqs_;  // by index

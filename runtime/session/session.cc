@@ -171,6 +171,15 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
         if ((request.flags & ~(kFence | kSignaled | kSolicited)) != 0) [[unlikely]] {
             return Refusal::bad_flags;
         }
+        if (is_local(request.opcode)) [[unlikely]] {
+            if (num_sge != 0) {
+                return Refusal::too_many_sges;
+            }
+            if ((request.flags & kSolicited) != 0 ||
+                (request.opcode == Opcode::bind_mw && (request.bind_access & ~kWindowAccessKnown) != 0)) {
+                return Refusal::bad_flags;
+            }
+        }
         if (is_atomic(request.opcode) && request.remote_addr % sizeof(std::uint64_t) != 0) [[unlikely]] {
             return Refusal::misaligned_atomic;
         }
@@ -295,7 +304,9 @@ Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sge
     count_accepted(request);
     WorkRequest first = request;
     first.num_sge = static_cast<std::uint8_t>(num_sge);
-    first.sge = num_sge > 0 ? sges[0] : Sge{};
+    if (num_sge > 0) {
+        first.sge = sges[0];  // else a bind's operands stand there
+    }
     submissions_.write(0, first);
     for (std::uint32_t slot = 1, next = 1; slot < slots; ++slot) {
         WorkRequestContinuation more;
@@ -315,7 +326,7 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
         return Refusal::inline_too_long;
     }
     submissions_.prefetch();
-    const bool takes_inline = request.opcode <= Opcode::send_with_imm;
+    const bool takes_inline = allows(kInlineOpcodes, request.opcode);
     const auto length = static_cast<std::uint32_t>(payload.size());
     const std::uint32_t slots = slots_for_inline(length);
     const Refusal refusal = !takes_inline ? Refusal::bad_opcode : admit(request, 0, length, slots);

@@ -14,6 +14,8 @@ struct WorkerSession;
 struct WorkerQp;
 struct WorkerCq;
 struct WorkerSrq;
+struct WorkerWindow;
+struct WorkerRegion;
 
 enum class CommandKind : std::uint8_t {
     add_session,
@@ -31,10 +33,15 @@ enum class CommandKind : std::uint8_t {
     retire_srq,  ///< takes nothing more for it; what it holds stays in flight, and will end with `cause`
     lose_srq,    ///< the SRQ was retired and is gone with its device: completes what is left
     forget_srq,  ///< the SRQ is destroyed, and no queue pair uses it: completes what is left and drops it
-    find_key,    ///< is a work request in flight that names `lkey`?
+    find_key,    ///< is a work request in flight, or in a ring, that names `lkey` or binds a window to the region?
     add_ah,
     find_ah,     ///< is a work request in flight, or in a ring, that names the address handle?
     remove_ah,   ///< forgets it, and then says whether one is in flight that names it
+    add_window,
+    find_window,    ///< is a bind of the window in flight, or in a ring?
+    remove_window,  ///< forgets it, unless binds of it are in flight
+    add_region,     ///< windows may be bound to it
+    remove_region,  ///< forgets it, unless binds to it are in flight
 };
 
 struct alignas(kCacheLine) Command {
@@ -44,13 +51,21 @@ struct alignas(kCacheLine) Command {
     Status cause = Status::success;
     std::uint32_t index = 0;  ///< of a session, CQ, QP or SRQ of this worker; find_key: of the device
     std::uint32_t lkey = 0;
-    std::uint32_t quiet = 0;  ///< retire_qp: cycles after which receives that nothing flushes are given up; 0: never
+    union {
+        std::uint32_t quiet = 0;  ///< retire_qp: cycles after which receives that nothing flushes are given up; 0: never
+        MrHandle region_handle;
+        MwHandle window_handle;
+    };
     std::uint64_t deadline = 0;  ///< on the worker's clock
     union {
         WorkerSession* session = nullptr;
         const WorkerAh* ah;
     };
-    WorkerCq* cq = nullptr;
+    union {
+        WorkerCq* cq = nullptr;
+        WorkerWindow* window;
+        const WorkerRegion* region;
+    };
     union {
         WorkerQp* qp = nullptr;
         WorkerSrq* srq;
@@ -64,7 +79,7 @@ static_assert(sizeof(Command) == kCacheLine);
 enum class AnswerKind : std::uint8_t {
     done,
     timed_out,  ///< retire_qp: the deadline came first
-    found,      ///< find_key, find_ah, remove_ah
+    found,      ///< find_*; remove_*: still in use
     not_found,
     cq_failed,  ///< unasked: polling CQ `index` failed, its QPs are in error and nothing more comes from it
     session_broken,  ///< unasked: session `index` wrote what no session writes

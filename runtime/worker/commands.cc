@@ -13,9 +13,9 @@ constexpr std::size_t kCommandsPerStep = 4;
 constexpr std::uint64_t kStepsToDrainMax = kRingSlotsMax;
 
 template <class T>
-void place(OwnLines<T*>& table, std::uint32_t index, T* value) {
+void place(OwnLines<T>& table, std::uint32_t index, const T& value) {
     if (table.size() <= index) {
-        table.resize(index + 1, nullptr);
+        table.resize(index + 1, T{});
     }
     table[index] = value;
 }
@@ -131,7 +131,10 @@ std::uint32_t Worker::run_commands() noexcept {
             srqs_[command.index] = nullptr;
             break;
         case CommandKind::find_key:
-            search_ = Search{.command = command.id, .device = command.index, .lkey = command.lkey};
+            search_ = Search{.command = command.id,
+                             .device = command.index,
+                             .lkey = command.lkey,
+                             .region = command.region_handle};
             return;
         case CommandKind::add_ah:
             place(ahs_, command.ah->handle.index, command.ah);
@@ -145,6 +148,25 @@ std::uint32_t Worker::run_commands() noexcept {
             search_ = Search{.command = command.id,
                              .ah = command.ah->handle,
                              .next_session = static_cast<std::uint32_t>(sessions_.size())};
+            return;
+        case CommandKind::add_window:
+            place(windows_, command.window->handle.index, command.window);
+            break;
+        case CommandKind::find_window:
+            // The window itself says whether binds of it are in flight.
+            search_ = Search{.command = command.id,
+                             .window = command.window_handle,
+                             .next_qp = static_cast<std::uint32_t>(qps_.size()),
+                             .next_srq = static_cast<std::uint32_t>(srqs_.size())};
+            return;
+        case CommandKind::remove_window:
+            answer(command.id, remove_window(command.window_handle) ? AnswerKind::done : AnswerKind::found);
+            return;
+        case CommandKind::add_region:
+            place(regions_, command.region->handle.index, *command.region);
+            break;
+        case CommandKind::remove_region:
+            answer(command.id, remove_region(command.region_handle) ? AnswerKind::done : AnswerKind::found);
             return;
     }
     answer(command.id, AnswerKind::done, command.index);
@@ -235,13 +257,13 @@ std::uint32_t Worker::search() noexcept {
         WorkerSession* session = sessions_[search_.next_session++];
         found = session != nullptr && pending_uses_it(*session);
     } else if (const WorkerQp* qp = next_of(qps_, search_.next_qp); qp != nullptr) {
-        found = search_.ah.valid() ? qp->sends.uses_ah(search_.ah)
+        found = search_.ah.valid() ? qp->datagram && qp->sends.uses_ah(search_.ah)
                                    : qp->device == search_.device && (qp->sends.uses_key(search_.lkey) ||
                                                                       qp->recvs.uses_key(search_.lkey));
     } else if (const WorkerSrq* srq = next_of(srqs_, search_.next_srq); srq != nullptr) {
         found = !search_.ah.valid() && srq->device == search_.device && srq->receives.uses_key(search_.lkey);
     } else {
-        answer(std::exchange(search_.command, 0), AnswerKind::not_found);
+        answer(std::exchange(search_.command, 0), binds_use_it() ? AnswerKind::found : AnswerKind::not_found);
         return 1;
     }
     if (found) {
@@ -250,14 +272,33 @@ std::uint32_t Worker::search() noexcept {
     return 1;
 }
 
+// Of the binds in flight.
+bool Worker::binds_use_it() noexcept {
+    const WorkerWindow* window = find_window(search_.window);
+    const WorkerRegion* region = find_region(search_.region);
+    return (window != nullptr && window->binds != 0) || (region != nullptr && region->binds != 0);
+}
+
+// By a handle.
+bool Worker::names_it(const WorkRequest& request) noexcept {
+    if (request.opcode == Opcode::bind_mw) {
+        return (search_.window.valid() && request.bind.window() == search_.window) ||
+               (search_.region.valid() && request.bind.region() == search_.region);
+    }
+    if (!search_.ah.valid() || is_recv(request.opcode)) {
+        return false;
+    }
+    const WorkerQp* qp = find_qp(request.qp);
+    return qp != nullptr && qp->datagram && request.ud.ah() == search_.ah;
+}
+
 bool Worker::pending_uses_it(WorkerSession& session) noexcept {
     for (std::size_t i = 0; i < session.submissions.capacity() && session.submissions.ready(i);) {
         const WorkRequest request = session.submissions.copy(i);
-        if (search_.ah.valid()) {
-            const WorkerQp* qp = is_recv(request.opcode) ? nullptr : find_qp(request.qp);
-            if (qp != nullptr && qp->datagram && request.ud.ah() == search_.ah) {
-                return true;
-            }
+        if (names_it(request)) {
+            return true;
+        }
+        if (search_.ah.valid() || search_.window.valid()) {
             i += slots_of(request);
             continue;
         }

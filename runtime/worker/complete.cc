@@ -12,9 +12,10 @@ namespace {
 // By Opcode.
 constexpr CompletionOpcode kSendCompletions[] = {
     CompletionOpcode::rdma_write, CompletionOpcode::rdma_write, CompletionOpcode::send,      CompletionOpcode::send,
-    CompletionOpcode::rdma_read,  CompletionOpcode::comp_swap,  CompletionOpcode::fetch_add,
+    CompletionOpcode::rdma_read,  CompletionOpcode::comp_swap,  CompletionOpcode::fetch_add, CompletionOpcode::local_inv,
+    CompletionOpcode::bind_mw,    CompletionOpcode::send,
 };
-static_assert(std::size(kSendCompletions) == static_cast<std::size_t>(Opcode::atomic_fetch_and_add) + 1);
+static_assert(std::size(kSendCompletions) == static_cast<std::size_t>(Opcode::send_with_inv) + 1);
 
 }  // namespace
 
@@ -111,6 +112,9 @@ void Worker::route(std::uint32_t n) noexcept {
     if (wc.wc_flags & IBV_WC_WITH_IMM) {
         completion.flags = kWithImm;
         completion.imm_data = ntohl(wc.imm_data);
+    } else if (wc.wc_flags & IBV_WC_WITH_INV) [[unlikely]] {
+        completion.flags = kWithInv;
+        completion.invalidated_rkey = wc.invalidated_rkey;
     }
     if (wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
         completion.opcode = CompletionOpcode::recv_rdma_with_imm;
@@ -186,6 +190,12 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
         }
     } else {
         completion.opcode = kSendCompletions[static_cast<std::uint8_t>(entry.opcode)];
+        if (entry.opcode == Opcode::bind_mw) [[unlikely]] {
+            end_bind(entry, completion.ok());
+            if (completion.ok()) {
+                completion.window_rkey = entry.new_rkey;
+            }
+        }
     }
     // The application first: what follows is seen by nobody else.
     publish(*entry.session, completion, datagram);
@@ -283,6 +293,9 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
 }
 
 [[gnu::always_inline]] inline void Worker::retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept {
+    if (entry.opcode == Opcode::bind_mw) [[unlikely]] {
+        end_bind(entry, true);
+    }
     settle(qp, entry);
     WorkerSession& session = *entry.session;
     Share& share = session.shares[qp.handle.index];

@@ -50,13 +50,24 @@ struct InFlightEntry {
 
     std::uint64_t tag = 0;
     WorkerSession* session = nullptr;
-    std::uint32_t lkey = 0;  ///< of the first SGE; the others stand in the table's side array
+    union {
+        std::uint32_t lkey = 0;  ///< of the first SGE; the others stand in the table's side array
+        std::uint32_t new_rkey;  ///< bind: the window's key when it has succeeded
+    };
     Opcode opcode = Opcode::send;
     Kind kind = Kind::posted;
     bool signaled = false;  ///< the application asked for a completion
     std::uint8_t num_sge = 0;
     Status status = Status::success;  ///< unposted: how it completes
-    AhHandle ah;                      ///< of a datagram that is sent
+    /// What a bind names, by their indices.
+    struct Bind {
+        std::uint16_t window;
+        std::uint16_t region;
+    };
+    union {
+        AhHandle ah{};  ///< of a datagram that is sent
+        Bind bind;      ///< bind_mw
+    };
 
     [[nodiscard]] bool with_provider() const noexcept { return kind == Kind::posted || kind == Kind::marker; }
 };

@@ -192,6 +192,10 @@ void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
         const InFlightEntry& entry = table.pop();
         if (entry.kind == InFlightEntry::Kind::posted) {
             counters_.cut_short.add();
+            if (entry.opcode == Opcode::bind_mw) {
+                // Relaxed: the control thread looks when it has the answer to forget_qp.
+                windows_[entry.bind.window]->lost.store(true, std::memory_order_relaxed);
+            }
             deliver_by_runtime(qp, entry, qp.leftover_status);
         } else if (entry.kind == InFlightEntry::Kind::unposted) {
             deliver_by_runtime(qp, entry, entry.status);

@@ -14,6 +14,10 @@ namespace {
 // The provider reads imm_data in network order; the application gave a number (row 7 of the semantics).
 void fill(ibv_send_wr& wr, const WorkRequest& request) noexcept {
     wr.opcode = static_cast<ibv_wr_opcode>(request.opcode);
+    if (request.opcode >= Opcode::local_inv) [[unlikely]] {
+        wr.invalidate_rkey = request.invalidate_rkey;
+        return;
+    }
     if (is_atomic(request.opcode)) {
         wr.wr.atomic.remote_addr = request.remote_addr;
         wr.wr.atomic.compare_add = request.compare_add;
@@ -148,8 +152,9 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     const bool is_inline = (request.flags & kInline) != 0;
     if (!allows(qp.opcodes, request.opcode) || share.sends >= share.send_depth || qp.sends.full() ||
         request.num_sge > qp.sges_max || qp.state == QpState::init ||
-        (is_inline && (request.sge.length > qp.inline_max || request.opcode > Opcode::send_with_imm)) ||
-        (is_atomic(request.opcode) && request.remote_addr % sizeof(std::uint64_t) != 0)) [[unlikely]] {
+        (is_inline && (request.sge.length > qp.inline_max || !allows(kInlineOpcodes, request.opcode))) ||
+        (is_atomic(request.opcode) && request.remote_addr % sizeof(std::uint64_t) != 0) ||
+        (request.opcode >= Opcode::local_inv && !admits_keys(qp, request))) [[unlikely]] {
         refuse(session, request, Status::request_refused);
         return Take::taken;
     }
@@ -183,6 +188,9 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     if (qp.state == QpState::error) [[unlikely]] {
         entry.kind = InFlightEntry::Kind::unposted;
         entry.status = qp.unposted_status;
+        if (request.opcode == Opcode::bind_mw) {
+            begin_bind(entry, request);
+        }
         drain_unposted(qp, qp.sends);
         cover(qp);
         return Take::taken;
@@ -191,6 +199,11 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     qp.unsignaled_run = signal ? 0 : qp.unsignaled_run + 1;
     if (signal && !signaled) {
         counters_.forced_signals.add();
+    }
+    if (request.opcode == Opcode::bind_mw) [[unlikely]] {
+        post_bind(qp, request, position,
+                  (request.flags & kFence) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u));
+        return Take::taken;
     }
 
     ibv_send_wr& wr = wrs_[wrs_used_++];

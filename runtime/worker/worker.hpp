@@ -125,7 +125,7 @@ struct alignas(kCacheLine) WorkerQp {
     InFlightTable recvs;
     // Cold.
     std::uint32_t device = 0;  ///< whose keys its requests name
-    std::uint32_t pd = 0;      ///< UD: whose address handles they name
+    std::uint32_t pd = 0;      ///< whose windows, regions and (UD) address handles they name; the control thread's number
     ibv_ah* marker_ah = nullptr;  ///< UD: for the marker, which no provider takes without
     std::uint32_t send_cq = 0;
     std::uint32_t recv_cq = 0;
@@ -158,6 +158,30 @@ struct alignas(kCacheLine) WorkerQp {
     bool waiting_empty = false;
     bool timed_out = false;
 };
+
+/// The worker's end of a memory window. Made by the control thread, the worker's from add_window until the answer to
+/// remove_window.
+struct WorkerWindow {
+    MwHandle handle;
+    std::uint32_t pd = 0;  ///< the control thread's number of it
+    ibv_mw* mw = nullptr;  ///< its rkey is as the binds posted so far will leave it
+    std::uint32_t binds = 0;                    ///< in flight
+    std::atomic<std::uint32_t> rkey{0};         ///< as the binds that completed left it
+    std::atomic<std::uint32_t> bound_on{0};     ///< type 2: pack() of the queue pair of the last bind
+    std::atomic<bool> lost{false};              ///< how a bind of it ended is not known, so neither is its key
+};
+
+/// A memory region that windows may be bound to.
+struct WorkerRegion {
+    MrHandle handle;
+    std::uint32_t pd = 0;
+    ibv_mr* mr = nullptr;
+    std::uint32_t binds = 0;  ///< in flight, of this worker
+};
+
+[[nodiscard]] constexpr std::uint32_t pack(QpHandle handle) noexcept {
+    return std::uint32_t{handle.generation} << 16 | handle.index;
+}
 
 /// Send-queue slots and CQEs that the runtime needs for itself on each queue pair: a marker, whose
 /// completion says that everything before it has ended.
@@ -246,6 +270,16 @@ private:
     }
     void break_session(WorkerSession& session) noexcept;
 
+    // windows.cc
+    [[nodiscard]] WorkerWindow* find_window(MwHandle handle) const noexcept;
+    [[nodiscard]] WorkerRegion* find_region(MrHandle handle) noexcept;
+    [[nodiscard]] bool admits_keys(const WorkerQp& qp, const WorkRequest& request) noexcept;
+    void begin_bind(InFlightEntry& entry, const WorkRequest& request) noexcept;
+    void post_bind(WorkerQp& qp, const WorkRequest& request, std::uint32_t position, unsigned flags) noexcept;
+    void end_bind(const InFlightEntry& entry, bool success) noexcept;
+    [[nodiscard]] bool remove_window(MwHandle handle) noexcept;
+    [[nodiscard]] bool remove_region(MrHandle handle) noexcept;
+
     // retire.cc
     void enter_error(WorkerQp& qp, Status cause) noexcept;
     void publish_record(const WorkerQp& qp) noexcept;
@@ -273,6 +307,8 @@ private:
     void remove_if_drained(WorkerSession& session) noexcept;
     std::uint32_t search() noexcept;
     [[nodiscard]] bool pending_uses_it(WorkerSession& session) noexcept;
+    [[nodiscard]] bool names_it(const WorkRequest& request) noexcept;
+    [[nodiscard]] bool binds_use_it() noexcept;
     template <class Queue>
     [[nodiscard]] bool concerns_search(const Queue* queue) const noexcept {
         return queue != nullptr && queue->device == search_.device;
@@ -309,6 +345,8 @@ private:
     OwnLines<WorkerCq*> cqs_;            ///< by index
     OwnLines<const WorkerAh*> ahs_;      ///< by index
     OwnLines<WorkerSrq*> srqs_;          ///< by index
+    OwnLines<WorkerWindow*> windows_;    ///< by index
+    OwnLines<WorkerRegion> regions_;     ///< by index
     std::vector<WorkerQp*> retiring_;
     std::vector<WorkerSession*> closing_;
 
@@ -329,7 +367,9 @@ private:
         std::uint64_t command = 0;  ///< 0: none
         std::uint32_t device = 0;
         std::uint32_t lkey = 0;
-        AhHandle ah{};  ///< not valid: the key is looked for
+        MrHandle region{};  ///< of the key's region, if windows may be bound to it
+        AhHandle ah{};      ///< valid: this is looked for, and no key
+        MwHandle window{};  ///< valid: this is looked for, and no key
         std::uint32_t next_session = 0;
         std::uint32_t next_qp = 0;
         std::uint32_t next_srq = 0;

@@ -98,8 +98,23 @@ void WorkerProxy::retire(SrqHandle srq, Status leftovers) {
 }
 void WorkerProxy::lose(SrqHandle srq) { call({.kind = CommandKind::lose_srq, .index = srq.index}); }
 void WorkerProxy::forget(SrqHandle srq) { call({.kind = CommandKind::forget_srq, .index = srq.index}); }
-bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t lkey) {
-    return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey}).kind == AnswerKind::found;
+bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t lkey, MrHandle region) {
+    return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey, .region_handle = region}).kind ==
+           AnswerKind::found;
+}
+
+void WorkerProxy::add_window(WorkerWindow& window) { call({.kind = CommandKind::add_window, .window = &window}); }
+bool WorkerProxy::uses_window(MwHandle window) {
+    return call({.kind = CommandKind::find_window, .window_handle = window}).kind == AnswerKind::found;
+}
+bool WorkerProxy::remove_window(MwHandle window) {
+    return call({.kind = CommandKind::remove_window, .window_handle = window}).kind == AnswerKind::done;
+}
+void WorkerProxy::add_region(const WorkerRegion& region) {
+    call({.kind = CommandKind::add_region, .region = &region});
+}
+bool WorkerProxy::remove_region(MrHandle region) {
+    return call({.kind = CommandKind::remove_region, .region_handle = region}).kind == AnswerKind::done;
 }
 
 void WorkerProxy::add_ah(const WorkerAh& ah) { call({.kind = CommandKind::add_ah, .ah = &ah}); }

@@ -63,8 +63,17 @@ public:
     void lose(SrqHandle srq);
     /// It is destroyed: completes what is left. Afterwards the WorkerSrq is the caller's again.
     void forget(SrqHandle srq);
-    /// True when a work request that was submitted before names this key.
-    [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t lkey);
+    /// True when a work request that was submitted before names this key, or is a bind to this region.
+    [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t lkey, MrHandle region = {});
+
+    void add_window(WorkerWindow& window);
+    /// True when a bind of the window was submitted before and has not completed.
+    [[nodiscard]] bool uses_window(MwHandle window);
+    /// False, and nothing has changed, when binds of it are in flight.
+    [[nodiscard]] bool remove_window(MwHandle window);
+    void add_region(const WorkerRegion& region);
+    /// False, and nothing has changed, when binds to it are in flight.
+    [[nodiscard]] bool remove_region(MrHandle region);
 
     void add_ah(const WorkerAh& ah);
     /// True when a work request that was submitted before names this address handle.

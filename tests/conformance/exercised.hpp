@@ -83,7 +83,7 @@ public:
         note_if((was.flags & kFence) != 0, "work requests", "fence");
         note_if((was.flags & kSolicited) != 0, "work requests", "solicited");
         note_if(was.with_inline, "work requests", "inline");
-        note_if(!was.with_inline && was.num_sge == 0, "work requests", "no SGE");
+        note_if(!was.with_inline && was.num_sge == 0 && !is_local(was.opcode), "work requests", "no SGE");
         note_if(was.num_sge > 1, "work requests", "several SGEs");
         note_if(two_cqs_[completion.qp], "queue pairs", "a CQ for each queue");
         note_if(shared_[completion.qp], "queue pairs", "shared by sessions");

@@ -69,6 +69,108 @@ TEST_F(MemoryRegions, MoreThanThereIsIsRefusedWithWhatToRaise) {
     }
 }
 
+TEST_F(MemoryRegions, HaveTheAddressThatTheProgramChooses) {
+    connect_pair();
+    constexpr std::size_t kPage = 4096;
+    constexpr std::uint64_t kElsewhere = 0x7000'0000'0000;
+    std::byte* const pages = remote.data() + (kPage - remote.addr() % kPage) % kPage + kPage;
+    for (const std::uint64_t iova : {kElsewhere, std::uint64_t{0}}) {
+        MemoryRegion region = runtime.register_memory_at(iova, pages, 2 * kPage);
+        EXPECT_EQ(region.addr(), iova);
+        EXPECT_EQ(region.data(), pages);
+        fill(local, static_cast<unsigned>(iova >> 40) + 5);
+        WorkRequest request = rdma(Opcode::rdma_write, 1, 100);
+        request.remote_addr = iova + 2 * kPage - 100;
+        request.rkey = region.rkey();
+        submit(request);
+        EXPECT_EQ(await_one().status, Status::success);
+        EXPECT_EQ(std::memcmp(pages + 2 * kPage - 100, local.data(), 100), 0);
+        // And as the lkey's address.
+        request = rdma(Opcode::rdma_write, 2, 0);
+        request.sge = {iova + 2 * kPage - 100, 100, region.lkey()};
+        submit(request);
+        EXPECT_EQ(await_one().status, Status::success);
+        EXPECT_EQ(std::memcmp(remote.data(), local.data(), 100), 0);
+        region.deregister();
+        Exercised::get().note("memory regions", iova == 0 ? "zero-based" : "an address of one's choice");
+    }
+    MemoryRegion region = runtime.register_memory_at(kElsewhere, pages, kPage);
+    WorkRequest beyond = rdma(Opcode::rdma_write, 3, 8);
+    beyond.remote_addr = region.addr() + kPage - 7;
+    beyond.rkey = region.rkey();
+    submit(beyond);
+    EXPECT_EQ(await_one().status, Status::rem_access_err);
+}
+
+TEST_F(MemoryRegions, MayHaveRelaxedOrdering) {
+    connect_pair();
+    Access access = Access::all();
+    access.relaxed_ordering = true;  // a device that has none goes on as it is
+    MemoryRegion region = runtime.allocate(kBytes, access);
+    WorkRequest request = rdma(Opcode::rdma_write, 1, kBytes);
+    request.remote_addr = region.addr();
+    request.rkey = region.rkey();
+    submit(request);
+    EXPECT_EQ(await_one().status, Status::success);
+    EXPECT_EQ(std::memcmp(region.data(), local.data(), kBytes), 0);
+    Exercised::get().note("memory regions", "relaxed ordering");
+}
+
+TEST_F(MemoryRegions, AndQueuePairsForbidWhatTheyWereNotGivenTheRightTo) {
+    const struct {
+        const char* what;
+        Opcode opcode;
+        Access region;
+        RemoteAccess qp;
+    } cases[] = {
+        {"write", Opcode::rdma_write, {.remote_read = true, .remote_atomic = true}, {.write = false}},
+        {"read", Opcode::rdma_read, {.remote_write = true, .remote_atomic = true}, {.read = false}},
+        {"compare-and-swap", Opcode::atomic_cmp_and_swp, {.remote_read = true, .remote_write = true}, {.atomic = false}},
+        {"fetch-and-add", Opcode::atomic_fetch_and_add, {.remote_read = true, .remote_write = true}, {.atomic = false}},
+        {"write to what is local", Opcode::rdma_write, {}, {.write = false}},
+    };
+    for (const auto& test : cases) {
+        SCOPED_TRACE(test.what);
+        MemoryRegion closed = runtime.allocate(4096, test.region);
+        connect_pair();
+        WorkRequest request = rdma(test.opcode, 1, 8);
+        request.remote_addr = closed.addr();
+        request.rkey = closed.rkey();
+        submit(request);
+        EXPECT_EQ(await_one().status, Status::rem_access_err) << "the region's right";
+
+        QueuePairOptions options = shape();
+        options.remote_access = test.qp;
+        connect_pair(options, PathAttributes{});
+        submit(rdma(test.opcode, 2, 8));
+        EXPECT_EQ(await_one().status, Status::rem_inv_req_err) << "the queue pair's right";
+    }
+}
+
+TEST_F(MemoryRegions, WithoutLocalWriteTakeNoReceivesReadsOrAtomics) {
+    MemoryRegion read_only = runtime.allocate(4096, Access{.local_write = false});
+    const Sge into{read_only.addr(), 8, read_only.lkey()};
+    for (const Opcode opcode : {Opcode::rdma_read, Opcode::atomic_fetch_and_add, Opcode::atomic_cmp_and_swp}) {
+        connect_pair();
+        WorkRequest request = rdma(opcode, 1, 8);
+        request.sge = into;
+        submit(request);
+        EXPECT_EQ(await_one().status, Status::loc_prot_err) << static_cast<int>(opcode);
+    }
+    connect_pair();
+    WorkRequest receive = recv(2, 8);
+    receive.sge = into;
+    submit(receive);
+    submit(send(3, 8));
+    const auto completions = await(2);
+    const auto sent = of(completions, a.handle(), false);
+    const auto received = of(completions, b.handle(), true);
+    ASSERT_EQ(sent.size(), 1u);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(sent[0].status, Status::rem_op_err);
+    EXPECT_EQ(received[0].status, expected(Status::loc_prot_err, Status::loc_qp_op_err));
+}
+
 TEST_F(MemoryRegions, WithRemoteWriteNeedLocalWrite) {
     EXPECT_THROW((void)runtime.allocate(4096, Access{.local_write = false, .remote_write = true}), Error);
 }

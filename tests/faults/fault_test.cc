@@ -53,6 +53,23 @@ protected:
         EXPECT_NE(completion.vendor_err, static_cast<std::uint32_t>(status));
     }
 
+    MemoryRegion bindable() {
+        Access access = Access::all();
+        access.window_bind = true;
+        return runtime.allocate(4096, access);
+    }
+    /// On b, of the region's first bytes.
+    WorkRequest bind(std::uint64_t tag, const MemoryWindow& window, const MemoryRegion& region) const {
+        return {.tag = tag,
+                .bind = {window.handle(), region.handle(), 64},
+                .remote_addr = region.addr(),
+                .bind_access = kWindowWrite,
+                .rkey = next_rkey(window.rkey()),
+                .qp = b.handle(),
+                .opcode = Opcode::bind_mw,
+                .flags = kSignaled};
+    }
+
     /// A message each way on a fresh pair.
     void expect_new_pairs_work() {
         QueuePair was_a = std::move(a);
@@ -142,6 +159,31 @@ TEST_P(Faults, AReadWhereNoneAreAllowedIsALocalOperationError) {
     reconnect(shape(), {.max_rd_atomic = 0});
     submit(rdma(Opcode::rdma_read, 1, 8));
     expect_failed(await_one(), 1, IBV_WC_LOC_QP_OP_ERR, CompletionOpcode::rdma_read);
+}
+
+TEST_P(Faults, ABindThatFailsTakesItsKeyBack) {
+    MemoryRegion region = bindable();
+    for (const WindowType type : {WindowType::type_1, WindowType::type_2}) {
+        reconnect();
+        MemoryWindow window = runtime.create_memory_window(session, type);
+        const std::uint32_t key = window.rkey();
+        device.inject({.kind = Kind::post_send, .qp_num = b.qp_num(), .error = ENOMEM});
+        submit(bind(1, window, region));
+        EXPECT_EQ(await_one().status, Status::post_refused);
+        EXPECT_EQ(window.rkey(), key);
+        submit(bind(2, window, region));
+        EXPECT_EQ(await_one().window_rkey, next_rkey(key));
+        window.deallocate();
+
+        window = runtime.create_memory_window(session, type);
+        const std::uint32_t second = window.rkey();
+        device.inject({.kind = Kind::send, .qp_num = b.qp_num(), .status = IBV_WC_FATAL_ERR});
+        submit(bind(3, window, region));
+        expect_failed(await_one(), 3, IBV_WC_FATAL_ERR, CompletionOpcode::bind_mw);
+        EXPECT_EQ(window.rkey(), second);
+        window.deallocate();
+    }
+    EXPECT_NO_THROW(region.deregister());
 }
 
 // ---- Completion queues that are lost ----
@@ -274,6 +316,39 @@ TEST_P(LostCq, TimeAfterTimeCostsNothingThatDoesNotComeBack) {
         EXPECT_TRUE(b.close());
     }
     expect_new_pairs_work();
+}
+
+// Whether the device carried out a bind whose completion is lost nobody knows, so its window gets a new key.
+TEST_P(LostCq, LeavesWindowsThatCanBeBoundAgain) {
+    MemoryRegion region = bindable();
+    std::uint64_t losses = 0;
+    for (const WindowType type : {WindowType::type_1, WindowType::type_2}) {
+        connect_pair();
+        MemoryWindow window = runtime.create_memory_window(session, type);
+        device.inject({.kind = Kind::poll_cq, .qp_num = b.qp_num()});
+        submit(bind(1, window, region));
+        const Completion lost_bind = await_one();
+        EXPECT_EQ(lost_bind.status, Status::fatal_err);
+        EXPECT_EQ(lost_bind.opcode, CompletionOpcode::bind_mw);
+        ++losses;
+        eventually("the loss is counted", [&] { return runtime.control_counters().failed_cqs.value() == losses; });
+        EXPECT_TRUE(a.close());
+        EXPECT_TRUE(b.close());
+
+        connect_pair();
+        submit(bind(2, window, region));
+        const Completion bound = await_one();
+        ASSERT_EQ(bound.status, Status::success);
+        WorkRequest write = rdma(Opcode::rdma_write, 3, 8);
+        write.remote_addr = region.addr();
+        write.rkey = bound.window_rkey;
+        submit(write);
+        EXPECT_EQ(await_one().status, Status::success);
+        EXPECT_NO_THROW(window.deallocate());
+        EXPECT_TRUE(a.close());
+        EXPECT_TRUE(b.close());
+    }
+    EXPECT_NO_THROW(region.deregister());
 }
 
 // ---- Calls that fail ----

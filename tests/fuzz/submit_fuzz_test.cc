@@ -33,7 +33,13 @@ protected:
         world_.add_session();
         world_.add_cq();
         srq_ = &world_.add_srq({.session = 0, .depth = 8});
-        region_ = &world_.register_memory(memory_.data(), memory_.size());
+        region_ = &world_.register_memory(memory_.data(), memory_.size(),
+                                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
+                                              IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND);
+        region_handle_ = world_.make_bindable(*region_);
+        for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_MW_TYPE_2}) {
+            windows_.push_back(&world_.add_window(type));
+        }
         make_pair();
     }
 
@@ -99,7 +105,7 @@ protected:
             request.qp = (one_in(2) ? a_ : b_)->handle();
         }
         if (!one_in(8)) {
-            request.opcode = one_in(3) ? one_in(2) ? Opcode::recv : Opcode::srq_recv : static_cast<Opcode>(number(7));
+            request.opcode = one_in(3) ? one_in(2) ? Opcode::recv : Opcode::srq_recv : static_cast<Opcode>(number(10));
         }
         if (request.opcode == Opcode::srq_recv && !one_in(8)) {
             request.srq = srq_->handle();
@@ -115,9 +121,28 @@ protected:
         }
         if (!one_in(4)) {
             request.remote_addr = reinterpret_cast<std::uintptr_t>(memory_.data()) + number(memory_.size() - 1);
-            request.rkey = region_->rkey;
+            request.rkey = one_in(8) ? windows_[number(windows_.size() - 1)]->mw->rkey : region_->rkey;
+        }
+        if (request.opcode >= Opcode::local_inv && !is_recv(request.opcode) && !one_in(4)) {
+            concern_a_window(request);
         }
         return request;
+    }
+
+    // Often as it should be, so that binds succeed, windows move and end, and keys are used again.
+    void concern_a_window(WorkRequest& request) {
+        const SteppedWorld::Window& window = *windows_[number(windows_.size() - 1)];
+        if (is_local(request.opcode)) {
+            request.num_sge = 0;
+            request.flags &= kSignaled | kFence;
+        }
+        if (request.opcode == Opcode::bind_mw) {
+            request.bind = {window.end.handle, region_handle_, one_in(8) ? random_() : number(512)};
+            request.bind_access = static_cast<std::uint32_t>(number(7)) << 1;
+            request.rkey = next_rkey(window.mw->rkey);
+        } else {
+            request.invalidate_rkey = window.mw->rkey;
+        }
     }
 
     const std::uint64_t seed_;
@@ -128,6 +153,8 @@ protected:
     std::vector<ShareOptions> shares_{{0, 8, 8}};
     ibv_mr* region_ = nullptr;
     SteppedWorld::Srq* srq_ = nullptr;
+    MrHandle region_handle_;
+    std::vector<SteppedWorld::Window*> windows_;
     SteppedWorld::Qp* a_ = nullptr;
     SteppedWorld::Qp* b_ = nullptr;
 };

@@ -67,6 +67,11 @@ public:
         std::uint32_t sges_max = 4;
     };
 
+    struct Window {
+        UniqueMw mw;
+        WorkerWindow end;
+    };
+
     struct QpShape {
         std::vector<ShareOptions> shares{{0, 16, 16}};
         std::uint32_t sges_max = 4;
@@ -92,6 +97,7 @@ public:
         qps.clear();
         srqs.clear();
         cqs_.clear();
+        windows_.clear();
         regions_.clear();
     }
 
@@ -288,6 +294,23 @@ public:
         return *regions_.back();
     }
 
+    Window& add_window(ibv_mw_type type = IBV_MW_TYPE_2) {
+        auto window = std::make_unique<Window>();
+        window->mw = {device->create_mw(pd_.get(), type), {device.get()}};
+        window->end.handle = {static_cast<std::uint16_t>(windows_.size()), 1};
+        window->end.mw = window->mw.get();
+        window->end.rkey.store(window->mw->rkey);
+        proxy.add_window(window->end);
+        windows_.push_back(std::move(window));
+        return *windows_.back();
+    }
+    /// From now on windows may be bound to the region.
+    MrHandle make_bindable(ibv_mr& mr) {
+        const MrHandle handle{next_bindable_++, 1};
+        proxy.add_region({.handle = handle, .mr = &mr});
+        return handle;
+    }
+
     /// Everything that is there now.
     std::vector<Completion> poll(std::uint32_t session_index = 0) {
         std::vector<Completion> all;
@@ -346,6 +369,8 @@ private:
     std::vector<std::unique_ptr<WorkerCq>> cqs_;
     std::vector<UniqueMr> regions_;
     std::vector<UniqueAh> ahs_;
+    std::vector<std::unique_ptr<Window>> windows_;
+    std::uint16_t next_bindable_ = 0;
     std::uint32_t next_index_ = 0;
     std::uint16_t next_generation_ = 1;
     std::uint16_t next_srq_generation_ = 1;

@@ -11,14 +11,17 @@ namespace {
 
 constexpr std::array kTypes{QpType::rc, QpType::uc, QpType::ud};
 
-/// The specification's table, written out (ibv_post_send(3)).
+/// The specification's table, written out (ibv_post_send(3), which also has send with invalidate on UC, where no packet
+/// could carry the key).
 std::set<Opcode> allowed(QpType type) {
     switch (type) {
         case QpType::rc:
             return {Opcode::rdma_write, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm,
-                    Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::atomic_fetch_and_add};
+                    Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::atomic_fetch_and_add,
+                    Opcode::local_inv, Opcode::bind_mw, Opcode::send_with_inv};
         case QpType::uc:
-            return {Opcode::rdma_write, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm};
+            return {Opcode::rdma_write, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm,
+                    Opcode::local_inv, Opcode::bind_mw};
         case QpType::ud:
             return {Opcode::send, Opcode::send_with_imm};
     }
@@ -63,7 +66,7 @@ protected:
                 .qp = a->handle(),
                 .opcode = opcode,
                 .flags = kSignaled,
-                .num_sge = 1};
+                .num_sge = is_local(opcode) ? std::uint8_t{0} : std::uint8_t{1}};
     }
 
     std::array<std::uint64_t, 64> memory{};

@@ -1,0 +1,200 @@
+// Memory windows, and the regions that they may be bound to. A bind names both by handles, which its worker looks up: a
+// window at the one worker that it was made for, a region at all of them.
+#include "pollcore/memory.hpp"
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+
+// ---- regions ----
+
+MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
+    const std::optional<MrHandle> handle = region_handles_.take();
+    if (!handle) {
+        throw Error(ENOSPC, fmt::format("all {} memory regions that windows may be bound to are in use",
+                                        kBindableRegionsMax));
+    }
+    const WorkerRegion region{.handle = *handle, .pd = pd, .mr = &mr};
+    for (const auto& worker : workers_) {
+        worker->proxy->add_region(region);
+    }
+    return *handle;
+}
+
+// Null when no worker knows the region any more; else the one whose binds in flight name it, and all know it still.
+WorkerSlot* RuntimeState::remove_bindable_here(const RegionSlot& region) {
+    if (!region.handle.valid()) {
+        return nullptr;
+    }
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+        if (!workers_[i]->proxy->remove_region(region.handle)) {
+            restore_bindable_here(region, i);
+            return workers_[i].get();
+        }
+    }
+    return nullptr;
+}
+
+void RuntimeState::restore_bindable_here(const RegionSlot& region, std::size_t workers) {
+    if (!region.handle.valid()) {
+        return;
+    }
+    for (std::size_t i = 0; i < workers; ++i) {
+        workers_[i]->proxy->add_region({.handle = region.handle, .pd = region.pd, .mr = region.mr.get()});
+    }
+}
+
+void RuntimeState::give_back_bindable_here(MrHandle handle) noexcept {
+    if (handle.valid()) {
+        region_handles_.give_back(handle);
+    }
+}
+
+// ---- windows ----
+
+MemoryWindow RuntimeState::create_memory_window(const Session& session, WindowType type,
+                                                const std::string& device_name, const ProtectionDomain* pd) {
+    return executor_->run([&] {
+        DeviceSlot& device = device_slot(device_name);
+        const SessionSlot& owner = session_slot(session.id());
+        const std::uint32_t pd_id = pd_of(device, pd);
+        auto slot = std::make_unique<WindowSlot>();
+        slot->device = device.index;
+        slot->worker = owner.worker;
+        slot->mw = UniqueMw(device.device->create_mw(pds_.at(pd_id).pd.get(), static_cast<ibv_mw_type>(type)),
+                            {device.device.get()});
+        const std::optional<MwHandle> handle = window_handles_.take();
+        if (!handle) {
+            throw Error(ENOSPC, fmt::format("all {} memory windows are in use", kMemoryWindowsMax));
+        }
+        slot->end.handle = *handle;
+        slot->end.pd = pd_id;
+        slot->end.mw = slot->mw.get();
+        slot->end.rkey.store(slot->mw->rkey, std::memory_order_relaxed);
+        workers_[slot->worker]->proxy->add_window(slot->end);
+        if (windows_.size() <= handle->index) {
+            windows_.resize(handle->index + std::size_t{1});
+        }
+        windows_[handle->index] = std::move(slot);
+        MemoryWindow window;
+        window.runtime_ = shared_from_this();
+        window.handle_ = *handle;
+        window.type_ = type;
+        return window;
+    });
+}
+
+WindowSlot* RuntimeState::window_slot(MwHandle handle) noexcept {
+    WindowSlot* slot = handle.index < windows_.size() ? windows_[handle.index].get() : nullptr;
+    return slot != nullptr && slot->end.handle == handle ? slot : nullptr;
+}
+
+std::uint32_t RuntimeState::window_rkey(MwHandle handle) {
+    return executor_->run([&] {
+        require_running();
+        return window_slot(handle)->end.rkey.load(std::memory_order_relaxed);
+    });
+}
+
+void RuntimeState::deallocate(MwHandle handle) {
+    executor_->run([&] {
+        WindowSlot* slot = window_slot(handle);
+        if (!running_.load()) {
+            windows_[handle.index].reset();  // the device's window ended with the runtime
+            return;
+        }
+        WorkerSlot& worker = *workers_[slot->worker];
+        if (worker.proxy->uses_window(handle) || !worker.proxy->remove_window(handle)) {
+            throw Error(EBUSY, fmt::format("memory window {}.{} is named by binds in flight on worker \"{}\"; poll their "
+                                           "completions first",
+                                           handle.index, handle.generation, worker.config.name));
+        }
+        const int error = slot->mw != nullptr ? devices_[slot->device]->device->destroy(slot->mw.get()) : 0;
+        // As with memory regions: a device that the kernel has let go of answers EIO.
+        if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
+            worker.proxy->add_window(slot->end);
+            throw Error(error, fmt::format("device \"{}\" does not end a memory window",
+                                           devices_[slot->device]->config.name));
+        }
+        (void)slot->mw.release();
+        windows_[handle.index].reset();
+        window_handles_.give_back(handle);
+    });
+}
+
+// A type 2 window that is bound to a queue pair must end before that is destroyed: Soft-RoCE waits for it in vain otherwise,
+// and then both point to what is gone. One that is reset begins a life of its own, of which the window knows nothing. And a window of which the last binds were lost with their queue pair cannot be bound
+// again, since nobody knows its key. What takes its place has the same handle.
+void RuntimeState::renew_windows_here(const QpSlot& qp) {
+    if (devices_[qp.device]->lost) {
+        return;  // its windows can only be deallocated
+    }
+    WorkerSlot& worker = *workers_[qp.worker];
+    for (const auto& slot : windows_) {
+        if (slot == nullptr || slot->worker != qp.worker || slot->device != qp.device || slot->mw == nullptr) {
+            continue;
+        }
+        // Relaxed, both: the worker stored them before the answer that the control thread has by now.
+        const bool bound = slot->mw->type == IBV_MW_TYPE_2 &&
+                           slot->end.bound_on.load(std::memory_order_relaxed) == pack(qp.handle);
+        if (!bound && !slot->end.lost.load(std::memory_order_relaxed)) {
+            continue;
+        }
+        if (!worker.proxy->remove_window(slot->end.handle)) {
+            continue;  // binds are in flight: on another queue pair, or on this one, which is about to lose them
+        }
+        Device& device = *devices_[slot->device]->device;
+        try {
+            const std::uint32_t pd = slot->end.pd;
+            slot->mw.reset();
+            slot->mw = UniqueMw(device.create_mw(pds_.at(pd).pd.get(), IBV_MW_TYPE_2), {&device});
+            slot->end.mw = slot->mw.get();
+            slot->end.rkey.store(slot->mw->rkey, std::memory_order_relaxed);
+            slot->end.bound_on.store(0, std::memory_order_relaxed);
+            slot->end.lost.store(false, std::memory_order_relaxed);
+            worker.proxy->add_window(slot->end);
+        } catch (const Error& error) {
+            log_error("a memory window ends with queue pair {}, which it was bound on: {}", qp.qp_num, error.what());
+        }
+    }
+}
+
+// ---- The object ----
+
+MemoryWindow::~MemoryWindow() {
+    try {
+        deallocate();
+    } catch (const std::exception& error) {
+        log_warning("a memory window stays until the runtime stops: {}", error.what());
+    }
+}
+
+MemoryWindow::MemoryWindow(MemoryWindow&& other) noexcept { *this = std::move(other); }
+
+MemoryWindow& MemoryWindow::operator=(MemoryWindow&& other) noexcept {
+    std::swap(runtime_, other.runtime_);
+    std::swap(handle_, other.handle_);
+    std::swap(type_, other.type_);
+    return *this;
+}
+
+std::uint32_t MemoryWindow::rkey() const {
+    if (runtime_ == nullptr) {
+        throw Error(EINVAL, "this memory window names nothing: default-constructed, moved from or deallocated");
+    }
+    return runtime_->window_rkey(handle_);
+}
+
+void MemoryWindow::deallocate() {
+    if (runtime_ == nullptr) {
+        return;
+    }
+    runtime_->deallocate(handle_);
+    runtime_.reset();
+    handle_ = {};
+}
+
+}  // namespace pollcore

@@ -1,0 +1,433 @@
+// Memory windows: binds, invalidation here and from the peer, and what each of them opens or closes. Queue pair b has the
+// memory and its windows, a uses them.
+//
+// What Soft-RoCE (Linux 6.1) must not be asked: to invalidate a window that is not bound, where it follows a null pointer;
+// and to give up what nobody answers when an unfenced bind stands behind it, which it never does.
+#include "fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class Windows : public Conformance {
+protected:
+    static constexpr std::uint64_t kBegin = 4096;  // of the windows in their region
+    static constexpr std::uint64_t kLength = 1024;
+    static constexpr std::uint32_t kEverything = kWindowWrite | kWindowRead | kWindowAtomic;
+
+    Windows() : region(runtime.allocate(kBytes, bindable())) {}
+    static Access bindable() {
+        Access access = Access::all();
+        access.window_bind = true;
+        return access;
+    }
+
+    [[nodiscard]] WorkRequest bind(std::uint64_t tag, const MemoryWindow& window, std::uint32_t key,
+                                   std::uint64_t length = kLength) const {
+        return {.tag = tag,
+                .bind = {window.handle(), region.handle(), length},
+                .remote_addr = region.addr() + kBegin,
+                .bind_access = kEverything,
+                .rkey = key,
+                .qp = b.handle(),
+                .opcode = Opcode::bind_mw,
+                .flags = kSignaled};
+    }
+    [[nodiscard]] WorkRequest invalidate(std::uint64_t tag, std::uint32_t key) const {
+        return {.tag = tag, .invalidate_rkey = key, .qp = b.handle(), .opcode = Opcode::local_inv, .flags = kSignaled};
+    }
+    [[nodiscard]] WorkRequest send_with_inv(std::uint64_t tag, std::uint32_t key) const {
+        WorkRequest request = send(tag, 16);
+        request.opcode = Opcode::send_with_inv;
+        request.invalidate_rkey = key;
+        return request;
+    }
+    /// By the peer, to `at` in the region's addresses.
+    [[nodiscard]] WorkRequest use(Opcode opcode, std::uint64_t tag, std::uint32_t key, std::uint64_t at = kBegin,
+                                  std::uint32_t length = 8) const {
+        WorkRequest request = rdma(opcode, tag, length);
+        request.remote_addr = region.addr() + at;
+        request.rkey = key;
+        request.compare_add = 1;
+        return request;
+    }
+    /// Of a receive whose sender invalidated `key`.
+    static void expect_told(const Completion& received, std::uint32_t key) {
+        if (TestDevice::get().verbs) {
+            // Soft-RoCE sets the kernel's bit for it, which the verbs call IBV_WC_IP_CSUM_OK.
+            EXPECT_EQ(received.flags & (kWithInv | kWithImm), 0);
+        } else {
+            EXPECT_EQ(received.flags & (kWithInv | kWithImm), kWithInv);
+            EXPECT_EQ(received.invalidated_rkey, key);
+        }
+    }
+    Status status_of(const WorkRequest& request) {
+        submit(request);
+        return await_one().status;
+    }
+    /// Connects, and binds a new window. Its key.
+    std::uint32_t bind_new(MemoryWindow& window, WindowType type = WindowType::type_2) {
+        return bind_new(window, type, kEverything);
+    }
+    std::uint32_t bind_new(MemoryWindow& window, WindowType type, std::uint32_t access) {
+        connect_pair();
+        window = runtime.create_memory_window(session, type);
+        const std::uint32_t key = next_rkey(window.rkey());
+        WorkRequest request = bind(1, window, key);
+        request.bind_access = access;
+        submit(request);
+        const Completion bound = await_one();
+        EXPECT_EQ(bound.status, Status::success);
+        EXPECT_EQ(bound.opcode, CompletionOpcode::bind_mw);
+        EXPECT_EQ(bound.window_rkey, key);
+        EXPECT_EQ(window.rkey(), key);
+        Exercised::get().note("memory windows", type == WindowType::type_1 ? "type 1" : "type 2");
+        return key;
+    }
+
+    MemoryRegion region;
+};
+
+TEST_F(Windows, TheDeviceSaysWhichItHas) {
+    const DeviceReport device = runtime.report().devices.at(0);
+    EXPECT_TRUE(device.memory_windows_1);
+    EXPECT_TRUE(device.memory_windows_2);
+    EXPECT_TRUE(device.invalidation);
+}
+
+TEST_F(Windows, OpenARangeForReadsWritesAndAtomicsUnderTheirNewKey) {
+    for (const WindowType type : {WindowType::type_1, WindowType::type_2}) {
+        MemoryWindow window;
+        const std::uint32_t key = bind_new(window, type);
+        fill(region, 9);
+        EXPECT_EQ(status_of(use(Opcode::rdma_write, 2, key, kBegin, kLength)), Status::success);
+        EXPECT_EQ(std::memcmp(region.data() + kBegin, local.data(), kLength), 0);
+        EXPECT_EQ(status_of(use(Opcode::rdma_read, 3, key, kBegin + kLength - 8)), Status::success);
+        EXPECT_EQ(status_of(use(Opcode::atomic_fetch_and_add, 4, key, kBegin + 64)), Status::success);
+        EXPECT_EQ(status_of(use(Opcode::rdma_write, 5, region.rkey(), 0)), Status::success) << "the region's own key";
+        window.deallocate();
+        EXPECT_EQ(status_of(use(Opcode::rdma_write, 6, key)), Status::rem_access_err);
+    }
+}
+
+TEST_F(Windows, TheKeyFromBeforeTheBindOpensNothing) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 2, key - 1)), Status::rem_access_err);
+}
+
+TEST_F(Windows, BeyondTheirRangeTheyOpenNothing) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window);
+    fill(region, 9);
+    const std::vector<std::byte> before(region.data(), region.data() + region.size());
+    // Soft-RoCE compares with the region's bounds only.
+    const Status status = status_of(use(Opcode::rdma_write, 2, key, kBegin + kLength - 7));
+    EXPECT_EQ(status, expected(Status::rem_access_err, Status::success));
+    if (status != Status::success) {
+        EXPECT_EQ(std::memcmp(before.data(), region.data(), region.size()), 0);
+    }
+}
+
+TEST_F(Windows, BeyondTheirRegionTheyOpenNothing) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 2, key, kBytes - 7)), Status::rem_access_err);
+}
+
+TEST_F(Windows, ARightThatABindDoesNotGiveIsMissing) {
+    const struct {
+        Opcode opcode;
+        std::uint32_t access;
+    } cases[] = {{Opcode::rdma_write, kWindowRead | kWindowAtomic},
+                 {Opcode::rdma_read, kWindowWrite | kWindowAtomic},
+                 {Opcode::atomic_fetch_and_add, kWindowRead | kWindowWrite},
+                 {Opcode::atomic_cmp_and_swp, kWindowRead | kWindowWrite}};
+    for (const auto& test : cases) {
+        MemoryWindow window;
+        const std::uint32_t key = bind_new(window, WindowType::type_2, test.access);
+        EXPECT_EQ(status_of(use(test.opcode, 2, key)), Status::rem_access_err) << static_cast<int>(test.opcode);
+    }
+}
+
+TEST_F(Windows, AZeroBasedWindowIsAddressedFromItsBeginning) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window, WindowType::type_2, kWindowWrite | kWindowZeroBased);
+    WorkRequest request = use(Opcode::rdma_write, 2, key);
+    request.remote_addr = 16;
+    EXPECT_EQ(status_of(request), Status::success);
+    EXPECT_EQ(std::memcmp(region.data() + kBegin + 16, local.data(), 8), 0);
+    Exercised::get().note("memory windows", "zero-based");
+}
+
+TEST_F(Windows, ALocalInvalidationClosesThemAndTheyCanBeBoundAgain) {
+    MemoryWindow window;
+    std::uint32_t key = bind_new(window);
+    for (std::uint64_t round = 0; round < 300; ++round) {  // more than a window has keys
+        submit(invalidate(2, key));
+        const Completion ended = await_one();
+        ASSERT_EQ(ended.status, Status::success);
+        ASSERT_EQ(ended.opcode, CompletionOpcode::local_inv);
+        key = next_rkey(key);
+        ASSERT_EQ(status_of(bind(3, window, key)), Status::success);
+        ASSERT_EQ(status_of(use(Opcode::rdma_write, 4, key)), Status::success);
+    }
+    EXPECT_EQ(status_of(invalidate(5, key)), Status::success);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 6, key)), Status::rem_access_err);
+}
+
+TEST_F(Windows, ASendWithInvalidateClosesThemAndTellsTheReceiverTheKey) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window);
+    submit(recv(2, 64));
+    submit(send_with_inv(3, key));
+    const auto completions = await(2);
+    const auto sent = of(completions, a.handle(), false);
+    const auto received = of(completions, b.handle(), true);
+    ASSERT_EQ(sent.size(), 1u);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(sent[0].status, Status::success);
+    EXPECT_EQ(sent[0].opcode, CompletionOpcode::send);
+    EXPECT_EQ(received[0].status, Status::success);
+    EXPECT_EQ(received[0].byte_len, 16u);
+    expect_told(received[0], key);
+    EXPECT_EQ(std::memcmp(remote.data(), local.data(), 16), 0);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 4, key)), Status::rem_access_err);
+}
+
+TEST_F(Windows, ASendWithInvalidateThatTakesASharedReceiveTellsTheKeyToo) {
+    SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session, .depth = 8});
+    QueuePairOptions receiver = shape();
+    receiver.srq = &srq;
+    connect_pair(receiver, {});
+    MemoryWindow window = runtime.create_memory_window(session);
+    const std::uint32_t key = next_rkey(window.rkey());
+    ASSERT_EQ(status_of(bind(1, window, key)), Status::success);
+    submit({.tag = 2, .sge = remote_sge(64), .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1});
+    submit(send_with_inv(3, key));
+    const auto received = of(await(2), b.handle(), true);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(received[0].status, Status::success);
+    EXPECT_EQ(received[0].srq, srq.handle());
+    expect_told(received[0], key);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 4, key)), Status::rem_access_err);
+    a.close();
+    b.close();
+}
+
+TEST_F(Windows, ASendThatInvalidatesAnUnknownKeyFailsAtItsReceiver) {
+    connect_pair();
+    submit(recv(1, 64));
+    submit(recv(2, 64));
+    submit(send_with_inv(3, 0xfffffe01));
+    const auto completions = await(3);
+    const auto sent = of(completions, a.handle(), false);
+    const auto received = of(completions, b.handle(), true);
+    ASSERT_EQ(sent.size(), 1u);
+    ASSERT_EQ(received.size(), 2u);
+    EXPECT_EQ(sent[0].status, Status::success);
+    EXPECT_EQ(received[0].tag, 1u);
+    EXPECT_EQ(received[0].status, Status::rem_inv_req_err);
+    EXPECT_EQ(received[1].status, Status::wr_flush_err);
+    EXPECT_EQ(session.state(b.handle()), QpState::error);
+}
+
+TEST_F(Windows, AnUnknownKeyCannotBeInvalidated) {
+    connect_pair();
+    EXPECT_EQ(status_of(invalidate(1, 0xfffffe01)), expected(Status::mw_bind_err, Status::loc_qp_op_err));
+    EXPECT_EQ(session.state(b.handle()), QpState::error);
+}
+
+TEST_F(Windows, TypeTwoIsForTheQueuePairThatItWasBoundOnAndTypeOneForAll) {
+    for (const WindowType type : {WindowType::type_1, WindowType::type_2}) {
+        MemoryWindow window;
+        const std::uint32_t key = bind_new(window, type);
+        QueuePair bound_on = std::move(b);
+        QueuePair its_user = std::move(a);
+        connect_pair();
+        EXPECT_EQ(status_of(use(Opcode::rdma_write, 2, key)),
+                  type == WindowType::type_1 ? Status::success : Status::rem_access_err);
+        WorkRequest request = use(Opcode::rdma_write, 3, key);
+        request.qp = its_user.handle();
+        EXPECT_EQ(status_of(request), Status::success);
+    }
+}
+
+TEST_F(Windows, OnAnUnreliableConnectionOpenTheirRangeToo) {
+    QueuePairOptions uc = shape();
+    uc.type = QpType::uc;
+    for (const WindowType type : {WindowType::type_1, WindowType::type_2}) {
+        connect_pair(uc, {});
+        MemoryWindow window = runtime.create_memory_window(session, type);
+        const std::uint32_t key = next_rkey(window.rkey());
+        fill(region, 9);
+        // A write completes whatever becomes of it; the message behind it comes when that is decided.
+        const auto write = [&] {
+            submit(recv(1, 64));
+            submit({use(Opcode::rdma_write, 2, key, kBegin, kLength), send(3, 8)});
+            EXPECT_EQ(await(3).size(), 3u);
+            return std::memcmp(region.data() + kBegin, local.data(), kLength) == 0;
+        };
+        EXPECT_FALSE(write()) << "not bound yet";
+        ASSERT_EQ(status_of(bind(4, window, key)), Status::success);
+        EXPECT_TRUE(write());
+        EXPECT_EQ(session.try_submit(send_with_inv(5, key)), Refusal::bad_opcode) << "no packet could carry the key";
+        if (type == WindowType::type_1) {
+            continue;
+        }
+        const Status ended = status_of(invalidate(6, key));
+        EXPECT_EQ(ended, expected(Status::success, Status::loc_qp_op_err));
+        if (ended == Status::success) {
+            fill(region, 9);
+            EXPECT_FALSE(write());
+        }
+    }
+}
+
+TEST_F(Windows, TypeOneMovesFromBindToBind) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window, WindowType::type_1);
+    WorkRequest moved = bind(2, window, 0);
+    moved.remote_addr = region.addr() + 8192;
+    submit(moved);
+    const std::uint32_t next = await_one().window_rkey;
+    EXPECT_EQ(next, next_rkey(key));
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 3, next, 8192)), Status::success);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 4, key, kBegin)), Status::rem_access_err);
+}
+
+TEST_F(Windows, WhatTheSpecificationForbidsIsABindErrorAndTheQueuePairsEnd) {
+    MemoryRegion unwritable = runtime.allocate(kBytes, Access{.local_write = false, .remote_read = true, .window_bind = true});
+    const struct {
+        const char* what;
+        const MemoryRegion& region;
+        std::uint64_t length;
+    } cases[] = {
+        {"beyond the region", region, kBytes - kBegin + 1},
+        {"nothing", region, 0},
+        {"remote write without local write", unwritable, kLength},
+    };
+    for (const auto& test : cases) {
+        SCOPED_TRACE(test.what);
+        connect_pair();
+        MemoryWindow window = runtime.create_memory_window(session);
+        const std::uint32_t key = window.rkey();
+        WorkRequest forbidden = bind(1, window, next_rkey(key));
+        forbidden.bind = {window.handle(), test.region.handle(), test.length};
+        forbidden.remote_addr = test.region.addr() + kBegin;
+        submit({forbidden, invalidate(2, key)});
+        const auto completions = await(2);
+        ASSERT_EQ(completions.size(), 2u);
+        EXPECT_EQ(completions[0].tag, 1u);
+        EXPECT_EQ(completions[0].status, Status::mw_bind_err);
+        EXPECT_EQ(completions[0].opcode, CompletionOpcode::bind_mw);
+        EXPECT_EQ(completions[1].status, Status::wr_flush_err);
+        EXPECT_EQ(session.state(b.handle()), QpState::error);
+        EXPECT_EQ(window.rkey(), key);
+    }
+}
+
+TEST_F(Windows, ABoundTypeTwoWindowIsNotBoundAgain) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window);
+    EXPECT_EQ(status_of(bind(2, window, next_rkey(key))), Status::mw_bind_err);
+    EXPECT_EQ(window.rkey(), key);
+}
+
+TEST_F(Windows, ABindOfWhatIsNotThereIsRefusedAndTheQueuePairLivesOn) {
+    connect_pair();
+    MemoryWindow window = runtime.create_memory_window(session);
+    ProtectionDomain other = runtime.create_protection_domain();
+    MemoryWindow foreign_window = runtime.create_memory_window(session, WindowType::type_2, "", &other);
+    MemoryRegion foreign_region = runtime.allocate(4096, bindable(), "", &other);
+    MemoryWindow gone = runtime.create_memory_window(session);
+    const MwHandle stale = gone.handle();
+    gone.deallocate();
+    EXPECT_FALSE(remote.handle().valid()) << "registered without Access::window_bind";
+
+    WorkRequest request = bind(1, window, 1);
+    for (const WindowBind& operands : {WindowBind{stale, region.handle(), kLength},
+                                       WindowBind{foreign_window.handle(), region.handle(), kLength},
+                                       WindowBind{window.handle(), foreign_region.handle(), kLength},
+                                       WindowBind{window.handle(), remote.handle(), kLength}}) {
+        request.bind = operands;
+        EXPECT_EQ(status_of(request), Status::request_refused);
+    }
+    EXPECT_EQ(status_of(bind(2, window, next_rkey(window.rkey()))), Status::success);
+    window.deallocate();
+}
+
+TEST_F(Windows, ARegionIsBusyWhileAWindowIsBoundToIt) {
+    MemoryWindow window;
+    const std::uint32_t key = bind_new(window);
+    try {
+        region.deregister();
+        FAIL() << "was deregistered";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code().value(), TestDevice::get().verbs ? EINVAL : EBUSY) << error.what();
+    }
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 2, key)), Status::success);
+    window.deallocate();
+    EXPECT_NO_THROW(region.deregister());
+}
+
+TEST_F(Windows, WindowAndRegionStayWhileABindIsInFlight) {
+    connect_pair(shape(), {.timeout = 16, .retry_count = 3});
+    MemoryWindow window = runtime.create_memory_window(session);
+    ASSERT_TRUE(a.close());
+    WorkRequest unanswered = rdma(Opcode::rdma_read, 1, 8);  // for a second, and what follows waits behind it
+    unanswered.qp = b.handle();
+    // Without a fence Soft-RoCE would not give up: nothing would complete before the queue pair is closed.
+    WorkRequest fenced = bind(2, window, next_rkey(window.rkey()));
+    fenced.flags |= kFence;
+    submit({unanswered, fenced});
+    EXPECT_THROW(window.deallocate(), Error);
+    EXPECT_THROW(region.deregister(), Error);
+    const auto completions = await(2);
+    ASSERT_EQ(completions.size(), 2u);
+    EXPECT_EQ(completions[0].status, Status::retry_exc_err);
+    EXPECT_EQ(completions[1].status, Status::wr_flush_err);
+    EXPECT_NO_THROW(window.deallocate());
+    EXPECT_NO_THROW(region.deregister());
+}
+
+TEST_F(Windows, OutliveTheQueuePairThatTheyWereBoundOnUnbound) {
+    MemoryWindow window;
+    bind_new(window);
+    const auto started = std::chrono::steady_clock::now();
+    EXPECT_TRUE(b.close());
+    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(5));
+    EXPECT_TRUE(a.close());
+    connect_pair();
+    const std::uint32_t key = next_rkey(window.rkey());
+    ASSERT_EQ(status_of(bind(2, window, key)), Status::success);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 3, key)), Status::success);
+    window.deallocate();
+    region.deregister();
+}
+
+TEST_F(Windows, KeepTheOrderOfTheirSendQueue) {
+    connect_pair();
+    MemoryWindow window = runtime.create_memory_window(session);
+    const std::uint32_t key = next_rkey(window.rkey());
+    WorkRequest write = rdma(Opcode::rdma_write, 1, 32 * 1024);
+    write.qp = b.handle();
+    WorkRequest read = rdma(Opcode::rdma_read, 2, 32 * 1024);
+    read.qp = b.handle();
+    WorkRequest told = send(4, 8);
+    told.qp = b.handle();
+    WorkRequest receive = recv(5, 64);
+    receive.qp = a.handle();
+    submit(receive);
+    submit({write, read, bind(3, window, key), told});
+    const auto completions = await(5);
+    const auto sends = of(completions, b.handle(), false);
+    ASSERT_EQ(sends.size(), 4u);
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(sends[i].tag, i + 1);
+        EXPECT_EQ(sends[i].status, Status::success);
+    }
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 6, key)), Status::success) << "the peer was told after the bind";
+}
+
+}  // namespace
+}  // namespace pollcore::testing
