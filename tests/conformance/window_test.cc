@@ -405,6 +405,26 @@ TEST_F(Windows, OutliveTheQueuePairThatTheyWereBoundOnUnbound) {
     region.deregister();
 }
 
+TEST_F(Windows, AreUnboundByTheResetOfTheQueuePairThatTheyWereBoundOn) {
+    MemoryWindow window;
+    const std::uint32_t before = bind_new(window);
+    EXPECT_TRUE(b.reset());
+    EXPECT_TRUE(a.reset());
+    const QpInfo info_a = a.info();
+    const QpInfo info_b = b.info();
+    a.connect(info_b);
+    b.connect(info_a);
+    std::uint32_t key = next_rkey(window.rkey());
+    if (key == before) {
+        key = next_rkey(key);
+    }
+    ASSERT_EQ(status_of(bind(2, window, key)), Status::success);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 3, key)), Status::success);
+    EXPECT_EQ(status_of(use(Opcode::rdma_write, 4, before)), Status::rem_access_err);
+    window.deallocate();
+    region.deregister();
+}
+
 TEST_F(Windows, KeepTheOrderOfTheirSendQueue) {
     connect_pair();
     MemoryWindow window = runtime.create_memory_window(session);

@@ -40,15 +40,18 @@ protected:
         for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_MW_TYPE_2}) {
             windows_.push_back(&world_.add_window(type));
         }
-        make_pair();
+        ah_ = world_.make_ah({0, 1});
+        world_.proxy.add_ah(ah_);
+        make_qps();
     }
 
     bool time_left() { return std::chrono::steady_clock::now() < deadline_; }
     std::uint64_t number(std::uint64_t most) { return std::uniform_int_distribution<std::uint64_t>(0, most)(random_); }
     bool one_in(std::uint64_t n) { return number(n - 1) == 0; }
 
-    // One with a receive queue of its own, one that takes from the shared one.
-    void make_pair() {
+    // A pair, of which one has a receive queue of its own and one takes from the shared one; and one for datagrams, which
+    // sends to itself.
+    void make_qps() {
         a_ = &world_.add_qp({.shares = shares_, .sges_max = 4, .inline_max = 64});
         std::vector<ShareOptions> sends_only = shares_;
         for (ShareOptions& share : sends_only) {
@@ -57,6 +60,15 @@ protected:
         b_ = &world_.add_qp({.shares = sends_only, .sges_max = 4, .inline_max = 64, .srq = srq_});
         world_.connect(*a_, *b_);
         world_.connect(*b_, *a_);
+        c_ = &world_.add_qp({.shares = shares_, .sges_max = 4, .inline_max = 64, .type = QpType::ud});
+    }
+    void close_qps() {
+        for (SteppedWorld::Qp* qp : {a_, b_, c_}) {
+            EXPECT_TRUE(world_.close(*qp));
+        }
+        for (SteppedWorld::Window* window : windows_) {
+            world_.renew(*window);
+        }
     }
     static std::string describe(const SteppedWorld::Qp& qp) {
         return "QP " + std::to_string(qp.qp->qp_num) + ": state " + std::to_string(static_cast<int>(qp.end.state)) +
@@ -65,12 +77,11 @@ protected:
     }
     void share_with(std::vector<ShareOptions> shares) {
         shares_ = std::move(shares);
-        EXPECT_TRUE(world_.close(*a_));
-        EXPECT_TRUE(world_.close(*b_));
-        make_pair();
+        close_qps();
+        make_qps();
     }
-    void replace_broken_pair() {
-        for (const SteppedWorld::Qp* qp : {a_, b_}) {
+    void replace_broken() {
+        for (const SteppedWorld::Qp* qp : {a_, b_, c_}) {
             if (world_.session().state(qp->handle()) == QpState::error) {
                 share_with(shares_);
                 return;
@@ -102,7 +113,7 @@ protected:
         }
         auto request = std::bit_cast<WorkRequest>(words);
         if (!one_in(8)) {
-            request.qp = (one_in(2) ? a_ : b_)->handle();
+            request.qp = (one_in(3) ? a_ : one_in(2) ? b_ : c_)->handle();
         }
         if (!one_in(8)) {
             request.opcode = one_in(3) ? one_in(2) ? Opcode::recv : Opcode::srq_recv : static_cast<Opcode>(number(10));
@@ -122,6 +133,10 @@ protected:
         if (!one_in(4)) {
             request.remote_addr = reinterpret_cast<std::uintptr_t>(memory_.data()) + number(memory_.size() - 1);
             request.rkey = one_in(8) ? windows_[number(windows_.size() - 1)]->mw->rkey : region_->rkey;
+        }
+        if (request.qp == c_->handle() && !is_recv(request.opcode) && !one_in(8)) {
+            request.ud = {ah_.handle, one_in(8) ? static_cast<std::uint32_t>(random_()) : c_->qp->qp_num};
+            request.remote_qkey = SteppedWorld::kQkey;
         }
         if (request.opcode >= Opcode::local_inv && !is_recv(request.opcode) && !one_in(4)) {
             concern_a_window(request);
@@ -155,8 +170,10 @@ protected:
     SteppedWorld::Srq* srq_ = nullptr;
     MrHandle region_handle_;
     std::vector<SteppedWorld::Window*> windows_;
+    WorkerAh ah_;
     SteppedWorld::Qp* a_ = nullptr;
     SteppedWorld::Qp* b_ = nullptr;
+    SteppedWorld::Qp* c_ = nullptr;
 };
 
 TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
@@ -217,11 +234,10 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
         }
         world_.step(4);
         take();
-        replace_broken_pair();
+        replace_broken();
         take();
     }
-    EXPECT_TRUE(world_.close(*a_));
-    EXPECT_TRUE(world_.close(*b_));
+    close_qps();
     world_.close(*srq_);
     take();
     // What is left was unsignaled and succeeded.
@@ -289,7 +305,7 @@ TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
                 EXPECT_EQ(mine[0].tag, 1u);
                 served += mine[0].ok();
             }
-            replace_broken_pair();
+            replace_broken();
         }
         share_with({{0, 8, 8}});
         world_.proxy.remove_session(index);

@@ -304,6 +304,18 @@ public:
         windows_.push_back(std::move(window));
         return *windows_.back();
     }
+    /// As the control thread does around the end of a queue pair that it was bound on: the same handle, unbound.
+    void renew(Window& window) {
+        ASSERT_TRUE(proxy.remove_window(window.end.handle));
+        const ibv_mw_type type = window.mw->type;
+        window.mw.reset();
+        window.mw = {device->create_mw(pd_.get(), type), {device.get()}};
+        window.end.mw = window.mw.get();
+        window.end.rkey.store(window.mw->rkey);
+        window.end.bound_on.store(0);
+        window.end.lost.store(false);
+        proxy.add_window(window.end);
+    }
     /// From now on windows may be bound to the region.
     MrHandle make_bindable(ibv_mr& mr) {
         const MrHandle handle{next_bindable_++, 1};

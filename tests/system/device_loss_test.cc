@@ -391,6 +391,39 @@ TEST_P(DeviceLoss, CompletesDatagramsAndLeavesAddressHandlesToTheirOwners) {
     expect_traffic(second);
 }
 
+TEST_P(DeviceLoss, LeavesItsWindowsToTheirOwners) {
+    Access access = Access::all();
+    access.window_bind = true;
+    MemoryRegion region = runtime.allocate(4096, access, "net0");
+    MemoryWindow bound = runtime.create_memory_window(session, WindowType::type_2, "net0");
+    MemoryWindow in_flight = runtime.create_memory_window(session, WindowType::type_2, "net0");
+    const auto bind = [&](std::uint64_t tag, const MemoryWindow& window) {
+        return WorkRequest{.tag = tag,
+                           .bind = {window.handle(), region.handle(), 64},
+                           .remote_addr = region.addr(),
+                           .bind_access = kWindowWrite,
+                           .rkey = next_rkey(window.rkey()),
+                           .qp = first.b.handle(),
+                           .opcode = Opcode::bind_mw,
+                           .flags = kSignaled};
+    };
+    ASSERT_EQ(session.try_submit(bind(1, bound)), Refusal::none);
+    EXPECT_EQ(await(1).at(0).status, Status::success);
+    const WorkRequest second_bind = bind(2, in_flight);
+    fail("net0");
+    if (session.try_submit(second_bind) == Refusal::none) {  // not known to be lost yet
+        EXPECT_EQ(await(1).at(0).status, Status::device_removed);
+    }
+    expect_told("net0");
+    expect_lost([&] { (void)runtime.create_memory_window(session, WindowType::type_2, "net0"); });
+    bound.deallocate();
+    in_flight.deallocate();
+    region.deregister();
+    EXPECT_TRUE(first.a.close());
+    EXPECT_TRUE(first.b.close());
+    expect_traffic(second);
+}
+
 TEST_P(DeviceLoss, WhileStoppingLosesNothingSharedEither) {
     SharedReceiveQueue srq = make_srq();
     QueuePair taker = make_taker(srq);
