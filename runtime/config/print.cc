@@ -6,9 +6,8 @@
 #include "config/schema.hpp"
 
 namespace pollcore {
+namespace config {
 namespace {
-
-using namespace pollcore::config;
 
 class Printer {
 public:
@@ -47,10 +46,11 @@ private:
 };
 
 }  // namespace
+}  // namespace config
 
 std::string print_config(const Config& config) {
-    Printer printer;
-    each_section(config, printer);
+    config::Printer printer;
+    config::each_section(config, printer);
     return printer.take();
 }
 
