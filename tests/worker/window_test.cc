@@ -178,13 +178,16 @@ TEST_F(WorkerWindows, ABindWithAnEmptyListOfSgesIsABind) {
     EXPECT_EQ(one().window_rkey, key);
 }
 
-TEST_F(WorkerWindows, AnAddressHandleIsNotTakenForTheWindowThatABindNames) {
+// They share a place in the table of what is in flight.
+TEST_F(WorkerWindows, AnAddressHandleIsNotTakenForWhatABindNames) {
+    region = world.make_bindable(*mr);
+    const AhHandle same_bits{window->end.handle.index, region.index};
+    ASSERT_TRUE(same_bits.valid());
     submit(send(1, *b));  // waits for a receive
     submit(bind(2, next_rkey(window->mw->rkey)));
     world.step(20);
-    const std::uint16_t bits_of_region = region.index;
-    EXPECT_FALSE(world.proxy.uses_ah({.handle = {window->end.handle.index, bits_of_region}}));
-    EXPECT_FALSE(world.proxy.uses_key(0, 12345));
+    EXPECT_TRUE(world.proxy.uses_window(window->end.handle));
+    EXPECT_FALSE(world.proxy.uses_ah({.handle = same_bits}));
     submit({.tag = 3, .qp = a->handle(), .opcode = Opcode::recv});
     EXPECT_EQ(world.await(3).size(), 3u);
 }
