@@ -187,7 +187,9 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
             result.connection = connection.number;
             return result;
         }
-        case RDMA_CM_EVENT_REJECTED: return handle_rejection(connection, event);
+        case RDMA_CM_EVENT_REJECTED:
+            // The peer has let go of the connection before it heard that it was established.
+            return was_established ? end(connection, Kind::disconnected, 0, {}) : handle_rejection(connection, event);
         case RDMA_CM_EVENT_UNREACHABLE: return failed(ETIMEDOUT, "it does not answer");
         case RDMA_CM_EVENT_CONNECT_ERROR: return failed(ECONNABORTED, "the handshake failed");
         case RDMA_CM_EVENT_DISCONNECTED:

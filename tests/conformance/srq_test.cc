@@ -85,10 +85,12 @@ TEST_F(SharedReceives, AreTakenByWhicheverQueuePairGetsAMessage) {
     for (std::uint64_t tag = 0; tag < 32; ++tag) {
         submit(receive(tag));
     }
+    for (std::size_t pair = 0; pair < from.size(); ++pair) {
+        local.data()[pair * 64] = static_cast<std::byte>(pair);
+    }
     std::vector<Completion> received;
     for (std::uint64_t i = 0; i < 32; ++i) {
         const std::size_t pair = i * 7 % 4;
-        local.data()[pair * 64] = static_cast<std::byte>(pair);
         submit(message(pair, 100 + i, 10 + static_cast<std::uint32_t>(pair), pair * 64));
     }
     for (const Completion& completion : await(64)) {
