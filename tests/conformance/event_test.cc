@@ -25,6 +25,7 @@ protected:
             EXPECT_EQ(event->qp, b.handle());
             EXPECT_EQ(event->device, "net0");
             EXPECT_EQ(event->lost_after, 0u);
+            Exercised::get().note("events", std::string(event_type_name(type)));
         }
         EXPECT_EQ(session.state(b.handle()), QpState::error) << "what follows is done before the event is told";
         EXPECT_EQ(session.cause(b.handle()), expected(cause, Status::wr_flush_err));
@@ -135,6 +136,7 @@ protected:
         EXPECT_EQ(event->device, "net0");
         EXPECT_FALSE(event->qp.valid());
         expect_acknowledged();
+        Exercised::get().note("events", std::string(event_type_name(type)));
     }
     void expect_traffic() {
         submit(rdma(Opcode::rdma_write, 50, 64));

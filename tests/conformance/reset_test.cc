@@ -54,6 +54,7 @@ TEST_F(Reset, FromErrorLeadsToANewConnection) {
     reconnect();
     EXPECT_EQ(session.state(a.handle()), QpState::ready);
     expect_traffic(10);
+    Exercised::get().note("queue pairs", "reset");
 }
 
 TEST_F(Reset, FromReadyAndFromInitLeadsToANewConnection) {
