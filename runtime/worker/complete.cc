@@ -86,12 +86,12 @@ void Worker::route(std::uint32_t n) noexcept {
     } else {
         Completion completion;
         completion.status = static_cast<Status>(wc.status);
-        if (wc.status != IBV_WC_SUCCESS) {
+        if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
             completion.vendor_err = wc.vendor_err;
         } else if (entry.opcode == Opcode::rdma_read || is_atomic(entry.opcode)) {
             completion.byte_len = wc.byte_len;
         }
-        deliver(qp, entry, completion);
+        deliver(qp, entry, completion, false);
     }
     drain_unposted(qp, qp.sends);
     if (qp.cover_wanted) [[unlikely]] {
@@ -104,7 +104,7 @@ void Worker::route(std::uint32_t n) noexcept {
 [[gnu::always_inline]] inline const ibv_wc* Worker::take_recv_fields(const WorkerQp* qp, const ibv_wc& wc,
                                                                      Completion& completion) noexcept {
     completion.status = static_cast<Status>(wc.status);
-    if (wc.status != IBV_WC_SUCCESS) {
+    if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
         completion.vendor_err = wc.vendor_err;
         return nullptr;
     }
@@ -134,7 +134,7 @@ void Worker::route(std::uint32_t n) noexcept {
     }
     Completion completion;
     const ibv_wc* datagram = take_recv_fields(&qp, wc, completion);
-    deliver(qp, entry, completion, datagram);
+    deliver(qp, entry, completion, true, datagram);
     if (offset == 0) [[likely]] {
         (void)qp.recvs.pop();
     } else {
@@ -180,10 +180,10 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
 
 // `completion` holds what the device said; the rest comes from the entry. `datagram` is what was received, if it was one.
 [[gnu::always_inline]] inline void Worker::deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion,
-                                                   const ibv_wc* datagram) noexcept {
+                                                   bool from_recv_queue, const ibv_wc* datagram) noexcept {
     completion.tag = entry.tag;
     completion.qp = qp.handle;
-    if (is_recv(entry.opcode)) {
+    if (from_recv_queue) {
         completion.flags |= kFromRecvQueue;
         if (completion.opcode != CompletionOpcode::recv_rdma_with_imm) {
             completion.opcode = CompletionOpcode::recv;
@@ -199,7 +199,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
     }
     // The application first: what follows is seen by nobody else.
     publish(*entry.session, completion, datagram);
-    settle(qp, entry);
+    settle(qp, entry, from_recv_queue);
 }
 
 [[gnu::cold]] void Worker::refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept {
@@ -211,7 +211,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
     Completion completion;
     completion.status = status;
     completion.flags = kByRuntime;
-    deliver(qp, entry, completion);
+    deliver(qp, entry, completion, is_recv(entry.opcode));
 }
 
 /// As above, for a receive of a shared receive queue; `completion` holds what the device said, and the queue pair.
@@ -263,7 +263,8 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     counters_.delivered.add();
 }
 
-[[gnu::noinline]] void Worker::publish_wide(WorkerSession& session, const Completion& completion,
+// By value: a reference would have every completion made in memory first.
+[[gnu::noinline]] void Worker::publish_wide(WorkerSession& session, Completion completion,
                                             const ibv_wc* datagram) noexcept {
     if (session.completions.reserve(2) < 2) [[unlikely]] {
         break_session(session);
@@ -284,10 +285,11 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
 }
 
 // Gives back what the entry held: its share of the queue and its place among the session's requests.
-[[gnu::always_inline]] inline void Worker::settle(WorkerQp& qp, const InFlightEntry& entry) noexcept {
+[[gnu::always_inline]] inline void Worker::settle(WorkerQp& qp, const InFlightEntry& entry,
+                                                  bool from_recv_queue) noexcept {
     WorkerSession& session = *entry.session;
     Share& share = session.shares[qp.handle.index];
-    --(is_recv(entry.opcode) ? share.recvs : share.sends);
+    --(from_recv_queue ? share.recvs : share.sends);
     --session.in_flight;
     session.unsignaled -= !entry.signaled;
 }
@@ -296,7 +298,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     if (entry.opcode == Opcode::bind_mw) [[unlikely]] {
         end_bind(entry, true);
     }
-    settle(qp, entry);
+    settle(qp, entry, false);
     WorkerSession& session = *entry.session;
     Share& share = session.shares[qp.handle.index];
     ++share.retired;

@@ -253,13 +253,13 @@ private:
     void deliver_by_runtime(WorkerSrq& srq, std::uint32_t slot, Status status) noexcept;
     void fail_cq(WorkerCq& cq) noexcept;
 
-    void deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion,
+    void deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion, bool from_recv_queue,
                  const ibv_wc* datagram = nullptr) noexcept;
     void refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept;
     void deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept;
     void publish(WorkerSession& session, const Completion& completion, const ibv_wc* datagram = nullptr) noexcept;
-    void publish_wide(WorkerSession& session, const Completion& completion, const ibv_wc* datagram) noexcept;
-    void settle(WorkerQp& qp, const InFlightEntry& entry) noexcept;
+    void publish_wide(WorkerSession& session, Completion completion, const ibv_wc* datagram) noexcept;
+    void settle(WorkerQp& qp, const InFlightEntry& entry, bool from_recv_queue) noexcept;
     void retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept;
     void complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept;
     /// Entries at the front that the provider does not have complete now that all before them have (I2).
