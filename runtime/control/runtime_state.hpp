@@ -1,10 +1,11 @@
 // The inside of a Runtime: everything that the control thread owns.
 //
-//   runtime_state.cc  start and stop               queue_pairs.cc  making, connecting by information, closing
-//   sessions.cc       opening and closing          connections.cc  listeners, rdma_cm or names, their events
-//   memory.cc         domains, regions             events.cc       what devices and workers say unasked
-//   address_handles.cc                             shared_receive_queues.cc
-//   windows.cc        memory windows
+//   runtime_state.cc      start and stop           queue_pairs.cc        making, connecting by information
+//   sessions.cc           opening and closing      queue_pair_ends.cc    closing and resetting (H1)
+//   memory.cc             domains, regions         completion_queues.cc  which CQ a queue goes to
+//   windows.cc            memory windows           connections.cc        listeners, rdma_cm or names, their events
+//   address_handles.cc    ways of datagrams        events.cc             what devices and workers say unasked
+//   shared_receive_queues.cc
 //
 // Thread safety: public functions come from any thread and do their work on the control thread (executor_);
 // functions named *_here run on it. What application threads wait for is guarded by waiting_mutex_.
@@ -239,13 +240,14 @@ private:
     // queue_pairs.cc
     QpHandle create_qp_here(const QueuePairOptions& options);
     [[nodiscard]] SrqSlot* srq_for(const QueuePairOptions& options, const QpSlot& qp);
-    [[nodiscard]] std::uint32_t choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
-                                          const SrqSlot* srq, std::optional<std::uint32_t> other_than);
-    void reserve_entries(const QpSlot& qp);
-    void release_entries(const QpSlot& qp);
+    [[nodiscard]] static std::uint32_t random_psn();
     [[nodiscard]] std::uint16_t free_qp_index() const;
     [[nodiscard]] std::uint16_t next_generation(std::uint16_t index) const;
     void modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause = Status::success);
+    void activate_here(QpSlot& qp);
+    void require_connectable(const QpSlot& qp) const;
+
+    // queue_pair_ends.cc
     bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     bool retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     void destroy_qp_here(QpSlot& qp, Status leftovers = Status::qp_closed);
@@ -253,8 +255,11 @@ private:
     [[nodiscard]] bool await_last_wqe(QpHandle handle);
     void restart_verbs_qp(QpSlot& qp, std::uint32_t psn);
 
-    void activate_here(QpSlot& qp);
-    void require_connectable(const QpSlot& qp) const;
+    // completion_queues.cc
+    [[nodiscard]] std::uint32_t choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
+                                          const SrqSlot* srq, std::optional<std::uint32_t> other_than);
+    void reserve_entries(const QpSlot& qp);
+    void release_entries(const QpSlot& qp);
 
     // address_handles.cc
     AddressHandle add_ah_here(DeviceSlot& device, const ProtectionDomain* pd, ibv_ah_attr address);

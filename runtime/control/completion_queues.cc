@@ -1,0 +1,102 @@
+// Which CQ a queue goes to, and the room there: a CQ holds everything that may be outstanding on it (I3).
+#include <fmt/format.h>
+
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+
+// A CQ with room for everything that may be outstanding; when all are full the worker opens another. All receives of
+// an SRQ may complete on one CQ, and never more than those, however many of its queue pairs are there (H4).
+std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
+                                      const SrqSlot* srq, std::optional<std::uint32_t> other_than) {
+    const std::uint32_t with_srq = entries + (srq != nullptr ? srq->depth : 0);
+    if (with_srq > worker.config.cq_depth) {
+        throw Error(EINVAL, fmt::format("the queue pair may have {} work requests outstanding on one CQ, and worker "
+                                        "\"{}\" opens CQs of cq_depth = {}; raise cq_depth or ask for less",
+                                        with_srq, worker.config.name, worker.config.cq_depth));
+    }
+    std::optional<std::uint32_t> fits;
+    for (std::uint32_t i = 0; i < worker.cqs.size(); ++i) {
+        const CqSlot* cq = worker.cqs[i].get();
+        if (cq == nullptr || cq->failed || cq->device != device.index || i == other_than) {
+            continue;
+        }
+        const std::uint32_t room = cq->capacity - cq->reserved;
+        if (srq != nullptr && cq->srqs.contains(srq->handle.index) && room >= entries) {
+            return i;
+        }
+        if (!fits && room >= with_srq) {
+            fits = i;
+        }
+    }
+    if (fits) {
+        return *fits;
+    }
+    auto slot = std::make_unique<CqSlot>();
+    slot->device = device.index;
+    slot->capacity = worker.config.cq_depth;
+    const DeviceLimits& limits = device.device->limits();
+    const bool by_extended = worker.config.poll != PollVerbs::plain && limits.extended_cqs;
+    slot->cq = UniqueCq(device.device->create_cq({.cqe = worker.config.cq_depth,
+                                                  .domain = device.domains.at(worker_index(worker)).get(),
+                                                  .extended = by_extended}),
+                        {device.device.get()});
+    slot->worker_cq.id = next_cq_++;
+    slot->worker_cq.cq = slot->cq.get();
+    slot->worker_cq.extended = by_extended ? extended(slot->cq.get()) : nullptr;
+    slot->worker_cq.next_poll = limits.next_poll;
+    slot->worker_cq.depth = static_cast<std::uint32_t>(slot->cq->cqe);
+    const auto empty = std::find(worker.cqs.begin(), worker.cqs.end(), nullptr);
+    const auto index = static_cast<std::uint32_t>(empty - worker.cqs.begin());
+    if (empty == worker.cqs.end()) {
+        worker.cqs.emplace_back();
+    }
+    worker.proxy->add_cq(index, slot->worker_cq);
+    worker.cqs[index] = std::move(slot);
+    return index;
+}
+
+void RuntimeState::reserve_entries(const QpSlot& qp) {
+    WorkerSlot& worker = *workers_[qp.worker];
+    CqSlot& send_cq = *worker.cqs[qp.send_cq];
+    CqSlot& recv_cq = *worker.cqs[qp.recv_cq];
+    ++send_cq.queues;
+    ++recv_cq.queues;
+    send_cq.reserved += qp.send_entries;
+    recv_cq.reserved += qp.recv_entries;
+    if (qp.srq != nullptr) {
+        ++qp.srq->qps;
+        if (recv_cq.srqs[qp.srq->handle.index]++ == 0) {
+            recv_cq.reserved += qp.srq->depth;
+        }
+    }
+}
+
+// A CQ of a lost device goes with its last queue.
+void RuntimeState::release_entries(const QpSlot& qp) {
+    WorkerSlot& worker = *workers_[qp.worker];
+    CqSlot& send_cq = *worker.cqs[qp.send_cq];
+    CqSlot& recv_cq = *worker.cqs[qp.recv_cq];
+    --send_cq.queues;
+    --recv_cq.queues;
+    send_cq.reserved -= qp.send_entries;
+    recv_cq.reserved -= qp.recv_entries;
+    if (qp.srq != nullptr) {
+        --qp.srq->qps;
+        if (const auto here = recv_cq.srqs.find(qp.srq->handle.index); --here->second == 0) {
+            recv_cq.srqs.erase(here);
+            recv_cq.reserved -= qp.srq->depth;
+        }
+    }
+    if (!devices_[qp.device]->lost) {
+        return;
+    }
+    for (const std::uint32_t index : {qp.send_cq, qp.recv_cq}) {
+        if (worker.cqs[index] != nullptr && worker.cqs[index]->queues == 0) {
+            worker.proxy->remove_cq(index);
+            worker.cqs[index].reset();
+        }
+    }
+}
+
+}  // namespace pollcore

@@ -1,0 +1,180 @@
+// How queue pairs end, and begin again: the retiring sequence (H1).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+namespace {
+
+// A drain that starts after the deadline still gets the time that a healthy device needs.
+constexpr std::chrono::milliseconds kDrainAtLeast{20};
+
+// Receives of a QP in ERR that come no more are given up after so long. A device flushes in microseconds; what takes
+// longer is another thread on the worker's core.
+constexpr std::chrono::milliseconds kQuiet{100};
+
+}  // namespace
+
+bool RuntimeState::close_queue_pair(QpHandle handle) {
+    return executor_->run([&] {
+        if (!running_.load() || find_qp(handle) == nullptr) {
+            return true;  // closed with its session or the runtime
+        }
+        return close_qp_here(handle, std::chrono::steady_clock::now() + config.drain_timeout);
+    });
+}
+
+bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
+    // Of one that was lost with its device nothing is in flight.
+    const bool drained = find_qp(handle)->qp == nullptr || retire_qp_here(handle, deadline);
+    QpSlot* qp = find_qp(handle);
+    if (qp == nullptr) {
+        return true;  // an event that came meanwhile has ended it
+    }
+    const std::uint32_t qp_num = qp->qp_num;
+    const Counter& cut_short = workers_[qp->worker]->worker->counters().cut_short;
+    const std::uint64_t before = cut_short.value();
+    destroy_qp_here(*qp);
+    if (!drained) {
+        log_warning("queue pair {}: the runtime completed {} requests", qp_num, cut_short.value() - before);
+    }
+    return drained;
+}
+
+// The sequence of H1 up to the point where the QP may be destroyed or RESET. True when nothing is in flight any more:
+// the device flushed everything, or an event that came meanwhile has ended the QP or lost its device.
+bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
+    QpSlot& qp = *find_qp(handle);
+    forget_connection_here(qp);
+    std::uint32_t quiet = 0;
+    try {
+        Transition error = to_state(IBV_QPS_ERR);
+        modify_here(qp, error.attr, error.mask, QpState::error, Status::qp_closed);
+        quiet = static_cast<std::uint32_t>(cycles_from(kQuiet));
+    } catch (const Error& error) {
+        if (error.code() == std::errc::io_error && lost_meanwhile(*devices_[qp.device])) {
+            return true;
+        }
+        log_warning("queue pair {}: {}; it is taken out of service as it is", qp.qp_num, error.what());
+    }
+    if (qp.srq != nullptr && !await_last_wqe(handle)) {
+        return true;
+    }
+    const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                   deadline - std::chrono::steady_clock::now()),
+                               kDrainAtLeast);
+    const bool drained =
+        workers_[qp.worker]->proxy->retire(handle, cycles_now() + cycles_from(left), left, quiet);
+    if (!drained) {
+        counters.cut_short.add();
+        log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completes it",
+                    qp.qp_num, devices_[qp.device]->config.name, left.count());
+    }
+    return drained;
+}
+
+// A queue pair of an SRQ may have taken a receive whose message is half there; that one completes before this event,
+// and would be lost if the queue pair were destroyed before (H1). Not every provider raises it (Linux 6.1's Soft-RoCE
+// does not), so it is waited for no longer than a healthy device needs. Events are taken here, since the event loop waits
+// for the control thread, which is this one; false when one of them has ended the queue pair or lost its device.
+bool RuntimeState::await_last_wqe(QpHandle handle) {
+    const auto deadline = std::chrono::steady_clock::now() + kDrainAtLeast;
+    DeviceSlot& device = *devices_[find_qp(handle)->device];
+    for (;;) {
+        take_async_events(device);
+        const QpSlot* qp = find_qp(handle);
+        if (qp == nullptr || qp->qp == nullptr) {
+            return false;
+        }
+        if (qp->last_wqe_reached || std::chrono::steady_clock::now() > deadline) {
+            return true;
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+}
+
+void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
+    WorkerProxy& worker = *workers_[qp.worker]->proxy;
+    renew_windows_here(qp);  // those that are bound to it
+    worker.park(qp.handle);
+    destroy_verbs_qp(qp);
+    worker.forget(qp.handle, leftovers);
+    renew_windows_here(qp);  // those whose binds it did not complete
+    release_entries(qp);
+    qps_[qp.handle.index].reset();
+}
+
+// The QP is parked, and stays so unless this throws.
+void RuntimeState::destroy_verbs_qp(QpSlot& qp) {
+    if (qp.qp == nullptr) {
+        return;
+    }
+    WorkerProxy& worker = *workers_[qp.worker]->proxy;
+    DeviceSlot& device = *devices_[qp.device];
+    const int error = device.device->destroy(qp.qp.get());
+    // A device that the kernel has let go of answers EIO, and its QPs have ended with it.
+    if (error != 0 && !(error == EIO && device.lost)) {
+        // Not destroyed, so its buffers may still be written: nothing may be completed in its name (H2).
+        worker.unpark(qp.handle, QpState::error);
+        if (error == EIO && lost_meanwhile(device) && qp.qp == nullptr) {
+            return worker.park(qp.handle);
+        }
+        throw Error(error, fmt::format("device \"{}\" does not destroy queue pair {}", device.config.name, qp.qp_num));
+    }
+    (void)qp.qp.release();
+}
+
+// ---- Beginning again ----
+
+std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
+    return executor_->run([&] {
+        DeviceSlot& device = *devices_[live_qp_slot(handle).device];
+        const bool drained = retire_qp_here(handle, std::chrono::steady_clock::now() + config.drain_timeout);
+        take_async_events(device);          // what is said of this life shall not be taken for said of the next
+        QpSlot& qp = live_qp_slot(handle);  // it may have been lost on the way
+        WorkerProxy& worker = *workers_[qp.worker]->proxy;
+        const QpHandle renewed{handle.index, next_generation(handle.index)};
+        const std::uint32_t psn = random_psn();  // packets of the connection before shall not fit the next
+        renew_windows_here(qp);  // as if it were destroyed
+        worker.park(handle);
+        try {
+            restart_verbs_qp(qp, psn);
+        } catch (...) {
+            worker.unpark(handle, QpState::error);
+            throw;
+        }
+        const bool datagram = qp.type == QpType::ud;
+        const QpState state = datagram ? QpState::ready : QpState::init;
+        worker.renew(handle, renewed.generation, state);
+        renew_windows_here(qp);  // those whose binds it did not complete
+        qp_generations_[handle.index] = renewed.generation;
+        qp.handle = renewed;
+        qp.state = state;
+        qp.psn = psn;
+        qp.moved = datagram;
+        qp.disconnected = false;
+        qp.last_wqe_reached = false;
+        return std::pair(renewed, drained);
+    });
+}
+
+// Through RESET to where a new QP of its type begins. The QP is parked.
+void RuntimeState::restart_verbs_qp(QpSlot& qp, std::uint32_t psn) {
+    Device& device = *devices_[qp.device]->device;
+    const auto move = [&](Transition to) { device.modify(qp.qp.get(), to.attr, to.mask); };
+    move(to_state(IBV_QPS_RESET));
+    if (qp.type != QpType::ud) {
+        move(to_init(device.port(), access_flags(qp.remote_access)));
+        return;
+    }
+    move(to_datagram_init(device.port(), qp.qkey));
+    move(to_state(IBV_QPS_RTR));
+    move(to_rts(psn, {}, QpType::ud));
+}
+
+}  // namespace pollcore
