@@ -17,6 +17,7 @@ struct Capacities {
     std::uint32_t completion_slots = 0;
     std::uint32_t send_depth = 0;
     std::uint32_t recv_depth = 0;
+    bool shared = false;  // receives are of a shared receive queue
 };
 
 using Causes = std::map<Refusal, std::uint64_t>;
@@ -28,16 +29,19 @@ public:
     static constexpr std::uint32_t kReceiver = 1;
 
     Traffic(const Capacities& capacities, Causes& causes) : causes_(causes) {
-        const auto [submission_slots, completion_slots, send_depth, recv_depth] = capacities;
+        const auto [submission_slots, completion_slots, send_depth, recv_depth, shared] = capacities;
         SteppedWorld::Options options;
         options.submission_slots = submission_slots;
         options.completion_slots = completion_slots;
         world_ = std::make_unique<SteppedWorld>(options);
         world_->add_session();
         world_->add_session();
-        world_->add_cq();
+        world_->add_cq(send_depth + recv_depth + 2 * kMarkersPerQp);  // what may be outstanding, and no more
         from_ = &world_->add_qp({.shares = {{kSender, send_depth, 0}}});
-        to_ = &world_->add_qp({.shares = {{kReceiver, 0, recv_depth}}});
+        if (shared) {
+            srq_ = &world_->add_srq({.session = kReceiver, .depth = recv_depth});
+        }
+        to_ = &world_->add_qp({.shares = {{kReceiver, 0, shared ? 0 : recv_depth}}, .srq = srq_});
         world_->connect(*from_, *to_, {.rnr_retry = 7, .min_rnr_timer = 1});
         world_->connect(*to_, *from_);
         region_ = &world_->register_memory(memory_.data(), memory_.size());
@@ -46,7 +50,11 @@ public:
     WorkRequest request(Opcode opcode, std::uint8_t flags) {
         WorkRequest request;
         request.tag = next_tag_++;
-        request.qp = (opcode == Opcode::recv ? to_ : from_)->handle();
+        if (opcode == Opcode::srq_recv) {
+            request.srq = srq_->handle();
+        } else {
+            request.qp = (opcode == Opcode::recv ? to_ : from_)->handle();
+        }
         request.opcode = opcode;
         request.flags = flags;
         request.num_sge = 1;
@@ -57,14 +65,15 @@ public:
     }
     Refusal submit(Opcode opcode, std::uint8_t flags) {
         const Refusal refusal =
-            world_->session(opcode == Opcode::recv ? kReceiver : kSender).try_submit(request(opcode, flags));
+            world_->session(is_recv(opcode) ? kReceiver : kSender).try_submit(request(opcode, flags));
         ++causes_[refusal];
         if (refusal == Refusal::none) {
             messages_ += opcode == Opcode::send;
-            receives_ += opcode == Opcode::recv;
+            receives_ += is_recv(opcode);
         }
         return refusal;
     }
+    Refusal submit_receive() { return submit(srq_ != nullptr ? Opcode::srq_recv : Opcode::recv, 0); }
     void turn() {
         world_->step();
         world_->now += 20'000;
@@ -80,7 +89,7 @@ public:
             if (messages_ < receives_) {
                 (void)submit(Opcode::send, kSignaled);
             } else if (receives_ < messages_) {
-                (void)submit(Opcode::recv, 0);
+                (void)submit_receive();
             } else if (i % 8 == 7 && world_->session(kSender).figures().in_flight() != 0) {
                 (void)submit(Opcode::rdma_write, kSignaled);  // shows that the unsignaled ones before it are done
             }
@@ -99,6 +108,7 @@ private:
     Causes& causes_;
     alignas(64) std::array<std::byte, 4096> memory_{};
     std::unique_ptr<SteppedWorld> world_;
+    SteppedWorld::Srq* srq_ = nullptr;
     SteppedWorld::Qp* from_ = nullptr;
     SteppedWorld::Qp* to_ = nullptr;
     ibv_mr* region_ = nullptr;
@@ -124,7 +134,7 @@ void Traffic::go_on(std::uint64_t seed) {
                     (void)submit(Opcode::send, flags);
                     break;
                 case 3:
-                    (void)submit(Opcode::recv, 0);
+                    (void)submit_receive();
                     break;
                 default:
                     turn();
@@ -135,7 +145,7 @@ void Traffic::go_on(std::uint64_t seed) {
         // With nothing in flight every kind of request is taken at once.
         ASSERT_EQ(submit(Opcode::rdma_write, kSignaled), Refusal::none);
         ASSERT_NO_FATAL_FAILURE(drain());
-        ASSERT_EQ(submit(Opcode::recv, 0), Refusal::none);
+        ASSERT_EQ(submit_receive(), Refusal::none);
         ASSERT_EQ(submit(Opcode::send, kSignaled), Refusal::none);
         ASSERT_NO_FATAL_FAILURE(drain());
     }
@@ -153,17 +163,19 @@ TEST(Admission, OverflowsNothingIsNeverRefusedForGoodAndMeetsEveryLimit) {
         for (const std::uint32_t completion_slots : {1u, 2u, 4u}) {
             for (const std::uint32_t send_depth : {1u, 2u, 3u}) {
                 for (const std::uint32_t recv_depth : {1u, 2u, 3u}) {
-                    SCOPED_TRACE(::testing::Message() << submission_slots << " submission slots, " << completion_slots
-                                                      << " completion slots, " << send_depth << " sends, " << recv_depth
-                                                      << " receives, seed " << seed);
-                    Traffic traffic({submission_slots, completion_slots, send_depth, recv_depth}, causes);
-                    ASSERT_NO_FATAL_FAILURE(traffic.go_on(seed++));
+                    for (const bool shared : {false, true}) {
+                        SCOPED_TRACE(::testing::Message() << submission_slots << " submission slots, " << completion_slots
+                                                          << " completion slots, " << send_depth << " sends, " << recv_depth
+                                                          << (shared ? " shared" : "") << " receives, seed " << seed);
+                        Traffic traffic({submission_slots, completion_slots, send_depth, recv_depth, shared}, causes);
+                        ASSERT_NO_FATAL_FAILURE(traffic.go_on(seed++));
+                    }
                 }
             }
         }
     }
     for (const Refusal limit : {Refusal::submission_ring_full, Refusal::completion_ring_full, Refusal::send_queue_full,
-                                Refusal::receive_queue_full}) {
+                                Refusal::receive_queue_full, Refusal::srq_full}) {
         EXPECT_GT(causes[limit], 100u) << refusal_name(limit);
     }
     EXPECT_GT(causes[Refusal::none], 10'000u);

@@ -441,6 +441,8 @@ void Engine::complete_send(SoftQp& qp, ibv_wc_status status) noexcept {
     if (qp.tx.local_done != 0 && is_local(wqe)) [[unlikely]]
         --qp.tx.local_done;
     ++qp.sq.done;
+    if (static_cast<std::int32_t>(qp.sq.done - qp.tx.assigned) > 0) [[unlikely]]
+        qp.tx.assigned = qp.sq.done;  // it ended before it was sent, or is of a type that numbers nothing
     if (status == IBV_WC_SUCCESS && !qp.signal_all && (wqe.flags & IBV_SEND_SIGNALED) == 0)
         return;
     ibv_wc wc{};
