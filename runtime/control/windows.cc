@@ -126,8 +126,9 @@ void RuntimeState::deallocate(MwHandle handle) {
 }
 
 // A type 2 window that is bound to a queue pair must end before that is destroyed: Soft-RoCE waits for it in vain otherwise,
-// and then both point to what is gone. One that is reset begins a life of its own, of which the window knows nothing. And a window of which the last binds were lost with their queue pair cannot be bound
-// again, since nobody knows its key. What takes its place has the same handle.
+// and then both point to what is gone. One that is reset begins a life of its own, of which the window knows nothing. And a
+// window of which the last binds were lost with their queue pair cannot be bound again, since nobody knows its key. What takes
+// its place has the same handle.
 void RuntimeState::renew_windows_here(const QpSlot& qp) {
     if (devices_[qp.device]->lost) {
         return;  // its windows can only be deallocated
@@ -148,9 +149,9 @@ void RuntimeState::renew_windows_here(const QpSlot& qp) {
         }
         Device& device = *devices_[slot->device]->device;
         try {
-            const std::uint32_t pd = slot->end.pd;
+            const ibv_mw_type type = slot->mw->type;
             slot->mw.reset();
-            slot->mw = UniqueMw(device.create_mw(pds_.at(pd).pd.get(), IBV_MW_TYPE_2), {&device});
+            slot->mw = UniqueMw(device.create_mw(pds_.at(slot->end.pd).pd.get(), type), {&device});
             slot->end.mw = slot->mw.get();
             slot->end.rkey.store(slot->mw->rkey, std::memory_order_relaxed);
             slot->end.bound_on.store(0, std::memory_order_relaxed);

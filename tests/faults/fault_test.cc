@@ -344,6 +344,9 @@ TEST_P(LostCq, LeavesWindowsThatCanBeBoundAgain) {
         write.rkey = bound.window_rkey;
         submit(write);
         EXPECT_EQ(await_one().status, Status::success);
+        // It is still of its type: only the first may be bound again while it is bound.
+        submit(bind(4, window, region));
+        EXPECT_EQ(await_one().status, type == WindowType::type_1 ? Status::success : Status::mw_bind_err);
         EXPECT_NO_THROW(window.deallocate());
         EXPECT_TRUE(a.close());
         EXPECT_TRUE(b.close());

@@ -553,6 +553,25 @@ TEST_F(SoftWindow, the_verbs_make_and_free_windows_too) {
     EXPECT_THROW((void)none->create_mw(pd.get(), IBV_MW_TYPE_2), Error);
 }
 
+// A bind completes where it is, so the WQE behind it may be the oldest when it fails, in the same move: no timer runs for it.
+TEST_F(SoftWindow, what_fails_in_the_move_of_a_bind_fails_once) {
+    WindowPair pair(*device);
+    ibv_sge bad_lkey = pair.b.sge(0, 16);
+    bad_lkey.lkey ^= 0x5a5a00;
+    ASSERT_EQ(post_bind(pair.b, 1, pair.window.get(), pair.key, {}, pair.b.mr.get()), 0);
+    ASSERT_EQ(pair.b.post(2, IBV_WR_RDMA_WRITE, {bad_lkey}, pair.a.address(0), pair.a.mr->rkey), 0);
+    ASSERT_EQ(pair.b.post(3, IBV_WR_RDMA_WRITE, {pair.b.sge(0, 16)}, pair.a.address(0), pair.a.mr->rkey), 0);
+    ASSERT_EQ(pair.b.post(4, IBV_WR_RDMA_WRITE, {pair.b.sge(0, 16)}, pair.a.address(0), pair.a.mr->rkey), 0);
+    EXPECT_WC(pair.b.sent(), 1, IBV_WC_SUCCESS);
+    EXPECT_WC(pair.b.sent(), 2, IBV_WC_LOC_PROT_ERR);
+    EXPECT_WC(pair.b.sent(), 3, IBV_WC_WR_FLUSH_ERR);
+    EXPECT_WC(pair.b.sent(), 4, IBV_WC_WR_FLUSH_ERR);
+    for (int look = 0; look < 10; ++look) {
+        *clock.now += 10'000'000'000;  // longer than every acknowledgement timeout
+        EXPECT_FALSE(pair.b.sent().has_value());
+    }
+}
+
 // Nobody uses the old binding when the new one has completed, even if its user's part of the device moves in another
 // thread.
 TEST(SoftWindowThreads, memory_is_the_owners_again_when_a_type_1_window_has_moved) {

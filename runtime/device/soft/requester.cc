@@ -98,7 +98,8 @@ std::uint32_t Engine::transmit(SoftQp& qp, bool& more) noexcept {
     if (sent != 0) {
         if (qp.peer != nullptr)
             qp.peer->requests.publish();
-        arm_ack_timer(qp);
+        if (qp.current == IBV_QPS_RTS) [[likely]]
+            arm_ack_timer(qp);  // what failed after others went is not waited for
     }
     if (qp.current != IBV_QPS_RTS)
         more = true;
@@ -441,8 +442,6 @@ void Engine::complete_send(SoftQp& qp, ibv_wc_status status) noexcept {
     if (qp.tx.local_done != 0 && is_local(wqe)) [[unlikely]]
         --qp.tx.local_done;
     ++qp.sq.done;
-    if (static_cast<std::int32_t>(qp.sq.done - qp.tx.assigned) > 0) [[unlikely]]
-        qp.tx.assigned = qp.sq.done;  // it ended before it was sent, or is of a type that numbers nothing
     if (status == IBV_WC_SUCCESS && !qp.signal_all && (wqe.flags & IBV_SEND_SIGNALED) == 0)
         return;
     ibv_wc wc{};
