@@ -188,6 +188,18 @@ private:
     void refuse_write(SoftQp& qp, bool takes_receive) noexcept;
     [[nodiscard]] bool take_receive(SoftQp& qp) noexcept;
     [[nodiscard]] bool take_shared_receive(SoftQp& qp) noexcept;
+    /// What the last packet of a message tells its receive's completion, on a connection.
+    [[nodiscard]] static ibv_wc received(const SoftQp& qp, const Packet& packet, ibv_wc_opcode opcode) noexcept {
+        ibv_wc wc{};
+        wc.opcode = opcode;
+        wc.byte_len = qp.rx.offset;
+        wc.src_qp = qp.dest_qpn;
+        if ((packet.flags & kImmediate) != 0) {
+            wc.wc_flags = IBV_WC_WITH_IMM;
+            wc.imm_data = packet.imm;
+        }
+        return wc;
+    }
     void complete_recv(SoftQp& qp, const ibv_wc& wc) noexcept;
     void fail_recv(SoftQp& qp, ibv_wc_status status) noexcept;
     [[nodiscard]] bool hold_payload(SoftQp& qp, const RecvWqe& wqe, const Packet& packet) noexcept;

@@ -135,14 +135,8 @@ void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
     if ((packet.flags & kLast) == 0)
         return;
     rx.message = Responder::Message::none;
-    ibv_wc wc{};
-    wc.opcode = IBV_WC_RECV;
-    wc.byte_len = rx.offset;
-    wc.src_qp = qp.dest_qpn;
-    if ((packet.flags & kImmediate) != 0) {
-        wc.wc_flags = IBV_WC_WITH_IMM;
-        wc.imm_data = packet.imm;
-    } else if (invalidate) [[unlikely]] {
+    ibv_wc wc = received(qp, packet, IBV_WC_RECV);
+    if (invalidate) [[unlikely]] {
         // The message itself was whole, so the sender is told so; only this side knows of the key (class J).
         if (!invalidated) {
             fail_recv(qp, IBV_WC_REM_INV_REQ_ERR);
@@ -197,13 +191,7 @@ void Engine::on_write(SoftQp& qp, const Packet& packet) noexcept {
     push_ack(qp, packet.psn);
     if (!takes_receive)
         return;
-    ibv_wc wc{};
-    wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-    wc.byte_len = rx.offset;
-    wc.src_qp = qp.dest_qpn;
-    wc.wc_flags = IBV_WC_WITH_IMM;
-    wc.imm_data = packet.imm;
-    complete_recv(qp, wc);
+    complete_recv(qp, received(qp, packet, IBV_WC_RECV_RDMA_WITH_IMM));
 }
 
 void Engine::on_read(SoftQp& qp, const Packet& packet) noexcept {

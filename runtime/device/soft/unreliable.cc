@@ -142,15 +142,7 @@ void Engine::on_unacknowledged_send(SoftQp& qp, const Packet& packet) noexcept {
     if (!last)
         return;
     rx.message = Responder::Message::none;
-    ibv_wc wc{};
-    wc.opcode = IBV_WC_RECV;
-    wc.byte_len = rx.offset;
-    wc.src_qp = qp.dest_qpn;
-    if ((packet.flags & kImmediate) != 0) {
-        wc.wc_flags = IBV_WC_WITH_IMM;
-        wc.imm_data = packet.imm;
-    }
-    complete_recv(qp, wc);
+    complete_recv(qp, received(qp, packet, IBV_WC_RECV));
 }
 
 /// A receive that cannot take its message is its owner's mistake and ends in error, unlike what a peer or the network
@@ -171,16 +163,11 @@ void Engine::on_datagram(SoftQp& qp, const Packet& packet) noexcept {
         return fail_unacknowledged(qp, IBV_WC_LOC_LEN_ERR);
     if (!scatter(core_.memory, qp.receive_pd(), qp.receive_sges(), 0, packet.payload(), packet.payload_size)) [[unlikely]]
         return fail_unacknowledged(qp, IBV_WC_LOC_PROT_ERR);
-    ibv_wc wc{};
-    wc.opcode = IBV_WC_RECV;
+    ibv_wc wc = received(qp, packet, IBV_WC_RECV);
     wc.byte_len = packet.payload_size;
-    wc.wc_flags = IBV_WC_GRH;
+    wc.wc_flags |= IBV_WC_GRH;
     wc.src_qp = packet.src_qpn;
     wc.sl = packet.service_level;
-    if ((packet.flags & kImmediate) != 0) {
-        wc.wc_flags |= IBV_WC_WITH_IMM;
-        wc.imm_data = packet.imm;
-    }
     complete_recv(qp, wc);
 }
 
@@ -205,13 +192,7 @@ void Engine::on_unacknowledged_write(SoftQp& qp, const Packet& packet) noexcept 
         rx.message = Responder::Message::none;
     if (!takes_receive)
         return;
-    ibv_wc wc{};
-    wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-    wc.byte_len = rx.offset;
-    wc.src_qp = qp.dest_qpn;
-    wc.wc_flags = IBV_WC_WITH_IMM;
-    wc.imm_data = packet.imm;
-    complete_recv(qp, wc);
+    complete_recv(qp, received(qp, packet, IBV_WC_RECV_RDMA_WITH_IMM));
 }
 
 }  // namespace pollcore::soft
