@@ -1,11 +1,11 @@
-// pollperf: measures RDMA with the runtime and without it. This file knows the subcommands and the exit
-// codes.
+// pollperf: measures RDMA with the runtime and without it.
 #include <cstdio>
 #include <exception>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "command_line.hpp"
+#include "exit_code.hpp"
 #include "json_report.hpp"
 #include "lat.hpp"
 #include "options.hpp"
@@ -15,11 +15,9 @@ namespace {
 
 using namespace pollcore::perf;
 
-enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2 };
-
 int usage_error(const std::exception& error) {
     fmt::print(stderr, "pollperf: {}\n", error.what());
-    return kUsage;
+    return kExitUsage;
 }
 
 int lat(const LatArguments& arguments) {
@@ -37,31 +35,22 @@ int lat(const LatArguments& arguments) {
     if (!options.json.empty()) {
         write_json(options.json, options, results);
     }
-    return kOk;
+    return kExitOk;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    CLI::App app("Measures RDMA operations: plain verbs, and through pollcore's workers", "pollperf");
-    app.set_version_flag("--version", "pollperf " POLLCORE_VERSION);
-    app.require_subcommand(1);
-    app.get_formatter()->column_width(34);
-    LatArguments lat_arguments;
-    CLI::App* lat_command =
-        app.add_subcommand("lat", "Latency of single operations: to and fro, one at a time");
-    add_lat_options(*lat_command, lat_arguments);
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? kOk : kUsage;  // 0: --help
+    const CommandLine line = parse_command_line(argc, argv);
+    if (!line.lat) {
+        return line.exit_code;
     }
     try {
-        return lat(lat_arguments);
+        return lat(*line.lat);
     } catch (const UsageError& error) {
         return usage_error(error);  // seen only once the device was open
     } catch (const std::exception& error) {
         fmt::print(stderr, "pollperf: {}\n", error.what());
-        return kFailed;
+        return kExitFailed;
     }
 }

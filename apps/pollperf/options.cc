@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <sstream>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "config/cpus.hpp"
@@ -220,47 +219,6 @@ void make_room(const LatArguments& arguments, LatOptions& options) {
 }
 
 }  // namespace
-
-void add_lat_options(CLI::App& command, LatArguments& arguments) {
-    command.add_option("ADDRESS", arguments.address,
-                       "Server to connect to; without it this is the server. Numeric");
-    command.add_option("-o,--op", arguments.op,
-                       "send, write, read, fetch-add, several with commas, or all (send; with --config all)");
-    command.add_option(
-        "--path", arguments.path,
-        "direct: plain verbs on the calling thread; runtime: through a worker; both: side by side, in one "
-        "process (both where possible, else direct)");
-    command.add_option(
-        "-d,--device", arguments.device,
-        "Device as ibv_devices(1) prints it; 'soft...' is a software device; with --config a name of the "
-        "file's");
-    command.add_option("--config", arguments.config,
-                       "Take device and workers from this file; both ends in one process");
-    command.add_flag("--loopback", arguments.loopback, "Both ends in one process, on a verbs device");
-    command.add_option("-p,--port", arguments.port, "Port of the server (18515)");
-    command.add_option("-s,--size", arguments.size, "Bytes of a message (2; fetch-add 8)");
-    command.add_option("-n,--iters", arguments.iterations,
-                       "Iterations that are timed (1000; on a software device 200000)");
-    command.add_option("--warmup", arguments.warmup, "Iterations before them (a tenth, at least 100)");
-    command.add_option("--rounds", arguments.rounds,
-                       "Rounds of the iterations, in which paths take turns (10)");
-    command.add_option("-x,--gid-index", arguments.gid_index,
-                       "Index in the GID table, for both ends in one process");
-    command.add_option(
-        "-I,--inline_size", arguments.inline_size,
-        "Messages up to this size travel in the work request (220, or what the device takes; on a "
-        "software device 0)");
-    command.add_option("--core", arguments.core, "CPU of the application's thread (one that is no worker's)");
-    command.add_option("--worker-core", arguments.worker_core, "CPU of the worker (another one)");
-    command.add_option("--idle", arguments.idle, "How the worker waits: spin, pause or yield (spin)");
-    command.add_flag("--verify", arguments.verify, "Check every byte that arrives");
-    command.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)");
-    command.add_option("--wait", arguments.wait, "How long a server waits for its client (60s)");
-    command.add_option("--json", arguments.json, "Write everything that was measured to this file, too");
-    // perftest's, for command lines that have them.
-    command.add_flag("-F,--CPU-freq", arguments.cpu_freq, "Accepted: CPU frequencies are never warned about");
-    command.add_flag("-R,--rdma_cm", arguments.rdma_cm, "Accepted: connections are always made by rdma_cm");
-}
 
 LatOptions resolve(const LatArguments& arguments) {
     LatOptions options;

@@ -1,4 +1,4 @@
-// The command line of `pollperf lat`.
+// What `pollperf lat` is to do.
 //
 // Thread safety: none needed; read once at start.
 #pragma once
@@ -11,12 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "command_line.hpp"
 #include "pollcore/config.hpp"
 #include "workload.hpp"
-
-namespace CLI {
-class App;
-}
 
 namespace pollcore::perf {
 
@@ -24,32 +21,6 @@ namespace pollcore::perf {
 class UsageError : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
-};
-
-/// As typed; empty is "not given".
-struct LatArguments {
-    std::string op;
-    std::string path;
-    std::string device;
-    std::filesystem::path config;
-    bool loopback = false;
-    std::string address;
-    std::optional<std::uint32_t> port;
-    std::optional<std::uint32_t> size;
-    std::optional<std::uint32_t> iterations;
-    std::optional<std::uint32_t> warmup;
-    std::optional<std::uint32_t> rounds;
-    std::optional<std::uint32_t> gid_index;
-    std::optional<std::uint32_t> inline_size;
-    std::optional<std::uint32_t> core;
-    std::optional<std::uint32_t> worker_core;
-    std::string idle;
-    bool verify = false;
-    std::filesystem::path json;
-    std::string timeout = "10s";
-    std::string wait = "60s";
-    bool cpu_freq = false;  ///< perftest's, without an effect here
-    bool rdma_cm = false;
 };
 
 /// What is to be done, complete and consistent.
@@ -76,9 +47,6 @@ struct LatOptions {
     std::chrono::milliseconds timeout{};
     std::chrono::milliseconds wait{};  ///< of a server, for its client
 };
-
-/// Adds the options to a subcommand; parsing fills `arguments`.
-void add_lat_options(CLI::App& command, LatArguments& arguments);
 
 /// Throws UsageError, or ConfigError for the file.
 [[nodiscard]] LatOptions resolve(const LatArguments& arguments);

@@ -2,53 +2,18 @@
 #include "control/runtime_state.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "device/open_device.hpp"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "worker/run.hpp"
 
 namespace pollcore {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{50};
-
-void cpu_pause() noexcept {
-#if defined(__x86_64__)
-    _mm_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
-
-// Turns the worker until it is to stop; `idle` follows each step that found nothing to do. The clock, the commands and
-// `stop` together cost more than a look for work, so while there is none they have their turn once in `looks`.
-template <class Idle>
-void run_worker(Worker& worker, const std::atomic<bool>& stop, std::uint32_t looks, Idle idle) noexcept {
-    // Relaxed: what the worker leaves behind is read after its thread was joined.
-    while (!stop.load(std::memory_order_relaxed)) {
-        if (worker.step(cycles_now(), looks) == 0) {
-            idle();
-        }
-    }
-}
-
-void run_worker(Worker& worker, const std::atomic<bool>& stop, IdlePolicy policy) noexcept {
-    switch (policy) {
-        case IdlePolicy::spin:
-            return run_worker(worker, stop, 16, [] {});
-        case IdlePolicy::pause:
-            return run_worker(worker, stop, 1, cpu_pause);
-        case IdlePolicy::yield:
-            return run_worker(worker, stop, 1, sched_yield);  // which may take as long as others like
-    }
-}
 
 std::vector<std::uint32_t> worker_cores(const Config& config) {
     std::vector<std::uint32_t> cores;

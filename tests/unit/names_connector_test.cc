@@ -14,7 +14,7 @@
 namespace pollcore::test {
 namespace {
 
-using Kind = ConnectEvent::Kind;
+using EventKind = ConnectEvent::Kind;
 
 ConnectingQp connecting(End& end) {
     return {end.qp->qp_num, false,
@@ -45,11 +45,11 @@ protected:
         (void)server->listen("here");
         active = caller->connect("here", connecting(a), {}, bytes("hello"));
         const auto request = only(*server);
-        ASSERT_EQ(request.kind, Kind::request);
+        ASSERT_EQ(request.kind, EventKind::request);
         passive = request.connection;
         server->accept(passive, connecting(b), {}, bytes("welcome"));
-        ASSERT_EQ(only(*caller).kind, Kind::established);
-        ASSERT_EQ(only(*server).kind, Kind::established);
+        ASSERT_EQ(only(*caller).kind, EventKind::established);
+        ASSERT_EQ(only(*server).kind, EventKind::established);
     }
 
     std::unique_ptr<SoftDevice> near = open_soft_device({.name = "near"});
@@ -67,7 +67,7 @@ TEST_F(NamesConnectorTest, both_ends_reach_rts_and_data_flows) {
     EXPECT_EQ(server->address_of(listener), "here");
     const auto id = caller->connect("here", connecting(a), {}, bytes("hello"));
     const auto request = only(*server);
-    EXPECT_EQ(request.kind, Kind::request);
+    EXPECT_EQ(request.kind, EventKind::request);
     EXPECT_EQ(request.listener, listener);
     EXPECT_EQ(request.private_data, bytes("hello"));
     EXPECT_NE(request.text.find("near"), std::string::npos);
@@ -78,11 +78,11 @@ TEST_F(NamesConnectorTest, both_ends_reach_rts_and_data_flows) {
     EXPECT_EQ(b.state(), IBV_QPS_RTS);
     EXPECT_EQ(a.state(), IBV_QPS_INIT);
     const auto established = only(*caller);
-    EXPECT_EQ(established.kind, Kind::established);
+    EXPECT_EQ(established.kind, EventKind::established);
     EXPECT_EQ(established.connection, id);
     EXPECT_EQ(established.private_data, bytes("welcome"));
     EXPECT_EQ(a.state(), IBV_QPS_RTS);
-    EXPECT_EQ(only(*server).kind, Kind::established);
+    EXPECT_EQ(only(*server).kind, EventKind::established);
 
     a.memory[0] = 5;
     ASSERT_EQ(b.post_recv(1, {b.sge(0, 8)}), 0);
@@ -103,7 +103,7 @@ TEST_F(NamesConnectorTest, the_smaller_mtu_and_what_the_peer_serves_are_agreed) 
     theirs.traffic_class = 8;
     (void)caller->connect("here", connecting(a), mine, {});
     server->accept(only(*server).connection, connecting(b), theirs, {});
-    EXPECT_EQ(only(*caller).kind, Kind::established);
+    EXPECT_EQ(only(*caller).kind, EventKind::established);
     const auto active_attr = near->query(a.qp.get(), IBV_QP_STATE);
     const auto passive_attr = far->query(b.qp.get(), IBV_QP_STATE);
     EXPECT_EQ(active_attr.path_mtu, IBV_MTU_512);
@@ -118,7 +118,7 @@ TEST_F(NamesConnectorTest, the_smaller_mtu_and_what_the_peer_serves_are_agreed) 
 TEST_F(NamesConnectorTest, nobody_listening_fails_with_connection_refused) {
     const auto id = caller->connect("nowhere", connecting(a), {}, {});
     const auto event = only(*caller);
-    EXPECT_EQ(event.kind, Kind::failed);
+    EXPECT_EQ(event.kind, EventKind::failed);
     EXPECT_EQ(event.connection, id);
     EXPECT_EQ(event.error, ECONNREFUSED);
     EXPECT_NE(event.text.find("nowhere"), std::string::npos);
@@ -129,7 +129,7 @@ TEST_F(NamesConnectorTest, a_rejection_carries_its_private_data) {
     (void)caller->connect("here", connecting(a), {}, {});
     server->reject(only(*server).connection, bytes("full"));
     const auto event = only(*caller);
-    EXPECT_EQ(event.kind, Kind::failed);
+    EXPECT_EQ(event.kind, EventKind::failed);
     EXPECT_EQ(event.error, ECONNREFUSED);
     EXPECT_EQ(event.private_data, bytes("full"));
     EXPECT_EQ(a.state(), IBV_QPS_INIT);
@@ -156,8 +156,8 @@ TEST_F(NamesConnectorTest, a_name_is_listened_on_once_and_free_again_afterwards)
 TEST_F(NamesConnectorTest, a_disconnect_reaches_both_sides_once) {
     establish();
     caller->disconnect(active);
-    EXPECT_EQ(only(*caller).kind, Kind::disconnected);
-    EXPECT_EQ(only(*server).kind, Kind::disconnected);
+    EXPECT_EQ(only(*caller).kind, EventKind::disconnected);
+    EXPECT_EQ(only(*server).kind, EventKind::disconnected);
     server->disconnect(passive);
     EXPECT_FALSE(server->next_event().has_value());
     EXPECT_FALSE(caller->next_event().has_value());
@@ -167,7 +167,7 @@ TEST_F(NamesConnectorTest, a_peer_that_forgets_or_goes_away_disconnects) {
     establish();
     server->forget(passive);
     EXPECT_FALSE(server->next_event().has_value());
-    EXPECT_EQ(only(*caller).kind, Kind::disconnected);
+    EXPECT_EQ(only(*caller).kind, EventKind::disconnected);
 }
 
 TEST_F(NamesConnectorTest, a_destroyed_connector_disconnects_and_refuses_what_it_had) {
@@ -175,17 +175,17 @@ TEST_F(NamesConnectorTest, a_destroyed_connector_disconnects_and_refuses_what_it
     End c(*near);
     End d(*near);
     const auto asked = caller->connect("here", connecting(c), {}, {});
-    EXPECT_EQ(only(*server).kind, Kind::request);
+    EXPECT_EQ(only(*server).kind, EventKind::request);
     const auto unread = caller->connect("here", connecting(d), {}, {});
     server.reset();
     std::map<ConnectionId, ConnectEvent> events;
     while (auto event = caller->next_event())
         events[event->connection] = *event;
     ASSERT_EQ(events.size(), 3u);
-    EXPECT_EQ(events[active].kind, Kind::disconnected);
-    EXPECT_EQ(events[asked].kind, Kind::failed);
+    EXPECT_EQ(events[active].kind, EventKind::disconnected);
+    EXPECT_EQ(events[asked].kind, EventKind::failed);
     EXPECT_EQ(events[asked].error, ECONNREFUSED);
-    EXPECT_EQ(events[unread].kind, Kind::failed);
+    EXPECT_EQ(events[unread].kind, EventKind::failed);
     EXPECT_EQ(events[unread].error, ECONNREFUSED);
 }
 
@@ -198,7 +198,7 @@ TEST_F(NamesConnectorTest, an_accept_whose_caller_has_gone_fails) {
     EXPECT_FALSE(server->next_event().has_value());
     EXPECT_FALSE(caller->next_event().has_value());  // answers for the connection that it forgot
     auto event = only(*server);
-    EXPECT_EQ(event.kind, Kind::failed);
+    EXPECT_EQ(event.kind, EventKind::failed);
     EXPECT_EQ(event.error, ECONNRESET);
 
     End c(*far);
@@ -207,7 +207,7 @@ TEST_F(NamesConnectorTest, an_accept_whose_caller_has_gone_fails) {
     caller.reset();
     server->accept(request.connection, connecting(c), {}, {});
     event = only(*server);
-    EXPECT_EQ(event.kind, Kind::failed);
+    EXPECT_EQ(event.kind, EventKind::failed);
     EXPECT_EQ(event.error, ECONNRESET);
 }
 
@@ -218,11 +218,11 @@ TEST_F(NamesConnectorTest, a_modify_that_fails_is_told_to_both_sides) {
     (void)caller->connect("here", broken, {}, {});
     server->accept(only(*server).connection, connecting(b), {}, {});
     const auto mine = only(*caller);
-    EXPECT_EQ(mine.kind, Kind::failed);
+    EXPECT_EQ(mine.kind, EventKind::failed);
     EXPECT_EQ(mine.error, EIO);
     EXPECT_NE(mine.text.find("no luck"), std::string::npos);
     const auto theirs = only(*server);
-    EXPECT_EQ(theirs.kind, Kind::failed);
+    EXPECT_EQ(theirs.kind, EventKind::failed);
     EXPECT_EQ(theirs.error, ECONNREFUSED);
     EXPECT_NE(theirs.text.find("no luck"), std::string::npos);
 }
@@ -241,7 +241,7 @@ TEST_F(NamesConnectorTest, a_name_is_known_on_its_own_fabric_only) {
     End e(*elsewhere);
     (void)caller->connect("here", connecting(a), {}, {});
     EXPECT_FALSE(readable(*stranger));
-    EXPECT_EQ(only(*server).kind, Kind::request);
+    EXPECT_EQ(only(*server).kind, EventKind::request);
 }
 
 }  // namespace

@@ -1,10 +1,14 @@
 // pollperf's figures, its command line, and what its two processes tell each other.
+#include <iterator>
 #include <numeric>
 #include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
 
-#include <CLI/CLI.hpp>
 #include <gtest/gtest.h>
 
+#include "pollperf/command_line.hpp"
 #include "pollperf/options.hpp"
 #include "pollperf/placement.hpp"
 #include "pollperf/rendezvous.hpp"
@@ -77,12 +81,15 @@ TEST(PollperfStatistics, NoSamplesAreNoFigures) {
 
 // ---- The command line ----
 
-LatOptions parse(std::string line) {
-    CLI::App app;
-    LatArguments arguments;
-    add_lat_options(app, arguments);
-    app.parse(std::move(line));
-    return resolve(arguments);
+LatOptions parse(const std::string& line) {
+    std::istringstream text("pollperf lat " + line);
+    const std::vector<std::string> words{std::istream_iterator<std::string>(text), {}};
+    std::vector<const char*> argv;
+    for (const std::string& word : words) {
+        argv.push_back(word.c_str());
+    }
+    const CommandLine parsed = parse_command_line(static_cast<int>(argv.size()), argv.data());
+    return resolve(parsed.lat.value());
 }
 
 struct Refused {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -158,16 +159,16 @@ TEST_P(RingAt, ReportsAConsumerThatGoesBackwards) {
 }
 
 constexpr std::uint64_t kEnd = std::numeric_limits<std::uint64_t>::max();
+std::string start_name(const ::testing::TestParamInfo<Start>& start) {
+    return "capacity" + std::to_string(start.param.capacity) + "_from" + std::to_string(start.param.index);
+}
 INSTANTIATE_TEST_SUITE_P(Starts, RingAt,
                          ::testing::Values(Start{1, 0}, Start{2, 0}, Start{4, 0}, Start{64, 0}, Start{1024, 0},
                                            Start{1, kEnd}, Start{2, kEnd - 1}, Start{4, 3}, Start{4, kEnd - 1},
                                            Start{64, 63}, Start{64, kEnd - 100}, Start{1024, kEnd},
                                            // The lap byte at its own wrap.
                                            Start{4, 4 * 255 - 2}, Start{4, 4 * 256 - 2}, Start{64, 64ull * 256 - 1}),
-                         [](const auto& start) {
-                             return "capacity" + std::to_string(start.param.capacity) + "_from" +
-                                    std::to_string(start.param.index);
-                         });
+                         start_name);
 
 TEST(Ring, TellsTheProducerLazilyButNeverStarvesIt) {
     constexpr std::uint32_t kCapacity = 64;

@@ -11,7 +11,7 @@ namespace pollcore::testing {
 namespace {
 
 // What the scripted functions do, in the place of the CQ's own. One test at a time runs in one thread.
-struct Script {
+struct PollScript {
     decltype(ibv_cq_ex::start_poll) start = nullptr;
     decltype(ibv_cq_ex::next_poll) next = nullptr;
     decltype(ibv_cq_ex::end_poll) end = nullptr;
@@ -21,33 +21,33 @@ struct Script {
     int started = 0;
     int ended = 0;
 };
-Script script;
+PollScript poll_script;
 
 int scripted_start(ibv_cq_ex* cq, ibv_poll_cq_attr* attr) {
-    if (script.start_fails_with != 0) {
-        return script.start_fails_with;
+    if (poll_script.start_fails_with != 0) {
+        return poll_script.start_fails_with;
     }
-    const int result = script.start(cq, attr);
-    script.started += result == 0;
+    const int result = poll_script.start(cq, attr);
+    poll_script.started += result == 0;
     return result;
 }
 int scripted_next(ibv_cq_ex* cq) {
-    if (script.next_fails_with != 0 && script.next_allowed == 0) {
-        return script.next_fails_with;
+    if (poll_script.next_fails_with != 0 && poll_script.next_allowed == 0) {
+        return poll_script.next_fails_with;
     }
-    const int result = script.next(cq);
-    script.next_allowed -= result == 0;
+    const int result = poll_script.next(cq);
+    poll_script.next_allowed -= result == 0;
     return result;
 }
 void scripted_end(ibv_cq_ex* cq) {
-    ++script.ended;
-    script.end(cq);
+    ++poll_script.ended;
+    poll_script.end(cq);
 }
 
 // Soft-RoCE's, in rdma-core 44, leaves a CQ that nobody can use when it finds nothing.
 int unusable_next(ibv_cq_ex* cq) {
     ADD_FAILURE() << "ibv_next_poll was called on a provider where it cannot be";
-    return script.next(cq);
+    return poll_script.next(cq);
 }
 
 [[noreturn]] void must_not_be_read() {
@@ -67,7 +67,7 @@ protected:
         std::tie(a, b) = world.pair(SteppedWorld::QpShape{});
         memory = &world.register_memory(bytes, sizeof(bytes));
         cq = world.cq(0).extended;
-        script = Script{.start = cq->start_poll, .next = cq->next_poll, .end = cq->end_poll};
+        poll_script = PollScript{.start = cq->start_poll, .next = cq->next_poll, .end = cq->end_poll};
         cq->start_poll = scripted_start;
         cq->next_poll = scripted_next;
         cq->end_poll = scripted_end;
@@ -109,8 +109,8 @@ TEST_F(ExtendedPoll, BringsEverythingInOrderAndEndsEachBatchThatItStarted) {
         EXPECT_EQ(completions[tag].status, Status::success);
         EXPECT_EQ(completions[tag].opcode, CompletionOpcode::rdma_write);
     }
-    EXPECT_GE(script.started, 4) << "a burst is 4";
-    EXPECT_EQ(script.started, script.ended);
+    EXPECT_GE(poll_script.started, 4) << "a burst is 4";
+    EXPECT_EQ(poll_script.started, poll_script.ended);
 }
 
 TEST_F(ExtendedPoll, ReadsOfAnErrorOnlyWhatIsValid) {
@@ -169,7 +169,7 @@ TEST_F(ExtendedPoll, ReadsAnImmediateOnlyWhereThereIsOne) {
 
 TEST_F(ExtendedPoll, AStartThatFailsFailsTheCqAndItsQps) {
     submit(request(Opcode::rdma_write, 1));
-    script.start_fails_with = EIO;
+    poll_script.start_fails_with = EIO;
     world.step(3);
     EXPECT_EQ(world.worker.counters().failed_polls.value(), 1u);
     EXPECT_EQ(world.session().cause(a->handle()), Status::fatal_err);
@@ -182,8 +182,8 @@ TEST_F(ExtendedPoll, AStartThatFailsFailsTheCqAndItsQps) {
 class ABatchThatFails : public ExtendedPoll, public ::testing::WithParamInterface<int> {};
 
 TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
-    script.next_fails_with = GetParam();
-    script.next_allowed = 1;
+    poll_script.next_fails_with = GetParam();
+    poll_script.next_allowed = 1;
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
         submit(request(Opcode::rdma_write, tag));
     }
@@ -194,7 +194,7 @@ TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
         EXPECT_EQ(read[tag].tag, tag);
         EXPECT_EQ(read[tag].status, Status::success);
     }
-    EXPECT_EQ(script.started, script.ended) << "an end follows a failed next";
+    EXPECT_EQ(poll_script.started, poll_script.ended) << "an end follows a failed next";
 
     world.step();
     EXPECT_EQ(world.worker.counters().failed_polls.value(), 1u);
@@ -227,8 +227,8 @@ TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfIts
     for (std::uint64_t tag = 0; tag < 16; ++tag) {
         EXPECT_EQ(completions[tag].tag, tag);
     }
-    EXPECT_EQ(script.started, 16);
-    EXPECT_EQ(script.ended, 16);
+    EXPECT_EQ(poll_script.started, 16);
+    EXPECT_EQ(poll_script.ended, 16);
 }
 
 }  // namespace

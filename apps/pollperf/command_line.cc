@@ -1,0 +1,68 @@
+#include "command_line.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include "exit_code.hpp"
+
+namespace pollcore::perf {
+namespace {
+
+void add_options(CLI::App& command, LatArguments& arguments) {
+    command.add_option("ADDRESS", arguments.address,
+                       "Server to connect to; without it this is the server. Numeric");
+    command.add_option("-o,--op", arguments.op,
+                       "send, write, read, fetch-add, several with commas, or all (send; with --config all)");
+    command.add_option(
+        "--path", arguments.path,
+        "direct: plain verbs on the calling thread; runtime: through a worker; both: side by side, in one "
+        "process (both where possible, else direct)");
+    command.add_option(
+        "-d,--device", arguments.device,
+        "Device as ibv_devices(1) prints it; 'soft...' is a software device; with --config a name of the "
+        "file's");
+    command.add_option("--config", arguments.config,
+                       "Take device and workers from this file; both ends in one process");
+    command.add_flag("--loopback", arguments.loopback, "Both ends in one process, on a verbs device");
+    command.add_option("-p,--port", arguments.port, "Port of the server (18515)");
+    command.add_option("-s,--size", arguments.size, "Bytes of a message (2; fetch-add 8)");
+    command.add_option("-n,--iters", arguments.iterations,
+                       "Iterations that are timed (1000; on a software device 200000)");
+    command.add_option("--warmup", arguments.warmup, "Iterations before them (a tenth, at least 100)");
+    command.add_option("--rounds", arguments.rounds,
+                       "Rounds of the iterations, in which paths take turns (10)");
+    command.add_option("-x,--gid-index", arguments.gid_index,
+                       "Index in the GID table, for both ends in one process");
+    command.add_option(
+        "-I,--inline_size", arguments.inline_size,
+        "Messages up to this size travel in the work request (220, or what the device takes; on a "
+        "software device 0)");
+    command.add_option("--core", arguments.core, "CPU of the application's thread (one that is no worker's)");
+    command.add_option("--worker-core", arguments.worker_core, "CPU of the worker (another one)");
+    command.add_option("--idle", arguments.idle, "How the worker waits: spin, pause or yield (spin)");
+    command.add_flag("--verify", arguments.verify, "Check every byte that arrives");
+    command.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)");
+    command.add_option("--wait", arguments.wait, "How long a server waits for its client (60s)");
+    command.add_option("--json", arguments.json, "Write everything that was measured to this file, too");
+    // perftest's, for command lines that have them.
+    command.add_flag("-F,--CPU-freq", arguments.cpu_freq, "Accepted: CPU frequencies are never warned about");
+    command.add_flag("-R,--rdma_cm", arguments.rdma_cm, "Accepted: connections are always made by rdma_cm");
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+    CLI::App app("Measures RDMA operations: plain verbs, and through pollcore's workers", "pollperf");
+    app.set_version_flag("--version", "pollperf " POLLCORE_VERSION);
+    app.require_subcommand(1);
+    app.get_formatter()->column_width(34);
+    LatArguments lat;
+    add_options(*app.add_subcommand("lat", "Latency of single operations: to and fro, one at a time"), lat);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return {std::nullopt, app.exit(error) == 0 ? kExitOk : kExitUsage};
+    }
+    return {std::move(lat), kExitOk};
+}
+
+}  // namespace pollcore::perf

@@ -1,0 +1,7 @@
+#pragma once
+
+namespace pollcore::perf {
+
+enum ExitCode { kExitOk = 0, kExitFailed = 1, kExitUsage = 2 };
+
+}  // namespace pollcore::perf
