@@ -31,6 +31,7 @@
 //    IBV_WC_REM_INV_REQ_ERR and its receiver's QP goes to ERR.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,6 +39,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <infiniband/verbs.h>
@@ -154,9 +156,17 @@ private:
     [[nodiscard]] std::vector<std::shared_ptr<soft::Engine>> engines();
     /// Throws Error(EIO) when the device has failed. Under the control mutex.
     void require_working(const char* what) const;
+    /// Throws when more is asked for than the device has.
+    void require_within(std::string_view what, std::uint64_t asked, std::uint64_t has) const;
     [[nodiscard]] bool ended(const void* object) const noexcept;
+    /// libibverbs keeps an object whose destruction the kernel refused, and may be asked again; here the device keeps it.
     template <class T>
-    [[nodiscard]] int end(std::unique_ptr<T> object) noexcept;
+    [[nodiscard]] int end(std::unique_ptr<T> object) noexcept {
+        if (!removed_)
+            return 0;
+        orphans_.push_back(std::move(object));
+        return EIO;
+    }
 
     /// Waits until no engine uses a key any more that was removed before.
     void settle_engines() noexcept;
