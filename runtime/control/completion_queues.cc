@@ -1,6 +1,8 @@
 // Which CQ a queue goes to, and the room there: a CQ holds everything that may be outstanding on it (I3).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
