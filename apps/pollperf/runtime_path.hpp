@@ -84,10 +84,9 @@ public:
     }
 
     void poll() {
-        std::array<Completion, kPollBatch> completions;
-        const std::size_t n = session_.poll(completions);
+        const std::size_t n = session_.poll(completions_);
         for (std::size_t i = 0; i < n; ++i) {
-            const Completion& completion = completions[i];
+            const Completion& completion = completions_[i];
             if (!completion.ok()) [[unlikely]] {
                 fail_completion(completion);
             }
@@ -129,6 +128,7 @@ private:
     Workload workload_;
     // Used in the loops.
     Session session_;
+    std::array<Completion, kPollBatch> completions_;  ///< not the loop's own, which would clear it for each look
     bool inlined_ = false;
     bool always_signal_ = false;
     std::array<EndState, 2> ends_{};

@@ -1,8 +1,8 @@
 // The work request: one 64-byte line that an application writes into its submission ring.
 //
 // The layout crosses processes and compilers: plain data, little endian, no padding. The last byte of
-// every line belongs to the ring. More SGEs than one, or an inline payload, follow in continuation
-// slots of the same reservation (Session writes them).
+// every line belongs to the ring. More SGEs than one, or an inline payload of more than kOwnPayload bytes, follow in
+// continuation slots of the same reservation (Session writes them).
 #pragma once
 
 #include <array>
@@ -127,7 +127,11 @@ static_assert(sizeof(WindowBind) == sizeof(Sge));
 
 /// One work request. Fields that an opcode does not use are ignored.
 struct alignas(kCacheLine) WorkRequest {
-    std::uint64_t tag = 0;          ///< the application's own, comes back in Completion::tag
+    /// Inline bytes that stand in the request's own line, in place of `swap` and `sge.addr`, which nothing inline uses.
+    static constexpr std::uint32_t kOwnPayload = 16;
+
+    std::uint64_t tag = 0;   ///< the application's own, comes back in Completion::tag
+    std::uint64_t swap = 0;  ///< compare-and-swap: the new value
     union {
         Sge sge{};        ///< the first SGE; used if num_sge >= 1
         WindowBind bind;  ///< bind_mw
@@ -142,7 +146,6 @@ struct alignas(kCacheLine) WorkRequest {
         std::uint32_t invalidate_rkey;  ///< local_inv, send_with_inv: the window's key
         std::uint32_t bind_access;      ///< bind_mw: WindowAccess bits
     };
-    std::uint64_t swap = 0;             ///< compare-and-swap: the new value
     union {
         /// RDMA and atomics: key of the peer's memory region or window. Binding type 2: the new key, whose lowest byte
         /// counts; the others stay the window's.
@@ -162,11 +165,11 @@ struct alignas(kCacheLine) WorkRequest {
 
 static_assert(std::is_trivially_copyable_v<WorkRequest> && std::is_standard_layout_v<WorkRequest>);
 static_assert(sizeof(WorkRequest) == 64);
-static_assert(offsetof(WorkRequest, sge) == 8 && offsetof(WorkRequest, remote_addr) == 24);
-static_assert(offsetof(WorkRequest, bind) == 8 && offsetof(WorkRequest, invalidate_rkey) == 32);
-static_assert(offsetof(WorkRequest, ud) == 24 && sizeof(UdDestination) == 8 && offsetof(WorkRequest, remote_qkey) == 48);
-static_assert(offsetof(WorkRequest, compare_add) == 32 && offsetof(WorkRequest, imm_data) == 32);
-static_assert(offsetof(WorkRequest, swap) == 40 && offsetof(WorkRequest, rkey) == 48);
+static_assert(offsetof(WorkRequest, swap) == 8 && offsetof(WorkRequest, sge) == 16 && offsetof(Sge, addr) == 0);
+static_assert(offsetof(WorkRequest, bind) == 16 && offsetof(WorkRequest, invalidate_rkey) == 40);
+static_assert(offsetof(WorkRequest, remote_addr) == 32 && offsetof(WorkRequest, ud) == 32 && sizeof(UdDestination) == 8 && offsetof(WorkRequest, remote_qkey) == 48);
+static_assert(offsetof(WorkRequest, compare_add) == 40 && offsetof(WorkRequest, imm_data) == 40);
+static_assert(offsetof(WorkRequest, rkey) == 48 && offsetof(WorkRequest, submitted_at) == 52);
 static_assert(offsetof(WorkRequest, qp) == 56 && offsetof(WorkRequest, srq) == 56);
 static_assert(offsetof(WorkRequest, opcode) == 60);
 static_assert(offsetof(WorkRequest, ring_lap) == 63);
@@ -190,7 +193,7 @@ static_assert(WorkRequestContinuation::kSges == 3);
 }
 [[nodiscard]] constexpr std::uint32_t slots_for_inline(std::uint32_t length) noexcept {
     constexpr auto per_slot = static_cast<std::uint32_t>(WorkRequestContinuation::kPayload);
-    return 1 + (length + per_slot - 1) / per_slot;
+    return length <= WorkRequest::kOwnPayload ? 1 : 1 + (length + per_slot - 1) / per_slot;
 }
 /// The same for a request that stands in a ring. Bounded, whatever it says.
 [[nodiscard]] constexpr std::uint32_t slots_of(const WorkRequest& request) noexcept {

@@ -335,17 +335,19 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
         return refusal;
     }
     count_accepted(request);
-    WorkRequest first = request;
-    first.flags = static_cast<std::uint8_t>(first.flags | kInline);
+    // In place, as below: a changed copy would have to leave the store buffer before it could be copied again.
+    submissions_.write(0, request);
+    WorkRequest& first = submissions_.slot(0);
+    first.flags = static_cast<std::uint8_t>(request.flags | kInline);
     first.num_sge = 0;
-    first.sge = Sge{.addr = 0, .length = length, .lkey = 0};
-    submissions_.write(0, first);
+    first.sge.length = length;
+    if (length <= WorkRequest::kOwnPayload) {
+        std::memcpy(reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap), payload.data(), length);
+    }
     for (std::uint32_t slot = 1; slot < slots; ++slot) {
-        WorkRequestContinuation more;
-        const std::size_t from = (slot - 1) * WorkRequestContinuation::kPayload;
-        const std::size_t n = std::min(WorkRequestContinuation::kPayload, payload.size() - from);
-        std::memcpy(more.payload.data(), payload.data() + from, n);
-        submissions_.write(slot, std::bit_cast<WorkRequest>(more));
+        const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
+        std::memcpy(static_cast<void*>(&submissions_.slot(slot)), rest.data(),
+                    std::min(WorkRequestContinuation::kPayload, rest.size()));
     }
     submissions_.commit(slots);
     return Refusal::none;
@@ -393,6 +395,7 @@ template <class Record>
     }
     if (n > 0) {
         completions_.release(n << wide);
+        submissions_.prefetch();  // what comes is often answered
         return n;
     }
     // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.

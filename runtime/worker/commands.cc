@@ -244,6 +244,11 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     session.submissions.publish();
     session.header->closed.store(1, std::memory_order_release);
     std::erase(polled_sessions_, &session);
+    for (WorkerCq* cq : polled_cqs_) {
+        if (cq->served == &session) {
+            cq->served = nullptr;
+        }
+    }
     std::erase(closing_, &session);
     sessions_[session.index] = nullptr;
     answer(session.remove_command, AnswerKind::done, session.index);

@@ -19,13 +19,17 @@ static_assert(std::size(kSendCompletions) == static_cast<std::size_t>(Opcode::se
 
 }  // namespace
 
-void Worker::route(std::uint32_t n) noexcept {
+void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
+    // Fetching the line from an application that watches it takes as long as a hop, so it begins before anything is known.
+    if (cq.served != nullptr) [[likely]] {
+        cq.served->completions.prefetch();
+    }
     for (std::uint32_t i = 0; i < n; ++i) {
-        route(wcs_[i]);
+        route(cq, wcs_[i]);
     }
 }
 
-[[gnu::always_inline]] inline void Worker::route(const ibv_wc& wc) noexcept {
+[[gnu::always_inline]] inline void Worker::route(WorkerCq& cq, const ibv_wc& wc) noexcept {
     if (SrqWrId::names(wc.wr_id)) [[unlikely]] {
         return complete_shared_recv(wc);
     }
@@ -42,7 +46,8 @@ void Worker::route(std::uint32_t n) noexcept {
         return;
     }
     if (const InFlightEntry& entry = table.at(id.position); entry.kind == InFlightEntry::Kind::posted && entry.signaled) [[likely]] {
-        entry.session->completions.prefetch();
+        cq.served = entry.session;
+        cq.served->completions.prefetch();
     }
     if (id.recv) {
         complete_recv(*qp, offset, wc);

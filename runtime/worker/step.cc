@@ -116,7 +116,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         return 0;
     }
     const auto taken = static_cast<std::uint32_t>(n);
-    route(taken);
+    route(cq, taken);
     cq.taken += taken;
     counters_.completions.add(taken);
     return taken;

@@ -169,7 +169,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
             return Take::taken;
         }
     }
-    if (!chain_room(request.num_sge, is_inline ? request.sge.length : 0)) [[unlikely]] {
+    if (!chain_room(request.num_sge, is_inline ? inline_room(request.sge.length) : 0)) [[unlikely]] {
         ring_doorbells();
     }
     const bool signaled = (request.flags & kSignaled) != 0;
@@ -309,19 +309,30 @@ static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(
     return {to, n};
 }
 
-ibv_sge* Worker::gather_inline(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+[[gnu::always_inline]] inline ibv_sge* Worker::gather_inline(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
     std::byte* bytes = &inline_[inline_used_];
-    const std::size_t length = request.sge.length;
-    inline_used_ += length;
-    for (std::size_t at = 0; at < length;) {
-        const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(++slot));
-        const std::size_t here = std::min(WorkRequestContinuation::kPayload, length - at);
-        std::memcpy(bytes + at, more.payload.data(), here);
-        at += here;
+    const std::uint32_t length = request.sge.length;
+    inline_used_ += inline_room(length);
+    if (length <= WorkRequest::kOwnPayload) {
+        // Whole words, whatever the length: each is then read as it was written.
+        std::memcpy(bytes, &request.swap, sizeof(request.swap));
+        std::memcpy(bytes + sizeof(request.swap), &request.sge.addr, sizeof(request.sge.addr));
+    } else {
+        gather_continuations(session, slot, {bytes, length});
     }
     ibv_sge* sge = &sges_[sges_used_++];
-    *sge = {.addr = reinterpret_cast<std::uintptr_t>(bytes), .length = request.sge.length, .lkey = 0};
+    *sge = {.addr = reinterpret_cast<std::uintptr_t>(bytes), .length = length, .lkey = 0};
     return sge;
+}
+
+/// The inline payload from the continuations of the request in `slot`.
+[[gnu::noinline]] void Worker::gather_continuations(const WorkerSession& session, std::size_t slot, std::span<std::byte> to) noexcept {
+    for (std::size_t at = 0; at < to.size();) {
+        const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(++slot));
+        const std::size_t here = std::min(WorkRequestContinuation::kPayload, to.size() - at);
+        std::memcpy(&to[at], more.payload.data(), here);
+        at += here;
+    }
 }
 
 [[gnu::always_inline]] inline void Worker::chain(WorkerQp& qp) noexcept {

@@ -83,6 +83,7 @@ struct alignas(kCacheLine) WorkerCq {
     std::uint32_t datagram_qps = 0;  ///< UD queue pairs whose receives complete here
     std::uint64_t emptied = 0;  ///< how often a poll came back with less than it could take
     std::uint64_t taken = 0;    ///< entries polled so far
+    WorkerSession* served = nullptr;  ///< whose completion came last, hence likely the next one's
 };
 
 /// An address handle, as the worker looks it up. The control thread's, and unchanged from add_ah until the answer to
@@ -233,6 +234,11 @@ private:
     [[nodiscard]] bool chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept;
     std::span<ibv_sge> gather(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     ibv_sge* gather_inline(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    static void gather_continuations(const WorkerSession& session, std::size_t slot, std::span<std::byte> to) noexcept;
+    /// What an inline payload takes of inline_.
+    [[nodiscard]] static constexpr std::size_t inline_room(std::uint32_t length) noexcept {
+        return (std::size_t{length} + WorkRequest::kOwnPayload - 1) / WorkRequest::kOwnPayload * WorkRequest::kOwnPayload;
+    }
     void chain(WorkerQp& qp) noexcept;
     Take take_shared_recv(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     void post_shared_recvs() noexcept;
@@ -243,8 +249,8 @@ private:
     void post_recvs(WorkerQp& qp) noexcept;
 
     // complete.cc
-    void route(std::uint32_t n) noexcept;
-    void route(const ibv_wc& wc) noexcept;
+    void route(WorkerCq& cq, std::uint32_t n) noexcept;
+    void route(WorkerCq& cq, const ibv_wc& wc) noexcept;
     static const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc, Completion& completion) noexcept;
     void complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
     void complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;

@@ -193,10 +193,10 @@ TEST(Ring, ASlotOfOneLineCarriesAllItsBytes) {
     RingProducer<WorkRequest> producer(memory.data, 2);
     RingConsumer<WorkRequest> consumer(memory.data, 2);
     const WorkRequest sent{.tag = 0x1122334455667788,
+                           .swap = 0xf1f2f3f4f5f6f7f8,
                            .sge = {0xa1a2a3a4a5a6a7a8, 0xb1b2b3b4, 0xc1c2c3c4},
                            .remote_addr = 0xd1d2d3d4d5d6d7d8,
                            .compare_add = 0xe1e2e3e4e5e6e7e8,
-                           .swap = 0xf1f2f3f4f5f6f7f8,
                            .rkey = 0x01020304,
                            .submitted_at = 0x05060708,
                            .qp = {0x1234, 0x5678},

@@ -259,7 +259,7 @@ TEST_F(WorkerTest, SeveralSgesAndInlinePayloadsArriveWhole) {
     EXPECT_EQ(std::memcmp(buffers.to.data() + 5, buffers.from.data(), 1), 0);
     EXPECT_EQ(std::memcmp(buffers.to.data() + 6, buffers.from.data() + 200, 20), 0);
 
-    for (const std::size_t length : {0u, 1u, 55u, 56u, 57u, 64u}) {
+    for (const std::size_t length : {0u, 1u, 7u, 8u, 9u, 15u, 16u, 17u, 55u, 56u, 57u, 64u}) {
         std::array<std::byte, 64> payload;
         for (std::size_t i = 0; i < payload.size(); ++i) {
             payload[i] = static_cast<std::byte>(length + i);
@@ -271,6 +271,24 @@ TEST_F(WorkerTest, SeveralSgesAndInlinePayloadsArriveWhole) {
         ASSERT_EQ(completions.size(), 1u);
         EXPECT_EQ(completions[0].status, Status::success);
         EXPECT_EQ(std::memcmp(buffers.to.data(), sent.data(), length), 0);
+    }
+}
+
+TEST_F(WorkerTest, InlinePayloadsOfOneBurstStayApart) {
+    make();
+    constexpr std::array<std::size_t, 6> kLengths{3, 16, 17, 1, 56, 8};
+    for (std::size_t i = 0; i < kLengths.size(); ++i) {
+        std::array<std::byte, 64> payload;
+        payload.fill(static_cast<std::byte>(i + 1));
+        WorkRequest request = write(i);
+        request.remote_addr += 64 * i;
+        ASSERT_EQ(world->session().try_submit_inline(request, {payload.data(), kLengths[i]}), Refusal::none);
+    }
+    ASSERT_EQ(world->await(kLengths.size()).size(), kLengths.size());
+    for (std::size_t i = 0; i < kLengths.size(); ++i) {
+        for (std::size_t at = 0; at < 64; ++at) {
+            EXPECT_EQ(buffers.to[64 * i + at], static_cast<std::byte>(at < kLengths[i] ? i + 1 : 0)) << i << ", " << at;
+        }
     }
 }
 
