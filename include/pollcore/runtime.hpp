@@ -38,6 +38,7 @@ struct ibv_context;
 namespace pollcore {
 
 class Device;
+class Platform;
 
 struct SessionOptions {
     std::string worker{};                 ///< name from the configuration; empty: the one with the fewest sessions
@@ -168,6 +169,9 @@ class Runtime {
 public:
     /// Opens the devices and starts the workers.
     explicit Runtime(const Config& config);
+    /// On something else than this machine's threads, clock and memory, for who builds against pollcore's sources: its
+    /// simulation does.
+    Runtime(const Config& config, std::unique_ptr<Platform> platform);
     ~Runtime();
     Runtime(Runtime&&) noexcept = default;
     Runtime& operator=(Runtime&&) noexcept = default;

@@ -27,6 +27,7 @@
 #include <utility>
 
 #include "pollcore/limits.hpp"
+#include "pollcore/schedule_point.hpp"
 
 namespace pollcore {
 
@@ -159,6 +160,7 @@ public:
     /// Publishes the first n reserved slots, at once: a consumer that sees the first sees all n.
     void commit(std::size_t n) noexcept {
         for (std::size_t i = n; i-- > 0;) {
+            schedule_point(SchedulePoint::publish);
             // Release, with the acquire in RingConsumer::ready: the slot's bytes before its lap.
             std::atomic_ref(slot(i).ring_lap)
                 .store(ring_detail::lap_of(tail_ + i, capacity_log2_), std::memory_order_release);
@@ -268,11 +270,15 @@ public:
     }
 
     /// The i-th ready slot, in place. Only for a producer that is trusted not to change it.
-    [[nodiscard]] const T& slot(std::size_t i) const noexcept { return slots_[(head_ + i) & mask_]; }
+    [[nodiscard]] const T& slot(std::size_t i) const noexcept {
+        schedule_point(SchedulePoint::take);
+        return slots_[(head_ + i) & mask_];
+    }
 
     /// A copy of the i-th ready slot. Each byte was read once, whatever a hostile producer does meanwhile: what
     /// is checked in the copy is what is used (I7, H10).
     [[nodiscard, gnu::always_inline]] T copy(std::size_t i) const noexcept {
+        schedule_point(SchedulePoint::take);
         T value;
         std::memcpy(static_cast<void*>(&value), &slots_[(head_ + i) & mask_], sizeof(T));
         // For all that the compiler knows this changes the copy, so it cannot go back to the slot for a field.
@@ -291,6 +297,7 @@ public:
     /// Tells the producer of every slot given back so far.
     void publish() noexcept {
         if (published_ != head_) {
+            schedule_point(SchedulePoint::release);
             published_ = head_;
             // Release, with the acquire in RingProducer::refresh: our reads before its next writes.
             header_->released.store(head_, std::memory_order_release);

@@ -83,7 +83,7 @@ std::vector<std::byte> RuntimeState::await_connection(std::uint32_t device, Conn
     {
         std::unique_lock lock(waiting_mutex_);
         const ConnectionKey key{device, connection};
-        done = waiting_.wait_for(lock, options.timeout, [&] {
+        done = platform->wait(lock, waiting_, options.timeout, [&] {
             const auto found = attempts_.find(key);
             return found == attempts_.end() || found->second.done;
         });
@@ -219,7 +219,7 @@ std::optional<ConnectionRequest> RuntimeState::next_request(std::uint32_t device
         const auto found = requests_.find(key);
         return found == requests_.end() || !found->second.empty();
     };
-    if (!waiting_.wait_for(lock, timeout, something)) {
+    if (!platform->wait(lock, waiting_, timeout, something)) {
         return std::nullopt;
     }
     const auto found = requests_.find(key);

@@ -250,9 +250,18 @@ void CoreThread::join() noexcept {
     }
 }
 
-// ---- HostMemory ----
+// ---- Memory ----
 
-HostMemory::HostMemory(std::size_t bytes, int numa_node, const std::string& what_for) : size_(bytes) {
+namespace {
+
+void release_eal_memory(void* data, std::size_t size) noexcept {
+    rte_free(data);
+    memory_used.fetch_sub(size);
+}
+
+}  // namespace
+
+HostMemory eal_memory(std::size_t bytes, int numa_node, const std::string& what_for) {
     const std::uint64_t limit = memory_limit.load();
     const std::uint64_t used = memory_used.fetch_add(bytes);
     if (limit != 0 && (bytes > limit || used > limit - bytes)) {
@@ -260,31 +269,17 @@ HostMemory::HostMemory(std::size_t bytes, int numa_node, const std::string& what
         throw Error(ENOMEM, fmt::format("{}: {} bytes are wanted and {} of memory.size = {} are in use; raise memory.size",
                                         what_for, bytes, used, limit));
     }
-    data_ = rte_zmalloc_socket("pollcore", bytes, kCacheLine, numa_node < 0 ? SOCKET_ID_ANY : numa_node);
-    if (data_ == nullptr && numa_node >= 0) {
-        data_ = rte_zmalloc_socket("pollcore", bytes, kCacheLine, SOCKET_ID_ANY);
+    void* data = rte_zmalloc_socket("pollcore", bytes, kCacheLine, numa_node < 0 ? SOCKET_ID_ANY : numa_node);
+    if (data == nullptr && numa_node >= 0) {
+        data = rte_zmalloc_socket("pollcore", bytes, kCacheLine, SOCKET_ID_ANY);
     }
-    if (data_ == nullptr) {
+    if (data == nullptr) {
         memory_used.fetch_sub(bytes);
         throw Error(ENOMEM, fmt::format("{}: EAL has no {} bytes left; raise memory.size, and where hugepages are used "
                                         "/proc/sys/vm/nr_hugepages",
                                         what_for, bytes));
     }
-}
-
-HostMemory::~HostMemory() {
-    if (data_ != nullptr) {
-        rte_free(data_);
-        memory_used.fetch_sub(size_);
-    }
-}
-
-HostMemory::HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
-
-HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
+    return {data, bytes, release_eal_memory};
 }
 
 }  // namespace pollcore

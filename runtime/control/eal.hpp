@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "control/host_memory.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore {
@@ -57,22 +58,8 @@ private:
     int thread_id_ = 0;
 };
 
-/// Zeroed, cache-line aligned memory from EAL's heap: hugepages where it has them.
-class HostMemory {
-public:
-    HostMemory() = default;
-    /// `numa_node` -1: anywhere. Throws Error(ENOMEM) which says what to raise.
-    HostMemory(std::size_t bytes, int numa_node, const std::string& what_for);
-    ~HostMemory();
-    HostMemory(HostMemory&& other) noexcept;
-    HostMemory& operator=(HostMemory&& other) noexcept;
-
-    [[nodiscard]] void* data() const noexcept { return data_; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
-private:
-    void* data_ = nullptr;
-    std::size_t size_ = 0;
-};
+/// Zeroed, cache-line aligned memory from EAL's heap: hugepages where it has them. `numa_node` -1: anywhere. Throws
+/// Error(ENOMEM) which says what to raise.
+[[nodiscard]] HostMemory eal_memory(std::size_t bytes, int numa_node, const std::string& what_for);
 
 }  // namespace pollcore

@@ -286,7 +286,7 @@ void RuntimeState::take_worker_reports() {
                     const std::uint32_t id = said.object_id;
                     log_error("session {} of worker \"{}\" wrote what no session writes; it is closed", id,
                               worker->config.name);
-                    close_session_here(id, std::chrono::steady_clock::now() + config.drain_timeout);
+                    close_session_here(id, platform->now() + config.drain_timeout);
                 }
             } catch (const std::exception& error) {
                 log_error("worker \"{}\": {}", worker->config.name, error.what());

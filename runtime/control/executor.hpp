@@ -1,57 +1,64 @@
-// The control thread: runs what the control side does, one job after the other. Jobs may block in verbs
-// calls (H17); nobody's loop waits for them except the caller that asked.
+// The control side's jobs, one after the other. Jobs may block in verbs calls (H17); nobody waits for them except the
+// caller that asked.
 //
 // Thread safety: post and run from any thread.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
+#include <exception>
 #include <functional>
-#include <future>
-#include <mutex>
-#include <string>
-#include <thread>
+#include <optional>
 #include <type_traits>
-#include <vector>
+#include <utility>
 
 namespace pollcore {
 
 class Executor {
 public:
-    Executor(const std::string& name, const std::vector<int>& cpus);
     /// Runs what was posted before, then ends.
-    ~Executor();
+    virtual ~Executor() = default;
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    /// Throws Error(EAGAIN) when kJobsMax jobs wait.
-    void post(std::function<void()> job);
-    /// The same without that limit, for a loop that posts each of its few jobs again only after it ran.
-    void post_always(std::function<void()> job);
-
-    /// Runs `job` there and waits for its result or exception. From the control thread itself: at once.
+    /// Runs `job` there and waits for its result or exception. From a job: at once. Throws Error(EAGAIN) when too many
+    /// wait already.
     template <class F>
     auto run(F&& job) -> std::invoke_result_t<F> {
-        if (std::this_thread::get_id() == thread_.get_id()) {
+        using Result = std::invoke_result_t<F>;
+        if (is_here()) {
             return job();
         }
-        using Result = std::invoke_result_t<F>;
-        std::packaged_task<Result()> task([&job]() -> Result { return job(); });
-        std::future<Result> result = task.get_future();
-        post([&task] { task(); });
-        return result.get();
+        std::exception_ptr failure;
+        std::conditional_t<std::is_void_v<Result>, std::optional<bool>, std::optional<Result>> result;
+        perform([&] {
+            try {
+                if constexpr (std::is_void_v<Result>) {
+                    job();
+                } else {
+                    result.emplace(job());
+                }
+            } catch (...) {
+                failure = std::current_exception();
+            }
+        });
+        if (failure) {
+            std::rethrow_exception(std::move(failure));
+        }
+        if constexpr (!std::is_void_v<Result>) {
+            return std::move(*result);
+        }
     }
 
-    static constexpr std::size_t kJobsMax = 4096;
+    /// Without waiting and without that limit, for a loop that posts each of its few jobs again only after it ran.
+    virtual void post_always(std::function<void()> job) = 0;
+
+protected:
+    Executor() = default;
 
 private:
-    void loop() noexcept;
-
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::deque<std::function<void()>> jobs_;
-    bool ending_ = false;
-    std::thread thread_;
+    /// Whether the caller is one of the jobs.
+    [[nodiscard]] virtual bool is_here() const noexcept = 0;
+    /// Runs `job`, which does not throw, and returns when it has run.
+    virtual void perform(std::function<void()> job) = 0;
 };
 
 }  // namespace pollcore

@@ -88,7 +88,7 @@ MemoryRegion RuntimeState::add_region(HostMemory memory, void* data, std::size_t
 MemoryRegion RuntimeState::allocate(std::size_t bytes, Access access, const std::string& device_name,
                                     const ProtectionDomain* pd) {
     const int node = executor_->run([&] { return device_slot(device_name).device->numa_node(); });
-    HostMemory memory(bytes, node, "Runtime::allocate");
+    HostMemory memory = platform->allocate(bytes, node, "Runtime::allocate");
     void* data = memory.data();
     return add_region(std::move(memory), data, bytes, reinterpret_cast<std::uintptr_t>(data), access, device_name, pd);
 }

@@ -2,9 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
-#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "control/runtime_state.hpp"
 
@@ -25,7 +23,7 @@ bool RuntimeState::close_queue_pair(QpHandle handle) {
         if (!running_.load() || find_qp(handle) == nullptr) {
             return true;  // closed with its session or the runtime
         }
-        return close_qp_here(handle, std::chrono::steady_clock::now() + config.drain_timeout);
+        return close_qp_here(handle, platform->now() + config.drain_timeout);
     });
 }
 
@@ -55,7 +53,7 @@ bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::ti
     try {
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(qp, error.attr, error.mask, QpState::error, Status::qp_closed);
-        quiet = static_cast<std::uint32_t>(cycles_from(kQuiet));
+        quiet = static_cast<std::uint32_t>(platform->cycles_from(kQuiet));
     } catch (const Error& error) {
         if (error.code() == std::errc::io_error && lost_meanwhile(*devices_[qp.device])) {
             return true;
@@ -65,11 +63,10 @@ bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::ti
     if (qp.srq != nullptr && !await_last_wqe(handle)) {
         return true;
     }
-    const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                   deadline - std::chrono::steady_clock::now()),
+    const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline - platform->now()),
                                kDrainAtLeast);
     const bool drained =
-        workers_[qp.worker]->proxy->retire(handle, cycles_now() + cycles_from(left), left, quiet);
+        workers_[qp.worker]->proxy->retire(handle, platform->cycles() + platform->cycles_from(left), left, quiet);
     if (!drained) {
         counters.cut_short.add();
         log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completes it",
@@ -83,7 +80,7 @@ bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::ti
 // does not), so it is waited for no longer than a healthy device needs. Events are taken here, since the event loop waits
 // for the control thread, which is this one; false when one of them has ended the queue pair or lost its device.
 bool RuntimeState::await_last_wqe(QpHandle handle) {
-    const auto deadline = std::chrono::steady_clock::now() + kDrainAtLeast;
+    const auto deadline = platform->now() + kDrainAtLeast;
     DeviceSlot& device = *devices_[find_qp(handle)->device];
     for (;;) {
         take_async_events(device);
@@ -91,10 +88,10 @@ bool RuntimeState::await_last_wqe(QpHandle handle) {
         if (qp == nullptr || qp->qp == nullptr) {
             return false;
         }
-        if (qp->last_wqe_reached || std::chrono::steady_clock::now() > deadline) {
+        if (qp->last_wqe_reached || platform->now() > deadline) {
             return true;
         }
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        platform->sleep(std::chrono::microseconds(50));
     }
 }
 
@@ -134,7 +131,7 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp) {
 std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
     return executor_->run([&] {
         DeviceSlot& device = *devices_[live_qp_slot(handle).device];
-        const bool drained = retire_qp_here(handle, std::chrono::steady_clock::now() + config.drain_timeout);
+        const bool drained = retire_qp_here(handle, platform->now() + config.drain_timeout);
         take_async_events(device);          // what is said of this life shall not be taken for said of the next
         QpSlot& qp = live_qp_slot(handle);  // it may have been lost on the way
         WorkerProxy& worker = *workers_[qp.worker]->proxy;

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 
 #include "base/log.hpp"
 #include "connect/gid.hpp"
@@ -30,11 +29,6 @@ OpcodeMask opcodes_of(const DeviceLimits& limits) {
 }
 
 }  // namespace
-
-std::uint32_t RuntimeState::random_psn() {
-    static std::random_device device;
-    return device() & 0xffffff;
-}
 
 QueuePair RuntimeState::create_queue_pair(const QueuePairOptions& options) {
     QueuePair qp;

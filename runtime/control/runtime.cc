@@ -146,7 +146,10 @@ std::optional<ConnectionRequest> Listener::next_request(std::chrono::millisecond
 
 // ---- Runtime ----
 
-Runtime::Runtime(const Config& config) : state_(std::make_shared<RuntimeState>(config)) {}
+Runtime::Runtime(const Config& config) : state_(std::make_shared<RuntimeState>(config, host_platform())) {}
+
+Runtime::Runtime(const Config& config, std::unique_ptr<Platform> platform)
+    : state_(std::make_shared<RuntimeState>(config, std::move(platform))) {}
 
 Runtime::~Runtime() {
     try {
@@ -213,7 +216,7 @@ std::optional<RnrCounts> Runtime::rnr_counts(const std::string& device) const {
     return alive(state_, "this runtime").rnr_counts(device);
 }
 int Runtime::worker_thread_id(std::size_t worker) const {
-    return alive(state_, "this runtime").worker(worker).thread.thread_id();
+    return alive(state_, "this runtime").worker(worker).thread->thread_id();
 }
 Device& Runtime::device(const std::string& name) { return alive(state_, "this runtime").device(name); }
 

@@ -5,46 +5,27 @@
 
 #include <algorithm>
 
-#include "base/clock.hpp"
 #include "base/log.hpp"
-#include "device/open_device.hpp"
-#include "worker/run.hpp"
 
 namespace pollcore {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{50};
 
-std::vector<std::uint32_t> worker_cores(const Config& config) {
-    std::vector<std::uint32_t> cores;
-    for (const WorkerConfig& worker : config.workers) {
-        cores.push_back(worker.core);
-    }
-    return cores;
-}
-
 }  // namespace
 
-RuntimeState::RuntimeState(const Config& wanted) : config(wanted) {
+RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stands_on)
+    : config(wanted), platform(std::move(stands_on)) {
     validate(config);
     set_log_level(config.log_level);
-    (void)cycles_per_ns();  // measured now, not in the middle of a drain
-    const std::vector<std::uint32_t> cores = worker_cores(config);
-    const EalState& eal = ensure_eal(config.memory, cores);
-    report.hugepages = eal.hugepages;
-    report.memory = eal.memory;
-    report.eal = eal.ours ? "set up by pollcore" : "set up by the host program";
-    if (!eal.hugepages && config.memory.hugepages == MemoryConfig::Hugepages::prefer) {
-        log_warning("memory is in {}", eal.memory);
-    }
+    platform->prepare(config, report);
 
     qps_.resize(config.qps_max);
     qp_generations_.resize(config.qps_max, 0);
     srqs_.resize(kSrqsMax);
     srq_generations_.resize(kSrqsMax, 0);
-    const std::vector<int> cpus = helper_cpus(cores);
-    executor_ = std::make_unique<Executor>("pollcore-ctl", cpus);
-    loop_ = std::make_unique<EventLoop>(*executor_, cpus, kTick, [this] { take_worker_reports(); });
+    executor_ = platform->start_executor();
+    loop_ = platform->start_event_loop(*executor_, kTick, [this] { take_worker_reports(); });
     try {
         executor_->run([&] {
             for (const DeviceConfig& device : config.devices) {
@@ -76,7 +57,7 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
     auto slot = std::make_unique<DeviceSlot>();
     slot->config = device_config;
     slot->index = static_cast<std::uint32_t>(devices_.size());
-    slot->device = pollcore::open_device(device_config);
+    slot->device = platform->open_device(device_config);
     slot->connector = make_connector(*slot->device);
     slot->default_pd = next_pd_++;
     pds_.emplace(slot->default_pd,
@@ -113,16 +94,15 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
                                                           .complete_burst = worker_config.complete_burst,
                                                           .qp_burst = worker_config.qp_burst,
                                                           .qps_max = config.qps_max});
-    slot->proxy = std::make_unique<WorkerProxy>(*slot->worker, worker_config.name, counters, [] {
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-    });
+    slot->proxy = std::make_unique<WorkerProxy>(*slot->worker, worker_config.name, counters,
+                                                [this] { platform->sleep(std::chrono::microseconds(20)); },
+                                                [this] { return platform->now(); });
     for (const auto& device : devices_) {
         device->domains.emplace(index, device->device->create_thread_domain());
     }
     WorkerSlot& worker = *slot;
     workers_.push_back(std::move(slot));
-    worker.thread.start(worker_config.core,
-                        [&worker] { run_worker(*worker.worker, worker.stop, worker.config.idle); });
+    worker.thread = platform->start_worker(worker_config, *worker.worker);
 }
 
 bool RuntimeState::stop() {
@@ -134,7 +114,7 @@ bool RuntimeState::stop_here() {
         return *stopped_;
     }
     running_.store(false);
-    const auto deadline = std::chrono::steady_clock::now() + config.drain_timeout;
+    const auto deadline = platform->now() + config.drain_timeout;
     bool whole = true;
     // What one of them cannot do must not keep the others from ending.
     const auto attempt = [&](auto&& end) {
@@ -154,10 +134,14 @@ bool RuntimeState::stop_here() {
         attempt([&, session_id = id] { return close_session_here(session_id, deadline); });
     }
     for (const auto& worker : workers_) {
-        worker->stop.store(true, std::memory_order_relaxed);
+        if (worker->thread != nullptr) {  // its start may have failed
+            worker->thread->stop();
+        }
     }
     for (const auto& worker : workers_) {
-        worker->thread.join();
+        if (worker->thread != nullptr) {
+            worker->thread->join();
+        }
     }
     // What could not be closed above; nobody polls its CQs any more.
     for (auto& qp : qps_) {

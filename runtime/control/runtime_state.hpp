@@ -25,10 +25,8 @@
 #include "connect/connector.hpp"
 #include "connect/transitions.hpp"
 #include "control/application_events.hpp"
-#include "control/eal.hpp"
-#include "control/event_loop.hpp"
-#include "control/executor.hpp"
 #include "control/handle_pool.hpp"
+#include "control/platform.hpp"
 #include "device/device.hpp"
 #include "pollcore/runtime.hpp"
 #include "worker/worker.hpp"
@@ -99,8 +97,7 @@ struct WorkerSlot {
     std::unique_ptr<WorkerProxy> proxy;
     std::vector<std::unique_ptr<CqSlot>> cqs;       // by index at the worker
     std::vector<std::uint32_t> sessions;            // id by index at the worker; 0 is free
-    std::atomic<bool> stop{false};
-    CoreThread thread;
+    std::unique_ptr<WorkerThread> thread;
 };
 
 struct SrqSlot {
@@ -141,7 +138,7 @@ struct QpSlot {
 
 class RuntimeState final : public SessionHost, public std::enable_shared_from_this<RuntimeState> {
 public:
-    explicit RuntimeState(const Config& config);
+    RuntimeState(const Config& config, std::unique_ptr<Platform> platform);
     ~RuntimeState() override;
 
     bool stop();
@@ -193,6 +190,7 @@ public:
     void destroy_address_handle(AhHandle handle);
 
     const Config config;
+    const std::unique_ptr<Platform> platform;
     ControlCounters counters;
     ApplicationEvents application_events;
     RuntimeReport report;
@@ -240,7 +238,7 @@ private:
     // queue_pairs.cc
     QpHandle create_qp_here(const QueuePairOptions& options);
     [[nodiscard]] SrqSlot* srq_for(const QueuePairOptions& options, const QpSlot& qp);
-    [[nodiscard]] static std::uint32_t random_psn();
+    [[nodiscard]] std::uint32_t random_psn() { return platform->random() & 0xffffff; }
     [[nodiscard]] std::uint16_t free_qp_index() const;
     [[nodiscard]] std::uint16_t next_generation(std::uint16_t index) const;
     void modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause = Status::success);

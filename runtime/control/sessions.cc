@@ -59,7 +59,7 @@ Session RuntimeState::open_session(const SessionOptions& options) {
         slot.index = index;
         slot.layout = {config.qps_max, options.submission_slots, options.completion_slots,
                        options.wide_completions};
-        slot.block = HostMemory(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
+        slot.block = platform->allocate(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
         format_session(slot.block.data(), slot.layout);
         slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout);
         slot.end->id = slot.id;
@@ -113,7 +113,7 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
 void RuntimeState::close_session(std::uint32_t session_id) noexcept {
     try {
         executor_->run([&] {
-            return close_session_here(session_id, std::chrono::steady_clock::now() + config.drain_timeout);
+            return close_session_here(session_id, platform->now() + config.drain_timeout);
         });
     } catch (const std::exception& error) {
         log_error("closing session {}: {}", session_id, error.what());

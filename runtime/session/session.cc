@@ -1,6 +1,7 @@
 // The application's side of a session: admission, submission and polling.
 #include "pollcore/session.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -342,7 +343,7 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
     first.num_sge = 0;
     first.sge.length = length;
     if (length <= WorkRequest::kOwnPayload) {
-        std::memcpy(reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap), payload.data(), length);
+        std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
     }
     for (std::uint32_t slot = 1; slot < slots; ++slot) {
         const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);

@@ -10,10 +10,12 @@
 
 namespace pollcore {
 
-WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait)
+WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait,
+                         std::function<Clock::time_point()> now)
     : name_(std::move(name)),
       counters_(counters),
       wait_(std::move(wait)),
+      now_(std::move(now)),
       commands_(worker.command_memory(), kCommandSlots),
       answers_(worker.answer_memory(), kAnswerSlots) {}
 
@@ -36,7 +38,7 @@ Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual
                                         "inside a provider's call or stopped",
                                         name_, kCommandSlots));
     }
-    auto warn_at = std::chrono::steady_clock::now() + usual;
+    auto warn_at = now_() + usual;
     for (;;) {
         drain_answers();
         const auto mine = std::find_if(answered_.begin(), answered_.end(),
@@ -46,7 +48,7 @@ Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual
             answered_.clear();  // what else stands here was given up by its caller
             return answer;
         }
-        if (std::chrono::steady_clock::now() > warn_at) {
+        if (now_() > warn_at) {
             log_error("worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
                       "core is taken",
                       name_, static_cast<int>(command.kind), usual.count());

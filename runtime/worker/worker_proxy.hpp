@@ -17,9 +17,12 @@ namespace pollcore {
 
 class WorkerProxy {
 public:
+    using Clock = std::chrono::steady_clock;
+
     /// `wait` is called between looks for an answer: it sleeps a little, or, where no thread turns the worker,
-    /// turns it.
-    WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait);
+    /// turns it. `now` is its time.
+    WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait,
+                std::function<Clock::time_point()> now = Clock::now);
 
     void add_session(std::uint32_t index, WorkerSession& session);
     void remove_session(std::uint32_t index);
@@ -96,6 +99,7 @@ private:
     std::string name_;
     ControlCounters& counters_;
     std::function<void()> wait_;
+    std::function<Clock::time_point()> now_;
     RingProducer<Command> commands_;
     RingConsumer<Answer> answers_;
     std::uint64_t next_id_ = 1;

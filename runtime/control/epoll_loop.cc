@@ -1,4 +1,4 @@
-#include "control/event_loop.hpp"
+#include "control/epoll_loop.hpp"
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -14,7 +14,7 @@
 
 namespace pollcore {
 
-EventLoop::EventLoop(Executor& executor, const std::vector<int>& cpus, std::chrono::milliseconds period,
+EpollLoop::EpollLoop(Executor& executor, const std::vector<int>& cpus, std::chrono::milliseconds period,
                      std::function<void()> tick)
     : executor_(executor),
       period_(period),
@@ -34,9 +34,9 @@ EventLoop::EventLoop(Executor& executor, const std::vector<int>& cpus, std::chro
     });
 }
 
-EventLoop::~EventLoop() { stop(); }
+EpollLoop::~EpollLoop() { stop(); }
 
-void EventLoop::stop() noexcept {
+void EpollLoop::stop() noexcept {
     if (!thread_.joinable()) {
         return;
     }
@@ -46,7 +46,7 @@ void EventLoop::stop() noexcept {
     thread_.join();
 }
 
-void EventLoop::arm(int fd, int operation) {
+void EpollLoop::arm(int fd, int operation) {
     // One shot: the descriptor stays readable until the control thread gets to it, which may take long.
     epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.fd = fd}};
     if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) {
@@ -54,7 +54,7 @@ void EventLoop::arm(int fd, int operation) {
     }
 }
 
-void EventLoop::watch(int fd, std::function<void()> job) {
+void EpollLoop::watch(int fd, std::function<void()> job) {
     {
         const std::lock_guard lock(mutex_);
         jobs_[fd] = std::move(job);
@@ -62,14 +62,14 @@ void EventLoop::watch(int fd, std::function<void()> job) {
     arm(fd, EPOLL_CTL_ADD);
 }
 
-void EventLoop::forget(int fd) noexcept {
+void EpollLoop::forget(int fd) noexcept {
     const std::lock_guard lock(mutex_);
     if (jobs_.erase(fd) != 0) {
         epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
     }
 }
 
-void EventLoop::loop() noexcept {
+void EpollLoop::loop() noexcept {
     std::array<epoll_event, 16> events{};
     auto next_tick = std::chrono::steady_clock::now() + period_;
     for (;;) {

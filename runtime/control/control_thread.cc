@@ -1,21 +1,23 @@
-#include "control/executor.hpp"
+#include "control/control_thread.hpp"
 
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <future>
+#include <memory>
 
 #include "control/eal.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
 
-Executor::Executor(const std::string& name, const std::vector<int>& cpus)
+ControlThread::ControlThread(const std::string& name, const std::vector<int>& cpus)
     : thread_([this, name, cpus] {
           become_helper(name, cpus);
           loop();
       }) {}
 
-Executor::~Executor() {
+ControlThread::~ControlThread() {
     {
         const std::lock_guard lock(mutex_);
         ending_ = true;
@@ -24,18 +26,25 @@ Executor::~Executor() {
     thread_.join();
 }
 
-void Executor::post(std::function<void()> job) {
+void ControlThread::perform(std::function<void()> job) {
+    // Shared, since the caller may be gone while the promise is still being kept.
+    const auto done = std::make_shared<std::promise<void>>();
+    std::future<void> ran = done->get_future();
     {
         const std::lock_guard lock(mutex_);
         if (jobs_.size() >= kJobsMax) {
             throw Error(EAGAIN, fmt::format("the control thread has {} jobs waiting", kJobsMax));
         }
-        jobs_.push_back(std::move(job));
+        jobs_.push_back([&job, done] {
+            job();
+            done->set_value();
+        });
     }
     changed_.notify_one();
+    ran.get();
 }
 
-void Executor::post_always(std::function<void()> job) {
+void ControlThread::post_always(std::function<void()> job) {
     {
         const std::lock_guard lock(mutex_);
         jobs_.push_back(std::move(job));
@@ -43,7 +52,7 @@ void Executor::post_always(std::function<void()> job) {
     changed_.notify_one();
 }
 
-void Executor::loop() noexcept {
+void ControlThread::loop() noexcept {
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });

@@ -1,0 +1,23 @@
+// Where one thread's half-done work can be seen by another.
+//
+// In a program these are nothing. The simulation, which runs all threads in one and is compiled from the same sources with
+// POLLCORE_SIMULATED, lets others take their turn there.
+#pragma once
+
+#include <cstdint>
+
+namespace pollcore {
+
+enum class SchedulePoint : std::uint8_t {
+    publish,  ///< slots are written, and not published
+    take,     ///< a slot was seen to be ready, and not read
+    release,  ///< slots were read, and not given back
+};
+
+#ifdef POLLCORE_SIMULATED
+void schedule_point(SchedulePoint point) noexcept;
+#else
+inline void schedule_point(SchedulePoint) noexcept {}
+#endif
+
+}  // namespace pollcore

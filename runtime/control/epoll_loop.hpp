@@ -1,0 +1,43 @@
+// An event loop on a thread of its own, which only hands jobs over.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "control/event_loop.hpp"
+#include "control/executor.hpp"
+
+namespace pollcore {
+
+class EpollLoop final : public EventLoop {
+public:
+    /// `tick` is posted to the executor every `period`, unless the last one still waits.
+    EpollLoop(Executor& executor, const std::vector<int>& cpus, std::chrono::milliseconds period,
+              std::function<void()> tick);
+    ~EpollLoop() override;
+
+    void stop() noexcept override;
+    void watch(int fd, std::function<void()> job) override;
+    void forget(int fd) noexcept override;
+
+private:
+    void loop() noexcept;
+    void arm(int fd, int operation);
+
+    Executor& executor_;
+    std::chrono::milliseconds period_;
+    std::function<void()> tick_;
+    std::atomic<bool> tick_waits_{false};
+    UniqueFd epoll_;
+    UniqueFd wake_;
+    std::mutex mutex_;
+    std::unordered_map<int, std::function<void()>> jobs_;
+    std::thread thread_;
+};
+
+}  // namespace pollcore

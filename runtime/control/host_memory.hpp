@@ -1,0 +1,38 @@
+// Memory that a runtime has from its platform.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace pollcore {
+
+class HostMemory {
+public:
+    using Release = void (*)(void* data, std::size_t size) noexcept;
+
+    HostMemory() = default;
+    /// Owns `data`, which `release` gives back.
+    HostMemory(void* data, std::size_t size, Release release) noexcept : data_(data), size_(size), release_(release) {}
+    ~HostMemory() {
+        if (data_ != nullptr) {
+            release_(data_, size_);
+        }
+    }
+    HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
+    HostMemory& operator=(HostMemory&& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+        std::swap(release_, other.release_);
+        return *this;
+    }
+
+    [[nodiscard]] void* data() const noexcept { return data_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+private:
+    void* data_ = nullptr;
+    std::size_t size_ = 0;
+    Release release_ = nullptr;
+};
+
+}  // namespace pollcore

@@ -1,0 +1,83 @@
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "control/control_thread.hpp"
+#include "control/eal.hpp"
+#include "control/epoll_loop.hpp"
+#include "control/platform.hpp"
+#include "device/open_device.hpp"
+#include "worker/run.hpp"
+
+namespace pollcore {
+namespace {
+
+class PinnedWorker final : public WorkerThread {
+public:
+    PinnedWorker(const WorkerConfig& config, Worker& worker) {
+        thread_.start(config.core, [this, &worker, idle = config.idle] { run_worker(worker, stop_, idle); });
+    }
+    void stop() noexcept override { stop_.store(true, std::memory_order_relaxed); }
+    void join() noexcept override { thread_.join(); }
+    [[nodiscard]] int thread_id() const noexcept override { return thread_.thread_id(); }
+
+private:
+    std::atomic<bool> stop_{false};
+    CoreThread thread_;
+};
+
+class HostPlatform final : public Platform {
+public:
+    void prepare(const Config& config, RuntimeReport& report) override {
+        (void)cycles_per_ns();  // measured now, not in the middle of a drain
+        std::vector<std::uint32_t> cores;
+        for (const WorkerConfig& worker : config.workers) {
+            cores.push_back(worker.core);
+        }
+        const EalState& eal = ensure_eal(config.memory, cores);
+        report.hugepages = eal.hugepages;
+        report.memory = eal.memory;
+        report.eal = eal.ours ? "set up by pollcore" : "set up by the host program";
+        if (!eal.hugepages && config.memory.hugepages == MemoryConfig::Hugepages::prefer) {
+            log_warning("memory is in {}", eal.memory);
+        }
+        helper_cpus_ = helper_cpus(cores);
+    }
+    std::unique_ptr<Device> open_device(const DeviceConfig& config) override { return pollcore::open_device(config); }
+    HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) override {
+        return eal_memory(bytes, numa_node, what_for);
+    }
+
+    std::unique_ptr<Executor> start_executor() override {
+        return std::make_unique<ControlThread>("pollcore-ctl", helper_cpus_);
+    }
+    std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
+                                                std::function<void()> tick) override {
+        return std::make_unique<EpollLoop>(executor, helper_cpus_, period, std::move(tick));
+    }
+    std::unique_ptr<WorkerThread> start_worker(const WorkerConfig& config, Worker& worker) override {
+        return std::make_unique<PinnedWorker>(config, worker);
+    }
+
+    Clock::time_point now() override { return Clock::now(); }
+    std::uint64_t cycles() override { return cycles_now(); }
+    std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return pollcore::cycles_from(duration); }
+    void sleep(std::chrono::microseconds duration) override { std::this_thread::sleep_for(duration); }
+    bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds timeout,
+              const std::function<bool()>& done) override {
+        return changed.wait_for(lock, timeout, done);
+    }
+    std::uint32_t random() override { return random_(); }
+
+private:
+    std::vector<int> helper_cpus_;
+    std::random_device random_;
+};
+
+}  // namespace
+
+std::unique_ptr<Platform> host_platform() { return std::make_unique<HostPlatform>(); }
+
+}  // namespace pollcore

@@ -1,0 +1,84 @@
+// What a runtime stands on: memory, devices, threads and time.
+//
+// A program's own is host_platform(). A simulation brings another, whose threads are turned by hand and whose clock is
+// its own, and runs everything above as it is.
+//
+// Thread safety: wait() from any thread, the rest from the one that makes the runtime, and from its control jobs.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "control/event_loop.hpp"
+#include "control/executor.hpp"
+#include "control/host_memory.hpp"
+#include "device/device.hpp"
+#include "pollcore/config.hpp"
+#include "pollcore/runtime.hpp"
+
+namespace pollcore {
+
+class Worker;
+
+/// Turns a worker until it is told to stop.
+class WorkerThread {
+public:
+    /// Not before stop() and join().
+    virtual ~WorkerThread() = default;
+    WorkerThread(const WorkerThread&) = delete;
+    WorkerThread& operator=(const WorkerThread&) = delete;
+
+    virtual void stop() noexcept = 0;
+    virtual void join() noexcept = 0;
+    /// The kernel's id of the thread.
+    [[nodiscard]] virtual int thread_id() const noexcept = 0;
+
+protected:
+    WorkerThread() = default;
+};
+
+class Platform {
+public:
+    using Clock = std::chrono::steady_clock;
+
+    virtual ~Platform() = default;
+    Platform(const Platform&) = delete;
+    Platform& operator=(const Platform&) = delete;
+
+    /// Comes first. Says in the report what it found.
+    virtual void prepare(const Config& config, RuntimeReport& report) = 0;
+    [[nodiscard]] virtual std::unique_ptr<Device> open_device(const DeviceConfig& config) = 0;
+    /// Zeroed and cache-line aligned. `numa_node` -1: anywhere. Throws Error(ENOMEM) which says what to raise.
+    [[nodiscard]] virtual HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) = 0;
+
+    [[nodiscard]] virtual std::unique_ptr<Executor> start_executor() = 0;
+    /// `tick` is posted every `period`.
+    [[nodiscard]] virtual std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
+                                                                      std::function<void()> tick) = 0;
+    [[nodiscard]] virtual std::unique_ptr<WorkerThread> start_worker(const WorkerConfig& config, Worker& worker) = 0;
+
+    [[nodiscard]] virtual Clock::time_point now() = 0;
+    /// The clock that workers are stepped with.
+    [[nodiscard]] virtual std::uint64_t cycles() = 0;
+    [[nodiscard]] virtual std::uint64_t cycles_from(std::chrono::nanoseconds duration) = 0;
+    virtual void sleep(std::chrono::microseconds duration) = 0;
+    /// On `changed`, with its mutex locked by `lock`: returns done(), which is asked under the lock, when it is true or
+    /// the time is over.
+    [[nodiscard]] virtual bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed,
+                                    std::chrono::milliseconds timeout, const std::function<bool()>& done) = 0;
+    /// All values alike.
+    [[nodiscard]] virtual std::uint32_t random() = 0;
+
+protected:
+    Platform() = default;
+};
+
+/// Memory from DPDK's EAL, the devices of this machine, threads on its cores, its clock.
+[[nodiscard]] std::unique_ptr<Platform> host_platform();
+
+}  // namespace pollcore
