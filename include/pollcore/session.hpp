@@ -110,7 +110,9 @@ public:
     [[nodiscard]] std::size_t poll(std::span<WideCompletion> out) noexcept;
 
     /// Unsignaled work requests of this session on this QP that succeeded, since the QP was opened, modulo
-    /// 2^32: the oldest ones, in post order.
+    /// 2^32: the oldest ones, in post order. Those that failed are not among them: each has a completion, which stands in
+    /// the ring before a later one is counted. So take the count, poll until nothing is left, and then the oldest without
+    /// a completion are the ones. Of a handle that is stale, since the QP was closed or reset: as last seen.
     [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
 
     /// State of a queue pair as its worker last published it; `closed` for a stale handle.
@@ -167,7 +169,7 @@ private:
     RingConsumer<Completion> completions_;
     SessionHeader* header_ = nullptr;
     QpRecord* records_ = nullptr;               // written by the worker
-    std::atomic<std::uint32_t>* retired_ = nullptr;  // per QP, written by the worker
+    std::atomic<std::uint64_t>* retired_ = nullptr;  // per QP, written by the worker
     OwnLines<QpAccount> accounts_;  // by QP index
     std::uint32_t qps_mask_ = 0;
     std::uint32_t completion_slots_ = 0;

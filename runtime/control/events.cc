@@ -295,6 +295,20 @@ void RuntimeState::take_worker_reports() {
     }
 }
 
+// A queue pair that the provider keeps: at least its peer is not answered any more, and nothing is written to its memory.
+void RuntimeState::silence_here(std::size_t index) noexcept {
+    QpSlot* qp = qps_[index].get();
+    if (qp == nullptr || qp->qp == nullptr) {
+        return;
+    }
+    try {
+        Transition error = to_state(IBV_QPS_ERR);
+        modify_here(*qp, error.attr, error.mask, QpState::error, Status::fatal_err);
+    } catch (const std::exception& error) {
+        log_error("queue pair {} goes on without anybody who polls for it: {}", qp->qp_num, error.what());
+    }
+}
+
 // Polling a CQ failed for good. Nothing more comes out of it, so its queue pairs are destroyed, which lets the
 // runtime complete what they had in flight; new ones get another CQ.
 void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
@@ -317,6 +331,7 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
         } catch (const std::exception& error) {
             log_error("queue pair of a failed completion queue: {}", error.what());
             all = false;
+            silence_here(i);
         }
     }
     if (all && worker.cqs[index] != nullptr) {

@@ -286,6 +286,7 @@ private:
     void take_worker_reports();
     void fail_qp(const ibv_qp* qp, Status cause);
     void replace_cq(WorkerSlot& worker, std::uint32_t index);
+    void silence_here(std::size_t index) noexcept;
     [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
 
     // memory.cc

@@ -97,6 +97,18 @@ struct SrqStatusWord {
     }
 };
 
+/// How many unsignaled requests of one session on one queue pair have succeeded. With the generation, so that a count that
+/// begins again is not taken for one that goes on.
+struct RetiredWord {
+    std::uint16_t generation = 0;
+    std::uint32_t count = 0;  ///< modulo 2^32
+
+    [[nodiscard]] static constexpr RetiredWord unpack(std::uint64_t word) noexcept {
+        return {static_cast<std::uint16_t>(word >> 32), static_cast<std::uint32_t>(word)};
+    }
+    [[nodiscard]] constexpr std::uint64_t pack() const noexcept { return std::uint64_t{generation} << 32 | count; }
+};
+
 struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
     static constexpr std::uint16_t kVersion = 1;
@@ -133,7 +145,7 @@ struct SessionLayout {
         return records() + align(qps_max * sizeof(QpRecord));
     }
     [[nodiscard]] constexpr std::size_t srq_records() const noexcept {
-        return retired() + align(qps_max * sizeof(std::atomic<std::uint32_t>));
+        return retired() + align(qps_max * sizeof(std::atomic<std::uint64_t>));
     }
     [[nodiscard]] constexpr std::size_t submissions() const noexcept {
         return srq_records() + align(kSrqsMax * sizeof(SrqRecord));

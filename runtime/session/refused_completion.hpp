@@ -3,17 +3,15 @@
 
 #include "pollcore/completion.hpp"
 #include "pollcore/work_request.hpp"
+#include "session/completion_opcode.hpp"
 
 namespace pollcore {
 
 [[nodiscard]] inline Completion refused_completion(const WorkRequest& request, Status status) noexcept {
     Completion completion{.tag = request.tag};
     completion.status = status;
-    completion.flags = kByRuntime;
-    if (is_recv(request.opcode)) {
-        completion.opcode = CompletionOpcode::recv;
-        completion.flags |= kFromRecvQueue;
-    }
+    completion.opcode = completion_opcode(request.opcode);
+    completion.flags = is_recv(request.opcode) ? kByRuntime | kFromRecvQueue : kByRuntime;
     // Whose account the session takes it off.
     if (request.opcode == Opcode::srq_recv) {
         completion.srq = request.srq;

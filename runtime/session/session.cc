@@ -17,7 +17,7 @@ Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint3
       completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
       header_(session_header(block)),
       records_(at_offset<QpRecord>(block, layout.records())),
-      retired_(at_offset<std::atomic<std::uint32_t>>(block, layout.retired())),
+      retired_(at_offset<std::atomic<std::uint64_t>>(block, layout.retired())),
       accounts_(layout.qps_max),
       qps_mask_(layout.qps_max - 1),
       completion_slots_(layout.completion_slots),
@@ -113,9 +113,12 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
 [[gnu::noinline]] void Session::refresh_retired(QpHandle qp) noexcept {
     QpAccount& mine = account(qp);
     // Acquire, with the release in the worker's publication: buffers of retired requests are free.
-    const std::uint32_t now = retired_[qp.index].load(std::memory_order_acquire);
-    mine.send_outstanding -= now - mine.retired_seen;
-    mine.retired_seen = now;
+    const auto now = RetiredWord::unpack(retired_[qp.index].load(std::memory_order_acquire));
+    if (now.generation != qp.generation) {
+        return;  // reset meanwhile
+    }
+    mine.send_outstanding -= now.count - mine.retired_seen;
+    mine.retired_seen = now.count;
 }
 
 [[gnu::always_inline]] inline bool Session::completion_room() noexcept {
@@ -428,7 +431,11 @@ std::uint32_t Session::retired(QpHandle qp) noexcept {
     if (header_ == nullptr || qp.index > qps_mask_) {
         return 0;
     }
-    return retired_[qp.index].load(std::memory_order_acquire);
+    if (RetiredWord::unpack(retired_[qp.index].load(std::memory_order_acquire)).generation == qp.generation) {
+        refresh_retired(qp);
+    }
+    const QpAccount& mine = accounts_[qp.index];
+    return mine.generation == qp.generation ? mine.retired_seen : 0;
 }
 
 QpState Session::state(QpHandle qp) const noexcept {

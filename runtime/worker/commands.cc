@@ -208,7 +208,8 @@ void Worker::open_shares(const WorkerQp& qp) noexcept {
         session.shares[qp.handle.index] = Share{.generation = qp.handle.generation,
                                                 .send_depth = options.send_depth,
                                                 .recv_depth = options.recv_depth};
-        session.retired_counts[qp.handle.index].store(0, std::memory_order_relaxed);
+        const RetiredWord none{.generation = qp.handle.generation, .count = 0};
+        session.retired_counts[qp.handle.index].store(none.pack(), std::memory_order_relaxed);
     }
 }
 

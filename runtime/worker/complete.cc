@@ -1,23 +1,11 @@
 // From a CQ to the sessions: each work completion finds its in-flight entry by wr_id.
 #include <arpa/inet.h>
 
-#include <iterator>
-
+#include "session/completion_opcode.hpp"
 #include "session/refused_completion.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore {
-namespace {
-
-// By Opcode.
-constexpr CompletionOpcode kSendCompletions[] = {
-    CompletionOpcode::rdma_write, CompletionOpcode::rdma_write, CompletionOpcode::send,      CompletionOpcode::send,
-    CompletionOpcode::rdma_read,  CompletionOpcode::comp_swap,  CompletionOpcode::fetch_add, CompletionOpcode::local_inv,
-    CompletionOpcode::bind_mw,    CompletionOpcode::send,
-};
-static_assert(std::size(kSendCompletions) == static_cast<std::size_t>(Opcode::send_with_inv) + 1);
-
-}  // namespace
 
 void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     // Fetching the line from an application that watches it takes as long as a hop, so it begins before anything is known.
@@ -66,8 +54,10 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         switch (entry.kind) {
             case InFlightEntry::Kind::posted:
                 // Signaled ones complete themselves and in order; one that is passed over has been lost by
-                // the provider, and the application must not wait for it for ever.
-                if (entry.signaled) [[unlikely]] {
+                // the provider, and the application must not wait for it for ever. So has any that stands behind a
+                // failure, since what is flushed completes, signaled or not.
+                if (entry.signaled || qp.send_failed) [[unlikely]] {
+                    qp.send_failed = true;
                     deliver_by_runtime(qp, entry, Status::general_err);
                 } else {
                     retire_entry(qp, entry);
@@ -93,6 +83,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         completion.status = static_cast<Status>(wc.status);
         if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
             completion.vendor_err = wc.vendor_err;
+            qp.send_failed = true;
         } else if (entry.opcode == Opcode::rdma_read || is_atomic(entry.opcode)) {
             completion.byte_len = wc.byte_len;
         }
@@ -309,7 +300,8 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     ++share.retired;
     ++session.retired;
     // Release, with the acquire in Session::refresh_retired: the device is done with the buffer.
-    session.retired_counts[qp.handle.index].store(share.retired, std::memory_order_release);
+    const RetiredWord word{.generation = share.generation, .count = share.retired};
+    session.retired_counts[qp.handle.index].store(word.pack(), std::memory_order_release);
     session.header->retired.store(session.retired, std::memory_order_release);
     counters_.retired.add();
 }

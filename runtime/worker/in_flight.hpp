@@ -102,6 +102,17 @@ public:
     /// Removes the front. The reference holds until the next push.
     InFlightEntry& pop() noexcept { return entries_[head_++ & mask_]; }
     void pop_back() noexcept { --tail_; }
+    /// Removes one from the middle. Those behind it, which no provider may know yet, move up by one position.
+    void erase(std::uint32_t position) noexcept {
+        for (std::uint32_t next = position + 1; next != tail_; ++next) {
+            entries_[(next - 1) & mask_] = entries_[next & mask_];
+            for (std::size_t i = 0; i < more_keys_per_entry_; ++i) {
+                more_keys_[std::size_t{(next - 1) & mask_} * more_keys_per_entry_ + i] =
+                    more_keys_[std::size_t{next & mask_} * more_keys_per_entry_ + i];
+            }
+        }
+        --tail_;
+    }
     [[nodiscard]] InFlightEntry& at(std::uint32_t position) noexcept { return entries_[position & mask_]; }
 
     /// The full position behind the bits that travelled; size() or more from the head when it names nothing

@@ -227,6 +227,7 @@ void Worker::renew(WorkerQp& qp) noexcept {
     qp.unsignaled_run = 0;
     qp.marker_in_flight = false;
     qp.cover_wanted = false;
+    qp.send_failed = false;
     open_shares(qp);
     publish_record(qp);
 }

@@ -11,7 +11,7 @@ WorkerSession::WorkerSession(void* block, const SessionLayout& layout)
       wide(layout.wide),
       header(session_header(block)),
       records(at_offset<QpRecord>(block, layout.records())),
-      retired_counts(at_offset<std::atomic<std::uint32_t>>(block, layout.retired())),
+      retired_counts(at_offset<std::atomic<std::uint64_t>>(block, layout.retired())),
       srq_records(at_offset<SrqRecord>(block, layout.srq_records())),
       shares(layout.qps_max) {}
 

@@ -201,7 +201,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         counters_.forced_signals.add();
     }
     if (request.opcode == Opcode::bind_mw) [[unlikely]] {
-        post_bind(qp, request, position,
+        post_bind(qp, request,
                   (request.flags & kFence) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u));
         return Take::taken;
     }
@@ -387,13 +387,25 @@ void Worker::post_shared_recvs(WorkerSrq& srq) noexcept {
 }
 
 // A work request that the provider refused was never in the queue, so its completion keeps to no order of it and
-// comes at once, as an error of the call would.
+// comes at once, as an error of the call would. Its place is given back at once too, or refused ones between others would
+// take the room that those were promised.
 [[gnu::cold]] void Worker::complete_refused(WorkerQp& qp, InFlightTable& table, std::uint64_t wr_id) noexcept {
-    InFlightEntry& entry = table.at(WrId::unpack(wr_id).position);
+    const std::uint32_t position = table.head_position() + table.offset_of(WrId::unpack(wr_id).position);
+    const InFlightEntry entry = table.at(position);
+    table.erase(position);
     counters_.post_failures.add();
     deliver_by_runtime(qp, entry, Status::post_refused);
-    entry.kind = InFlightEntry::Kind::done;
     drain_unposted(qp, table);
+}
+
+// What stands behind a refused one in its chain has moved up in the table.
+template <class Wr>
+[[gnu::cold]] static void move_up(Wr* chain) noexcept {
+    for (Wr* wr = chain; wr != nullptr; wr = wr->next) {
+        WrId id = WrId::unpack(wr->wr_id);
+        --id.position;  // modulo what travels
+        wr->wr_id = id.pack();
+    }
 }
 
 [[gnu::always_inline]] inline void Worker::post_sends(WorkerQp& qp) noexcept {
@@ -411,6 +423,7 @@ void Worker::post_shared_recvs(WorkerSrq& srq) noexcept {
         qp.unsignaled_run = qp.signal_interval;
         complete_refused(qp, qp.sends, bad->wr_id);
         next = bad->next;
+        move_up(next);
     }
 }
 
@@ -426,6 +439,7 @@ void Worker::post_shared_recvs(WorkerSrq& srq) noexcept {
         bad = bad != nullptr ? bad : next;
         complete_refused(qp, qp.recvs, bad->wr_id);
         next = bad->next;
+        move_up(next);
     }
 }
 

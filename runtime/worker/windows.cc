@@ -45,9 +45,9 @@ WorkerRegion* Worker::find_region(MrHandle handle) noexcept {
     ++regions_[entry.bind.region].binds;
 }
 
-[[gnu::cold, gnu::noinline]] void Worker::post_bind(WorkerQp& qp, const WorkRequest& request, std::uint32_t position,
-                                                    unsigned flags) noexcept {
+[[gnu::cold, gnu::noinline]] void Worker::post_bind(WorkerQp& qp, const WorkRequest& request, unsigned flags) noexcept {
     ring_doorbells();  // what was submitted before it is posted before it
+    const std::uint32_t position = qp.sends.next_position() - 1;
     InFlightEntry& entry = qp.sends.at(position);
     begin_bind(entry, request);
     WorkerWindow& window = *windows_[entry.bind.window];

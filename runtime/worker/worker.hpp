@@ -65,7 +65,7 @@ struct alignas(kCacheLine) WorkerSession {
     std::uint64_t remove_command = 0;  ///< to be answered when nothing is in flight
     SessionHeader* header = nullptr;
     QpRecord* records = nullptr;
-    std::atomic<std::uint32_t>* retired_counts = nullptr;
+    std::atomic<std::uint64_t>* retired_counts = nullptr;
     SrqRecord* srq_records = nullptr;
     OwnLines<Share> shares;  ///< by QP index
 };
@@ -111,6 +111,7 @@ struct alignas(kCacheLine) WorkerQp {
     Status cause = Status::success;
     OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< what its send queue takes
     bool datagram = false;                        ///< UD
+    bool send_failed = false;                     ///< in this life a request of its send queue has failed, or its completion was lost
     std::uint32_t parked = 0;
     std::uint32_t unsignaled_run = 0;
     std::uint32_t signal_interval = 1;  ///< a signal at least this often
@@ -281,7 +282,7 @@ private:
     [[nodiscard]] WorkerRegion* find_region(MrHandle handle) noexcept;
     [[nodiscard]] bool admits_keys(const WorkerQp& qp, const WorkRequest& request) noexcept;
     void begin_bind(InFlightEntry& entry, const WorkRequest& request) noexcept;
-    void post_bind(WorkerQp& qp, const WorkRequest& request, std::uint32_t position, unsigned flags) noexcept;
+    void post_bind(WorkerQp& qp, const WorkRequest& request, unsigned flags) noexcept;
     void end_bind(const InFlightEntry& entry, bool success) noexcept;
     [[nodiscard]] bool remove_window(MwHandle handle) noexcept;
     [[nodiscard]] bool remove_region(MrHandle handle) noexcept;

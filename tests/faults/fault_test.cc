@@ -275,6 +275,30 @@ TEST_P(LostCq, ByAnOverrunFailsItsQueuePairsAndTheWorkerLivesOnWithAnother) {
     expect_gone_and_replaced();
 }
 
+// The simulation found a peer that was told for ever that there is no receive.
+TEST_P(LostCq, WhoseQueuePairsTheProviderKeepsAnswersNobody) {
+    QueuePairOptions options = shape();
+    options.separate_cqs = true;  // the other one is polled on
+    PathAttributes path;
+    path.rnr_retry = 7;
+    path.timeout = 8;
+    connect_pair(options, path);
+    device.inject({.kind = Kind::overrun, .qp_num = b.qp_num()});
+    device.inject({.kind = Kind::destroy_qp, .qp_num = b.qp_num(), .count = 1000});
+    // No receive is there for the message, and the queue pair that could take one is lost.
+    ASSERT_EQ(session.try_submit(on(a, send(1, 8))), Refusal::none);
+    ASSERT_EQ(session.try_submit(on(b, rdma(Opcode::rdma_write, 2, 8))), Refusal::none);
+    bool ended = false;
+    eventually("the message has failed", [&] {
+        Completion some[8];
+        for (std::size_t i = 0, n = session.poll(some); i < n; ++i) {
+            ended = ended || some[i].tag == 1;
+        }
+        return ended;
+    });
+    device.clear_faults();
+}
+
 TEST_P(LostCq, ForSendsOnlyFailsTheQueuePairsThatSendThere) {
     start(true);
     device.inject({.kind = Kind::overrun, .qp_num = a.qp_num(), .nth = 50});

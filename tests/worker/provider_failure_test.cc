@@ -133,6 +133,53 @@ TEST_F(ProviderFailure, ARefusedPostBehindUnsignaledWorkCompletesAllTheSame) {
     EXPECT_EQ(world.session().figures().in_flight(), 0u);
 }
 
+// The simulation found requests that the session had accepted without room at the worker: those that the provider had
+// refused kept their places until what was before them completed.
+TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
+    script.hold_back = true;
+    std::uint64_t tag = 0;
+    std::uint64_t refused = 0;
+    const auto submit = [&] { ASSERT_EQ(world.session().try_submit(write(tag++)), Refusal::none); };
+    submit();
+    world.step();
+    for (int turn = 0; turn < 50; ++turn) {
+        script.refuse_every = 1;
+        submit();
+        if (turn % 5 == 0) {
+            submit();
+        }
+        world.step();
+        for (const Completion& completion : world.poll()) {
+            EXPECT_EQ(completion.status, Status::post_refused);
+            ++refused;
+        }
+        script.refuse_every = 0;
+    }
+    EXPECT_EQ(refused, tag - 1);
+    script.posted = 0;
+    script.refuse_every = 2;  // in the middle of a chain
+    for (int i = 0; i < 14; ++i) {
+        submit();
+    }
+    world.step(10);
+    EXPECT_EQ(world.poll().size(), 7u);
+    script.refuse_every = 0;
+    for (int i = 0; i < 8; ++i) {
+        submit();
+    }
+    world.step(10);
+    EXPECT_EQ(world.session().try_submit(write(tag)), Refusal::send_queue_full);
+    EXPECT_EQ(world.worker.counters().refused_requests.value(), 0u);
+    script.hold_back = false;
+    const auto completions = world.await(16);
+    ASSERT_EQ(completions.size(), 16u);
+    for (std::size_t i = 0; i < completions.size(); ++i) {
+        EXPECT_EQ(completions[i].status, Status::success);
+        EXPECT_TRUE(i == 0 || completions[i].tag > completions[i - 1].tag);
+    }
+    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+}
+
 TEST_F(ProviderFailure, AProviderThatRefusesEverythingLeavesNothingInFlight) {
     script.refuse_every = 1;
     std::uint64_t accepted = 0;

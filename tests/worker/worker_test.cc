@@ -250,6 +250,32 @@ TEST_F(WorkerTest, RequestsThatCanNeverWorkAreRefusedWithTheirReason) {
     EXPECT_EQ(session.figures().refused, 9u);
 }
 
+// The simulation found the count beginning again under the handle that it belonged to.
+TEST_F(WorkerTest, WhatWasRetiredOfAHandleStaysAfterAReset) {
+    make();
+    Session& session = world->session();
+    for (std::uint64_t tag = 0; tag < 3; ++tag) {
+        ASSERT_EQ(session.try_submit(write(tag, 0)), Refusal::none);
+    }
+    ASSERT_EQ(session.try_submit(write(3)), Refusal::none);
+    ASSERT_EQ(world->await(1).size(), 1u);
+    const QpHandle old = a->handle();
+    EXPECT_EQ(session.retired(old), 3u);
+    world->reset(*a);
+    EXPECT_EQ(session.retired(old), 3u);
+    EXPECT_EQ(session.retired(a->handle()), 0u);
+    world->reset(*b);
+    world->connect(*a, *b);
+    world->connect(*b, *a);
+    WorkRequest again = write(4, 0);
+    again.qp = a->handle();
+    ASSERT_EQ(session.try_submit(again), Refusal::none);
+    again.flags = kSignaled;
+    ASSERT_EQ(session.try_submit(again), Refusal::none);
+    ASSERT_EQ(world->await(1).size(), 1u);
+    EXPECT_EQ(session.retired(a->handle()), 1u);
+}
+
 TEST_F(WorkerTest, SeveralSgesAndInlinePayloadsArriveWhole) {
     make();
     const std::array<Sge, 4> sges{source(5, 100), source(1, 0), source(0, 0), source(20, 200)};
@@ -467,6 +493,32 @@ TEST_F(WorkerTest, WhatIsSubmittedAfterTheWorkerLetGoCompletesAsSessionClosed) {
     EXPECT_TRUE(completions[2].from_recv_queue());
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
     EXPECT_EQ(world->session().try_submit(write(4)), Refusal::session_closed);
+}
+
+// The simulation found all of them completing as sends.
+TEST_F(WorkerTest, WhatNoDeviceSawCompletesAsWhatItWas) {
+    make();
+    WorkRequest request = write(0);
+    constexpr std::array<std::pair<Opcode, CompletionOpcode>, 6> kCases{{
+        {Opcode::rdma_write_with_imm, CompletionOpcode::rdma_write},
+        {Opcode::rdma_read, CompletionOpcode::rdma_read},
+        {Opcode::atomic_fetch_and_add, CompletionOpcode::fetch_add},
+        {Opcode::atomic_cmp_and_swp, CompletionOpcode::comp_swap},
+        {Opcode::send_with_imm, CompletionOpcode::send},
+        {Opcode::recv, CompletionOpcode::recv},
+    }};
+    for (const auto& [opcode, completes_as] : kCases) {
+        request.opcode = opcode;
+        request.flags = opcode == Opcode::recv ? 0 : kSignaled;
+        ASSERT_EQ(world->session().try_submit(request), Refusal::none);
+    }
+    world->proxy.remove_session(0);
+    const auto completions = world->poll();
+    ASSERT_EQ(completions.size(), kCases.size());
+    for (std::size_t i = 0; i < kCases.size(); ++i) {
+        EXPECT_EQ(completions[i].status, Status::session_closed);
+        EXPECT_EQ(completions[i].opcode, kCases[i].second) << i;
+    }
 }
 
 TEST_F(WorkerTest, AKeyIsFoundWhileWorkThatNamesItIsInFlight) {

@@ -344,21 +344,26 @@ void Engine::run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept {
         tx.deadline_ns = now_ns + tx.ack_timeout_ns;
     } else if (now_ns >= tx.deadline_ns) {
         tx.deadline_ns = now_ns + tx.ack_timeout_ns;
-        if (!still_under_way(qp))
+        if (!still_under_way(qp, now_ns))
             retry(qp);
+        else if (tx.waits_since_ns == 0)
+            tx.waits_since_ns = now_ns;
+        else if (now_ns - tx.waits_since_ns >= kHostPatienceNs)
+            retry(qp);  // that thread does not come back
     }
 }
 
 /// Whether packets of the connection may wait in a link because an engine did not move. An HCA answers
 /// whether or not its host polls, so a host that does not poll must not count as a lost packet.
-bool Engine::still_under_way(const SoftQp& qp) noexcept {
-    if (!path_open(qp))
+bool Engine::still_under_way(const SoftQp& qp, std::uint64_t now_ns) noexcept {
+    if (!path_open(qp) || !qp.peer->attended.load(std::memory_order_relaxed))
         return false;
-    if (!qp.peer->requests.drained() && qp.peer->requests.held_until_ns() == 0)
+    // The fault plan's delays are the network's; what is left when they are over is the host's.
+    const auto due = [now_ns](const Link& link) { return link.held_until_ns() <= now_ns; };
+    if (!qp.peer->requests.drained() && due(qp.peer->requests))
         return true;
-    return std::any_of(incoming_.begin(), incoming_.end(), [&qp](const auto& link) {
-        return link->from == qp.peer->to && link->responses.held_until_ns() == 0 &&
-               link->responses.peek() != nullptr;
+    return std::any_of(incoming_.begin(), incoming_.end(), [&](const auto& link) {
+        return link->from == qp.peer->to && due(link->responses) && link->responses.peek() != nullptr;
     });
 }
 

@@ -63,6 +63,8 @@ public:
     static constexpr std::uint32_t kFlushPerTurnMax = 128;   ///< work requests that one QP flushes
     /// While a timer is armed, one move in so many reads the clock.
     static constexpr std::uint32_t kMovesPerClock = 16;
+    /// A thread that has not polled for so long is gone: what waits for it counts as lost.
+    static constexpr std::uint64_t kHostPatienceNs = 10'000'000'000;
 
     Engine(DeviceCore& core, std::shared_ptr<Fabric> fabric);
     Engine(const Engine&) = delete;
@@ -110,13 +112,14 @@ public:
     void remove(SoftQp& qp) noexcept;
     /// Drops all queued work and protocol state.
     void reset(SoftQp& qp) noexcept;
-    void add_incoming(std::shared_ptr<LinkPair> link) { incoming_.push_back(std::move(link)); }
+    void add_incoming(std::shared_ptr<LinkPair> link);
     void drop_incoming(std::uint32_t from) noexcept;
     void purge(SoftCq& cq, const SoftQp& qp) noexcept;
     /// The way of datagrams to the link's far end.
     void add_outgoing(std::shared_ptr<LinkPair> link);
     void drop_outgoing(std::uint32_t to) noexcept;
     void mark_incoming_gone() noexcept;
+    void mark_incoming_attended() noexcept;
     void remove(SoftCq& cq) noexcept;
 
 private:
@@ -137,7 +140,7 @@ private:
     [[nodiscard]] const Packet* packet_after_faults(Link& link) noexcept;
     [[nodiscard]] std::uint32_t flush_end(const SoftQp& qp) const noexcept;
     [[nodiscard]] bool path_open(const SoftQp& qp) const noexcept;
-    [[nodiscard]] bool still_under_way(const SoftQp& qp) noexcept;
+    [[nodiscard]] bool still_under_way(const SoftQp& qp, std::uint64_t now_ns) noexcept;
     void run_timer(SoftQp& qp, std::uint64_t now_ns) noexcept;
 
     // requester.cc
@@ -228,6 +231,7 @@ private:
     // cold
     std::uint32_t id_ = 0;
     std::uint32_t last_index_ = 0;
+    std::uint32_t qps_in_use_ = 0;
     std::shared_ptr<Fabric> fabric_;
 };
 

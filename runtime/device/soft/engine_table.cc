@@ -31,6 +31,8 @@ bool Engine::add(SoftQp& qp) {
             continue;
         qps_[last_index_] = &qp;
         qp.qp_num = id_ << kQpIndexBits | last_index_;
+        ++qps_in_use_;
+        mark_incoming_attended();
         return true;
     }
     return false;
@@ -39,6 +41,8 @@ bool Engine::add(SoftQp& qp) {
 void Engine::remove(SoftQp& qp) noexcept {
     reset(qp);
     qps_[qp.qp_num & (kQpsPerEngineMax - 1)] = nullptr;
+    --qps_in_use_;
+    mark_incoming_attended();
 }
 
 void Engine::reset(SoftQp& qp) noexcept {
@@ -112,6 +116,17 @@ void Engine::add_outgoing(std::shared_ptr<LinkPair> link) {
 void Engine::drop_outgoing(std::uint32_t to) noexcept {
     if (to < outgoing_.size())
         outgoing_[to].reset();
+}
+
+void Engine::add_incoming(std::shared_ptr<LinkPair> link) {
+    incoming_.push_back(std::move(link));
+    mark_incoming_attended();
+}
+
+/// Nobody polls for an engine without QPs, so what is sent to it is not on its way any more.
+void Engine::mark_incoming_attended() noexcept {
+    for (const auto& link : incoming_)
+        link->attended.store(qps_in_use_ != 0, std::memory_order_relaxed);
 }
 
 void Engine::mark_incoming_gone() noexcept {

@@ -50,6 +50,7 @@ std::optional<SoftFault> FaultPlan::meet(Kind kind, std::uint32_t qp_num,
         }
         if (fault.probability == 1 || std::uniform_real_distribution<>()(random_) < fault.probability) {
             met = fault;
+            met_[static_cast<std::size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
         }
     }
     return met;

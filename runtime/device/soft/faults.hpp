@@ -8,6 +8,7 @@
 // Cost: armed() is one relaxed load; everything else happens only while a fault of that kind is planned.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -73,6 +74,11 @@ public:
     [[nodiscard]] std::optional<SoftFault> meet(Kind kind, std::uint32_t qp_num = 0,
                                                 std::optional<ibv_qp_state> state = std::nullopt) noexcept;
 
+    /// Occasions of this kind that met a fault, so far.
+    [[nodiscard]] std::uint64_t met(Kind kind) const noexcept {
+        return met_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
+    }
+
 private:
     struct Planned {
         SoftFault fault;
@@ -81,7 +87,10 @@ private:
 
     static constexpr std::uint32_t bit(Kind kind) noexcept { return 1u << static_cast<unsigned>(kind); }
 
+    static constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::destroy_cq) + 1;
+
     std::atomic<std::uint32_t> armed_{0};
+    std::array<std::atomic<std::uint64_t>, kKinds> met_{};
     std::mutex mutex_;
     std::vector<Planned> planned_;
     std::mt19937_64 random_;

@@ -126,6 +126,8 @@ struct LinkPair {
     const bool local;
     /// The engine at the far end is gone: what is sent is lost. Relaxed: a late look only fills the link.
     std::atomic<bool> receiver_gone{false};
+    /// The engine at the far end has QPs, and so somebody who polls for them. Relaxed: as above.
+    std::atomic<bool> attended{true};
     Link requests;
     Link responses;
 };

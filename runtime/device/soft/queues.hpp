@@ -197,6 +197,7 @@ struct Requester {
     std::uint8_t rnr_retries_left = 0;
     bool waiting_rnr = false;
     std::uint64_t deadline_ns = 0;  ///< 0: to be set at the next look at the clock
+    std::uint64_t waits_since_ns = 0;  ///< for the peer's thread, which does not poll; 0: it does not
     // constant from RTS on
     std::uint64_t ack_timeout_ns = 0;  ///< 0: never
     std::uint8_t retry_count = 0;
@@ -210,6 +211,7 @@ struct ResponseJob {
     enum class Kind : std::uint8_t { ack, nak, rnr_nak, read, atomic };
     Kind kind = Kind::ack;
     std::uint8_t syndrome = 0;
+    bool again = false;     ///< read, atomic: of a duplicate, which stands for a request that was counted already
     std::uint32_t psn = 0;  ///< of the next response packet
     std::uint32_t rkey = 0;
     std::uint32_t length = 0;  ///< read: what is left
@@ -241,7 +243,7 @@ struct Responder {
     std::uint32_t jobs_mask = 0;
     std::uint32_t jobs_head = 0;
     std::uint32_t jobs_tail = 0;
-    std::uint32_t reads_queued = 0;
+    std::uint32_t reads_queued = 0;  ///< reads and atomics among the jobs, without duplicates
     OwnLines<AtomicResult> atomics;
     std::uint32_t atomics_next = 0;
     std::uint64_t rnr_naks = 0;  ///< sent

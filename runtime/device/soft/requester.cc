@@ -318,6 +318,7 @@ void Engine::after_progress(SoftQp& qp) noexcept {
     Requester& tx = qp.tx;
     tx.retries_left = tx.retry_count;
     tx.rnr_retries_left = tx.rnr_retry;
+    tx.waits_since_ns = 0;
     if (tx.local_done != 0) [[unlikely]]
         complete_local(qp);
     if (!tx.waiting_rnr) {

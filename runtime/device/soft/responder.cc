@@ -73,6 +73,7 @@ void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
     Responder& rx = qp.rx;
     ResponseJob job;
     job.psn = packet.psn;
+    job.again = true;
     switch (packet.kind) {
         case PacketKind::send:
         case PacketKind::write: return push_ack(qp, psn_add(rx.expected_psn, kPsnMask));
@@ -81,7 +82,6 @@ void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
             job.rkey = packet.rkey;
             job.va = packet.va;
             job.length = packet.dma_length;
-            ++rx.reads_queued;
             return push_job(qp, job);
         case PacketKind::compare_swap:
         case PacketKind::fetch_add: {
@@ -93,7 +93,6 @@ void Engine::on_request(SoftQp& qp, const Packet& packet) noexcept {
                 return;  // older than any that may be outstanding: dropped
             job.kind = ResponseJob::Kind::atomic;
             job.value = found->value;
-            ++rx.reads_queued;
             return push_job(qp, job);
         }
         default: return;
@@ -397,7 +396,7 @@ std::uint32_t Engine::answer(SoftQp& qp, bool& more) noexcept {
                 default:
                     packet->kind = PacketKind::atomic_response;
                     std::memcpy(packet->payload(), &job.value, sizeof(job.value));
-                    --rx.reads_queued;
+                    rx.reads_queued -= !job.again;
                     break;
             }
             packet->dest_qpn = qp.dest_qpn;
@@ -447,7 +446,7 @@ bool Engine::answer_read(SoftQp& qp, ResponseJob& job, bool& finished) noexcept 
     job.length -= size;
     finished = job.length == 0;
     if (finished)
-        --qp.rx.reads_queued;
+        qp.rx.reads_queued -= !job.again;
     return true;
 }
 

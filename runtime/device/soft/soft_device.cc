@@ -161,6 +161,10 @@ void SoftDevice::clear_faults() {
     core_->faults.clear();
 }
 
+std::uint64_t SoftDevice::faults_met(SoftFault::Kind kind) const noexcept {
+    return core_->faults.met(kind);
+}
+
 void SoftDevice::meet_fault(SoftFault::Kind kind, std::string_view what, const ibv_qp* qp,
                             std::optional<ibv_qp_state> state) {
     if (!core_->faults.armed(kind)) [[likely]]

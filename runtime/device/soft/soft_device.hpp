@@ -17,7 +17,7 @@
 //  - what a failed completion leaves invalid is garbage; vendor_err is soft::vendor_err_of(status).
 //  - a slot of a send or receive queue is free again when a completion at or behind it was polled.
 //  - a packet that waits because the peer's thread does not poll is not a lost packet: acknowledgement
-//    timers start over while there is one.
+//    timers start over while there is one, for up to kHostPatienceNs.
 //  - what UC and UD send waits while the link to the other thread is full; only a missing receive, a wrong key, an
 //    unknown destination or a port that is down lose it.
 //  - no end-to-end flow-control credits: a sender learns of a missing receive by the RNR NAK.
@@ -101,6 +101,8 @@ public:
     void inject(const SoftFault& fault);
     /// Nothing more of what was planned happens.
     void clear_faults();
+    /// How often a planned fault of this kind happened.
+    [[nodiscard]] std::uint64_t faults_met(SoftFault::Kind kind) const noexcept;
 
     [[nodiscard]] std::string describe() const override;
     [[nodiscard]] bool is_software() const noexcept override { return true; }

@@ -1,0 +1,29 @@
+// What a work request completes as.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include "pollcore/completion.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+/// By Opcode, of the send queue.
+inline constexpr CompletionOpcode kSendCompletions[] = {
+    CompletionOpcode::rdma_write, CompletionOpcode::rdma_write, CompletionOpcode::send,      CompletionOpcode::send,
+    CompletionOpcode::rdma_read,  CompletionOpcode::comp_swap,  CompletionOpcode::fetch_add, CompletionOpcode::local_inv,
+    CompletionOpcode::bind_mw,    CompletionOpcode::send,
+};
+static_assert(std::size(kSendCompletions) == static_cast<std::size_t>(Opcode::send_with_inv) + 1);
+
+/// Whatever byte `opcode` is.
+[[nodiscard]] constexpr CompletionOpcode completion_opcode(Opcode opcode) noexcept {
+    const auto value = static_cast<std::size_t>(opcode);
+    return is_recv(opcode)                      ? CompletionOpcode::recv
+           : value < std::size(kSendCompletions) ? kSendCompletions[value]
+                                                 : CompletionOpcode::send;
+}
+
+}  // namespace pollcore
