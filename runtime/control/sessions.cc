@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 
 #include "base/log.hpp"
 #include "control/runtime_state.hpp"
@@ -90,12 +91,20 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     }
     SessionSlot& session = found->second;
     bool whole = true;
+    std::exception_ptr kept;  // a queue pair that the provider does not destroy, which must not keep the others from ending
     for (std::size_t i = 0; i < qps_.size(); ++i) {
         if (qps_[i] != nullptr && qps_[i]->worker == session.worker && qps_[i]->end != nullptr &&
             std::any_of(qps_[i]->end->shares.begin(), qps_[i]->end->shares.end(),
                         [&](const ShareOptions& share) { return share.session == session.index; })) {
-            whole = close_qp_here(qps_[i]->handle, deadline) && whole;
+            try {
+                whole = close_qp_here(qps_[i]->handle, deadline) && whole;
+            } catch (const Error&) {
+                kept = std::current_exception();
+            }
         }
+    }
+    if (kept) {
+        std::rethrow_exception(kept);  // its worker goes on with what that one has in flight
     }
     // All queue pairs of its shared receive queues were closed above: they have a share in it.
     for (const auto& srq : srqs_) {

@@ -299,6 +299,23 @@ TEST_P(LostCq, WhoseQueuePairsTheProviderKeepsAnswersNobody) {
     device.clear_faults();
 }
 
+// The simulation found the others open, and answering their peers, after their session was closed.
+TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepTheOthersOfItsSession) {
+    reconnect();
+    Session other = runtime.open_session();
+    QueuePairOptions options = shape();
+    options.shares = {{.session = &other}};
+    QueuePair first = runtime.create_queue_pair(options);
+    QueuePair second = runtime.create_queue_pair(options);
+    device.inject({.kind = Kind::destroy_qp, .qp_num = first.qp_num()});
+    other.close();
+    EXPECT_NE(other.state(second.handle()), QpState::init);
+    EXPECT_THROW((void)second.info(), Error) << "it is closed";
+    device.clear_faults();
+    EXPECT_TRUE(first.close());
+    other.close();
+}
+
 TEST_P(LostCq, ForSendsOnlyFailsTheQueuePairsThatSendThere) {
     start(true);
     device.inject({.kind = Kind::overrun, .qp_num = a.qp_num(), .nth = 50});

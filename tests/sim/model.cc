@@ -1,0 +1,363 @@
+#include "sim/model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "sim/violation.hpp"
+
+namespace pollcore::sim {
+namespace {
+
+[[nodiscard]] std::uint64_t mixed(std::uint64_t z) noexcept {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    return z ^ (z >> 29);
+}
+
+[[nodiscard]] bool takes_receive(Opcode opcode) noexcept {
+    return opcode == Opcode::send || opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm ||
+           opcode == Opcode::send_with_inv;
+}
+
+[[nodiscard]] bool with_imm(Opcode opcode) noexcept {
+    return opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm;
+}
+
+[[nodiscard]] bool writes(Opcode opcode) noexcept {
+    return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm;
+}
+
+[[nodiscard]] CompletionOpcode completes_as(Opcode opcode) noexcept {
+    switch (opcode) {
+        case Opcode::rdma_write:
+        case Opcode::rdma_write_with_imm: return CompletionOpcode::rdma_write;
+        case Opcode::rdma_read: return CompletionOpcode::rdma_read;
+        case Opcode::atomic_cmp_and_swp: return CompletionOpcode::comp_swap;
+        case Opcode::atomic_fetch_and_add: return CompletionOpcode::fetch_add;
+        case Opcode::recv:
+        case Opcode::srq_recv: return CompletionOpcode::recv;
+        default: return CompletionOpcode::send;
+    }
+}
+
+/// Refused before it was in any queue: it keeps no order with what is (runtime/README.md), and nothing fails with it.
+[[nodiscard]] bool never_queued(Status status) noexcept {
+    return status == Status::post_refused || status == Status::request_refused || status == Status::session_closed;
+}
+
+[[nodiscard]] std::string described(const End& end, const Request& request) {
+    return fmt::format("{}: request {:#x} (opcode {}, {} bytes{}{})", end.name, request.tag, static_cast<int>(request.opcode),
+                       request.length, request.signaled ? "" : ", unsignaled",
+                       request.defect != Defect::none ? ", with a defect" : "");
+}
+
+}  // namespace
+
+void fill_pattern(std::span<std::byte> bytes, std::uint64_t pattern) noexcept {
+    for (std::size_t at = 0; at < bytes.size(); at += 8) {
+        const std::uint64_t word = mixed(pattern + at);
+        std::memcpy(bytes.data() + at, &word, std::min<std::size_t>(8, bytes.size() - at));
+    }
+}
+
+bool has_pattern(std::span<const std::byte> bytes, std::uint64_t pattern) noexcept {
+    for (std::size_t at = 0; at < bytes.size(); at += 8) {
+        const std::uint64_t word = mixed(pattern + at);
+        if (std::memcmp(bytes.data() + at, &word, std::min<std::size_t>(8, bytes.size() - at)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool End::sends_in_flight() const noexcept {
+    return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.sends.empty(); });
+}
+
+End& Model::begin(std::string name, std::size_t lanes) {
+    End& end = ends_.emplace_back();
+    end.name = std::move(name);
+    end.number = ends_.size();
+    end.lanes.resize(lanes);
+    return end;
+}
+
+void Model::connect(End& a, End& b) {
+    a.peer = &b;
+    b.peer = &a;
+}
+
+void Model::excuse(End& end, std::uint32_t excuses) {
+    if ((end.excuses | excuses) != end.excuses) {
+        end.excuses |= excuses;
+        trace_.add("end {} may fail from now on: causes {:#x}", end.number, end.excuses);
+    }
+}
+
+void Model::submitting(End& end, std::size_t lane, const Request& request) {
+    if (is_recv(request.opcode)) {
+        end.receives.push_back(request);
+    } else {
+        end.lanes[lane].sends.push_back(request);
+        if (takes_receive(request.opcode)) {
+            end.lanes[lane].messages.push_back({.tag = request.tag,
+                                                .length = request.length,
+                                                .imm = request.imm,
+                                                .with_imm = with_imm(request.opcode),
+                                                .of_write = writes(request.opcode),
+                                                .too_long = request.defect == Defect::too_long,
+                                                .pattern = request.pattern});
+        }
+    }
+    if (request.defect != Defect::none) {
+        excuse(end, kOwnRequest);
+        if (end.peer != nullptr) {
+            excuse(*end.peer, kPeerRequest | kPeerEnding);
+        }
+    }
+}
+
+void Model::refused(End& end, std::size_t lane, const Request& request) {
+    if (is_recv(request.opcode)) {
+        end.receives.pop_back();
+        return;
+    }
+    end.lanes[lane].sends.pop_back();
+    if (takes_receive(request.opcode)) {
+        end.lanes[lane].messages.pop_back();
+    }
+}
+
+Request Model::completed(End& end, std::size_t lane_index, const Completion& completion, const OnRetired& on_retired) {
+    const bool receive = completion.from_recv_queue();
+    Lane& lane = end.lanes[lane_index];
+    std::deque<Request>& queue = receive ? end.receives : lane.sends;
+    const auto found_at = std::find_if(queue.begin(), queue.end(),
+                                       [&](const Request& request) { return request.tag == completion.tag; });
+    if (found_at == queue.end()) {
+        throw Violation("I1 conservation", fmt::format("{}: a completion with tag {:#x} on its {} queue, where nothing with "
+                                                       "that tag is in flight: it came twice, or was never submitted",
+                                                       end.name, completion.tag, receive ? "receive" : "send"));
+    }
+    if (never_queued(completion.status)) {
+        const Request request = *found_at;
+        queue.erase(found_at);
+        require_cause(end, request, completion);
+        if (!receive) {
+            std::erase_if(lane.messages, [&](const Message& message) { return message.tag == request.tag; });
+        }
+        return request;
+    }
+    // What stands before it is unsignaled and has succeeded; anything else was lost, or overtaken.
+    while (queue.front().tag != completion.tag) {
+        const Request first = queue.front();
+        if (receive && (end.excuses & kCqLost) != 0) {
+            // The completion of the first is lost, and the runtime makes one when the queue pair has ended.
+            const Request request = *found_at;
+            queue.erase(found_at);
+            return settled(end, lane, request, completion);
+        }
+        if (first.signaled) {
+            throw Violation("I2 order", fmt::format("{} was overtaken by {:#x}, or lost", described(end, first),
+                                                    completion.tag));
+        }
+        queue.pop_front();
+        succeeded(end, lane, first);
+        on_retired(first);
+    }
+    const Request request = queue.front();
+    queue.pop_front();
+    return settled(end, lane, request, completion);
+}
+
+Request Model::settled(End& end, Lane& lane, const Request& request, const Completion& completion) {
+    const bool receive = completion.from_recv_queue();
+    if (completion.opcode != completes_as(request.opcode) &&
+        !(receive && completion.opcode == CompletionOpcode::recv_rdma_with_imm && completion.ok())) {
+        throw Violation("I6 fields", fmt::format("{} completed as opcode {}", described(end, request),
+                                                 static_cast<int>(completion.opcode)));
+    }
+    if (completion.ok()) {
+        if (!request.signaled) {
+            throw Violation("I1 conservation", described(end, request) + " succeeded and made a completion all the same");
+        }
+        if (receive) {
+            found(end, request, completion);
+        } else {
+            if ((request.opcode == Opcode::rdma_read || is_atomic(request.opcode)) && completion.byte_len != request.length) {
+                throw Violation("I6 fields", fmt::format("{} placed {} bytes", described(end, request), completion.byte_len));
+            }
+            succeeded(end, lane, request);
+        }
+        return request;
+    }
+    require_cause(end, request, completion);
+    // One whose completion the provider lost may have succeeded; what the runtime says of it holds up nothing.
+    if (completion.status == Status::general_err && (completion.flags & kByRuntime) != 0 && (end.excuses & kCqLost) != 0) {
+        return request;
+    }
+    (receive ? end.receive_failed : lane.failed) = true;
+    if (is_atomic(request.opcode)) {
+        end.added_perhaps += request.add;
+    }
+    if (end.peer != nullptr) {
+        excuse(*end.peer, kPeerEnding);
+    }
+    return request;
+}
+
+void Model::succeeded(End& end, Lane& lane, const Request& request) {
+    if (lane.failed) {
+        throw Violation("I2 order", described(end, request) + " succeeded after one before it had failed");
+    }
+    if (!request.signaled && (end.excuses & kCqLost) != 0) {
+        return;  // its completion may be lost, and it have failed
+    }
+    if (request.defect != Defect::none) {
+        throw Violation("status", described(end, request) + " succeeded, which it cannot");
+    }
+    if (writes(request.opcode) && !has_pattern({request.remote, request.length}, request.pattern)) {
+        throw Violation("content", described(end, request) + " has succeeded, and its bytes are not at the peer");
+    }
+    if (request.opcode == Opcode::rdma_read && !has_pattern({request.local, request.length}, request.pattern)) {
+        throw Violation("content", described(end, request) + " has succeeded, and the peer's bytes are not here");
+    }
+    if (is_atomic(request.opcode)) {
+        end.added += request.add;
+    }
+    if (takes_receive(request.opcode)) {
+        ++end.messages_done;
+        if (std::find(lane.passed_over.begin(), lane.passed_over.end(), request.tag) != lane.passed_over.end()) {
+            throw Violation("content", described(end, request) + " has succeeded, and the peer found one behind it and not it");
+        }
+    }
+}
+
+// A receive's message is the peer's next one.
+void Model::found(End& end, const Request& receive, const Completion& completion) {
+    if (end.receive_failed) {
+        throw Violation("I2 order", described(end, receive) + " succeeded after one before it had failed");
+    }
+    if (receive.defect != Defect::none && completion.opcode != CompletionOpcode::recv_rdma_with_imm &&
+        completion.byte_len != 0) {
+        throw Violation("status", described(end, receive) + " succeeded, which it cannot");
+    }
+    static std::vector<Lane> none;
+    const bool imm = (completion.flags & kWithImm) != 0;
+    const bool of_write = completion.opcode == CompletionOpcode::recv_rdma_with_imm;
+    const auto fits = [&](const Message& message) {
+        return !message.too_long && completion.byte_len == message.length && imm == message.with_imm &&
+               (!imm || completion.imm_data == message.imm) && of_write == message.of_write &&
+               (of_write || has_pattern({receive.local, message.length}, message.pattern));
+    };
+    std::string next;
+    for (Lane& lane : end.peer != nullptr ? end.peer->lanes : none) {
+        if (lane.messages.empty()) {
+            continue;
+        }
+        // Those that were refused were never sent, as their sender may not have been told yet.
+        const bool lost = (end.excuses & kCqLost) != 0;  // with the completion of its receive
+        const bool all = lost || (end.peer->excuses & (kPostRefused | kEnding | kSessionClosing)) != 0;
+        const auto found_at = std::find_if(lane.messages.begin(), all ? lane.messages.end() : lane.messages.begin() + 1, fits);
+        if (found_at != lane.messages.end() && fits(*found_at)) {
+            for (auto passed = lane.messages.begin(); passed != found_at && !lost; ++passed) {
+                lane.passed_over.push_back(passed->tag);
+            }
+            lane.messages.erase(lane.messages.begin(), found_at + 1);
+            ++end.peer->messages_found;
+            return;
+        }
+        const Message& message = lane.messages.front();
+        next += fmt::format("; the peer's next is {} bytes of {:#x}, immediate {} {:#x}{}{}", message.length, message.pattern,
+                            message.with_imm, message.imm, message.of_write ? ", of a write" : "",
+                            message.too_long ? ", too long" : "");
+    }
+    throw Violation("content", fmt::format("{} holds {} bytes, immediate {} {:#x}{}{}", described(end, receive),
+                                           completion.byte_len, imm, imm ? completion.imm_data : 0,
+                                           of_write ? ", of a write" : "", next.empty() ? "; the peer sent nothing" : next));
+}
+
+void Model::require_cause(const End& end, const Request& request, const Completion& completion) const {
+    if (!explained(end, request, completion)) {
+        throw Violation("status", fmt::format("{} ended with {}, for which there is no cause (causes {:#x})",
+                                              described(end, request), status_name(completion.status), end.excuses));
+    }
+}
+
+bool Model::explained(const End& end, const Request& request, const Completion& completion) const {
+    const bool receive = is_recv(request.opcode);
+    const auto has = [&](std::uint32_t excuses) { return (end.excuses & excuses) != 0; };
+    const bool by_runtime = (completion.flags & kByRuntime) != 0;
+    if (std::find(end.injected.begin(), end.injected.end(), completion.status) != end.injected.end()) {
+        return true;
+    }
+    const bool peer_injected = end.peer != nullptr && (end.peer->excuses & kInjected) != 0;
+    switch (completion.status) {
+        case Status::wr_flush_err:
+            return end.excuses != 0 || end.receive_failed ||
+                   std::any_of(end.lanes.begin(), end.lanes.end(), [](const Lane& lane) { return lane.failed; });
+        case Status::loc_prot_err: return request.defect == Defect::local_key;
+        case Status::loc_len_err: return receive && has(kPeerRequest);
+        case Status::rem_access_err: return !receive && request.defect == Defect::remote_key;
+        case Status::rem_inv_req_err: return !receive && (request.defect == Defect::too_long || peer_injected);
+        case Status::rem_op_err: return !receive && (has(kPeerEnding) || peer_injected);
+        case Status::retry_exc_err:
+            return !receive && has(kLossy | kPeerEnding | kPeerDeviceLost | kDeviceLost);
+        case Status::rnr_retry_exc_err:
+            return !receive && takes_receive(request.opcode) && !end.rnr_for_ever && has(kShortOfReceives);
+        case Status::post_refused: return by_runtime && has(kPostRefused | kDeviceLost);
+        case Status::request_refused: return by_runtime && has(kEnding | kSessionClosing | kCqLost | kDeviceLost);
+        case Status::qp_closed: return by_runtime && has(kEnding | kSessionClosing | kCqLost | kDeviceLost);
+        case Status::session_closed: return by_runtime && has(kSessionClosing);
+        case Status::device_removed: return by_runtime && has(kDeviceLost);
+        case Status::fatal_err:
+        case Status::general_err: return has(kCqLost);
+        default: return false;
+    }
+}
+
+std::uint32_t Model::retired(End& end, std::size_t lane_index, std::uint32_t more, const OnRetired& on_retired) {
+    Lane& lane = end.lanes[lane_index];
+    std::uint32_t ended = 0;
+    // Behind a completion that was not taken yet there may be more of them.
+    while (ended < more && !lane.sends.empty() && !lane.sends.front().signaled) {
+        const Request first = lane.sends.front();
+        lane.sends.pop_front();
+        ++ended;
+        succeeded(end, lane, first);
+        on_retired(first);
+    }
+    return ended;
+}
+
+std::size_t Model::over(End& end, std::size_t lane_index, const OnRetired& on_retired) {
+    Lane& lane = end.lanes[lane_index];
+    if ((end.excuses & kKept) != 0) {
+        return lane.sends.size() + (lane_index == 0 ? end.receives.size() : 0);
+    }
+    while (!lane.sends.empty()) {
+        const Request first = lane.sends.front();
+        if (first.signaled) {
+            throw Violation("I1 conservation", described(end, first) + " never completed");
+        }
+        lane.sends.pop_front();
+        succeeded(end, lane, first);
+        on_retired(first);
+    }
+    if (lane_index == 0 && !end.receives.empty()) {
+        throw Violation("I1 conservation", described(end, end.receives.front()) + " never completed");
+    }
+    return 0;
+}
+
+void Model::at_rest(const End& end) const {
+    if (end.messages_done > end.messages_found && end.peer != nullptr && !end.peer->receive_failed &&
+        (end.peer->excuses & ~kPeerEnding & ~kShortOfReceives) == 0) {
+        throw Violation("content", fmt::format("{} sent {} messages with success, and its peer found {}", end.name,
+                                               end.messages_done, end.messages_found));
+    }
+}
+
+}  // namespace pollcore::sim

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Copies a source of the runtime and puts the planted bugs of tests/sim/planted.hpp into the copy.
+
+usage: plant.py SOURCE COPY
+
+Each bug is a piece of text that must stand in the source exactly once, and what stands there instead. Where a source has
+changed so that it does not, the build fails here, and the bug wants to be planted anew.
+"""
+import pathlib
+import sys
+
+PLANTS = {
+    "session/session.cc": [
+        # published_early
+        ("    (void)submissions_.try_push(request);  // admit() reserved the slot\n",
+         "    if (sim::planted(sim::Bug::published_early)) {\n"
+         "        submissions_.commit(1);\n"
+         "        schedule_point(SchedulePoint::publish);\n"
+         "        submissions_.write(std::size_t(-1), request);\n"
+         "        return Refusal::none;\n"
+         "    }\n"
+         "    (void)submissions_.try_push(request);  // admit() reserved the slot\n"),
+        # stale_handle
+        ("    if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {\n",
+         "    if ((qp.generation != request.qp.generation && !sim::planted(sim::Bug::stale_handle)) ||\n"
+         "        qp.state == QpState::closed) [[unlikely]] {\n"),
+    ],
+    "worker/submit.cc": [
+        # stale_handle
+        ("    WorkerQp* qp = find_qp(request.qp);\n    Share& share",
+         "    WorkerQp* qp = sim::planted(sim::Bug::stale_handle) ? qps_[request.qp.index & qps_mask_] : find_qp(request.qp);\n"
+         "    Share& share"),
+        ("    if (qp == nullptr || share.generation != request.qp.generation) [[unlikely]] {\n",
+         "    if (qp == nullptr || (share.generation != request.qp.generation && !sim::planted(sim::Bug::stale_handle))) {\n"),
+        # wedged
+        ("    return qp.unsignaled_run + 1 >= qp.signal_interval ||",
+         "    return !sim::planted(sim::Bug::wedged) && (qp.unsignaled_run + 1 >= qp.signal_interval ||"),
+        ("session.unsignaled > session.completion_slots / 2;\n", "session.unsignaled > session.completion_slots / 2);\n"),
+    ],
+    "worker/complete.cc": [
+        # lost, twice
+        ("    write_slot(session.completions.slot(0), completion);\n    session.completions.commit(1);\n    counters_.delivered",
+         "    if (sim::planted(sim::Bug::lost, 100'000)) {\n"
+         "        return;\n"
+         "    }\n"
+         "    write_slot(session.completions.slot(0), completion);\n    session.completions.commit(1);\n"
+         "    if (sim::planted(sim::Bug::twice, 10'000) && session.completions.reserve(1) == 1) {\n"
+         "        write_slot(session.completions.slot(0), completion);\n        session.completions.commit(1);\n"
+         "    }\n"
+         "    counters_.delivered"),
+        # swapped
+        ("    for (std::uint32_t i = 0; i < n; ++i) {\n        route(cq, wcs_[i]);\n",
+         "    if (n > 1 && sim::planted(sim::Bug::swapped, 1'000)) {\n"
+         "        std::swap(wcs_[0], wcs_[1]);\n"
+         "    }\n"
+         "    for (std::uint32_t i = 0; i < n; ++i) {\n        route(cq, wcs_[i]);\n"),
+        # misread_status
+        ("            completion.vendor_err = wc.vendor_err;\n            qp.send_failed = true;\n",
+         "            completion.vendor_err = wc.vendor_err;\n            qp.send_failed = true;\n"
+         "            if (sim::planted(sim::Bug::misread_status) && wc.status == IBV_WC_REM_ACCESS_ERR) {\n"
+         "                completion.status = Status::loc_access_err;\n"
+         "            }\n"),
+        # kept_reservation
+        ("    --(from_recv_queue ? share.recvs : share.sends);\n",
+         "    if (from_recv_queue || !sim::planted(sim::Bug::kept_reservation, 1'000)) {\n"
+         "        --(from_recv_queue ? share.recvs : share.sends);\n"
+         "    }\n"),
+    ],
+    "control/queue_pair_ends.cc": [
+        # given_back_early
+        ("    QpSlot& qp = *find_qp(handle);\n    forget_connection_here(qp);\n    std::uint32_t quiet = 0;\n",
+         "    QpSlot& qp = *find_qp(handle);\n    forget_connection_here(qp);\n"
+         "    if (sim::planted(sim::Bug::given_back_early)) {\n"
+         "        return true;\n"
+         "    }\n"
+         "    std::uint32_t quiet = 0;\n"),
+        ("    worker.park(qp.handle);\n    destroy_verbs_qp(qp);\n    worker.forget(qp.handle, leftovers);\n",
+         "    worker.park(qp.handle);\n"
+         "    if (sim::planted(sim::Bug::given_back_early)) {\n"
+         "        worker.forget(qp.handle, leftovers);\n"
+         "        platform->sleep(std::chrono::microseconds(500));\n"
+         "        (void)devices_[qp.device]->device->destroy(qp.qp.release());\n"
+         "    } else {\n"
+         "    destroy_verbs_qp(qp);\n    worker.forget(qp.handle, leftovers);\n"
+         "    }\n"),
+    ],
+    "control/events.cc": [
+        # unacknowledged
+        ("        device.device->acknowledge(*taken);\n        counters.async_events_acknowledged.add();\n",
+         "        if (sim::planted(sim::Bug::unacknowledged, 10)) {\n"
+         "            return;\n"
+         "        }\n"
+         "        device.device->acknowledge(*taken);\n        counters.async_events_acknowledged.add();\n"),
+    ],
+}
+
+
+def main():
+    source, copy = map(pathlib.Path, sys.argv[1:3])
+    plants = PLANTS["/".join(source.parts[-2:])]
+    text = source.read_text()
+    for old, new in plants:
+        if text.count(old) != 1:
+            sys.exit(f"plant.py: {source} has this {text.count(old)} times and not once; see there and in plant.py:\n{old}")
+        text = text.replace(old, new)
+    copy.write_text(f'#include "sim/planted.hpp"\n#line 1 "{source}"\n{text}')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+#include "sim/platform.hpp"
+
+#include <poll.h>
+
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "worker/worker.hpp"
+
+namespace pollcore::sim {
+namespace {
+
+thread_local std::size_t bytes_allocated = 0;
+
+void release(void* data, std::size_t size) noexcept {
+    ::operator delete(data, std::align_val_t{kCacheLine});
+    bytes_allocated -= size;
+}
+
+// The control thread.
+class SimExecutor final : public Executor {
+public:
+    SimExecutor(Scheduler& scheduler, const std::string& name) : scheduler_(scheduler) {
+        scheduler_.start(name, [this] {
+            self_ = &scheduler_.running();
+            for (;;) {
+                scheduler_.wait([this] { return ending_ || !jobs_.empty(); });
+                if (jobs_.empty()) {
+                    break;
+                }
+                const std::function<void()> job = std::move(jobs_.front());
+                jobs_.pop_front();
+                job();
+                scheduler_.progress();
+            }
+            ended_ = true;
+        });
+    }
+    ~SimExecutor() override {
+        ending_ = true;
+        scheduler_.wait([this] { return ended_; });
+    }
+    void post_always(std::function<void()> job) override { jobs_.push_back(std::move(job)); }
+
+private:
+    [[nodiscard]] bool is_here() const noexcept override { return self_ == &scheduler_.running(); }
+    void perform(std::function<void()> job) override {
+        bool ran = false;
+        jobs_.push_back([&] {
+            job();
+            ran = true;
+        });
+        scheduler_.progress();
+        scheduler_.wait([&] { return ran; });
+    }
+
+    Scheduler& scheduler_;
+    std::deque<std::function<void()>> jobs_;
+    const std::string* self_ = nullptr;
+    bool ending_ = false;
+    bool ended_ = false;
+};
+
+// The thread that waits for descriptors, and the ticks.
+class SimEventLoop final : public EventLoop {
+public:
+    SimEventLoop(Scheduler& scheduler, Executor& executor, const std::string& name, std::chrono::nanoseconds period,
+                 std::function<void()> tick)
+        : scheduler_(scheduler), executor_(executor), tick_(std::move(tick)) {
+        scheduler_.start(name, [this, period = static_cast<std::uint64_t>(period.count())] {
+            std::uint64_t next_tick = scheduler_.now_ns() + period;
+            while (!ending_) {
+                look();
+                if (scheduler_.now_ns() >= next_tick && !tick_waits_) {
+                    next_tick = scheduler_.now_ns() + period;
+                    tick_waits_ = true;
+                    executor_.post_always([this] {
+                        tick_waits_ = false;
+                        tick_();
+                    });
+                }
+                (void)scheduler_.wait(kLookNs, [this] { return ending_; });
+            }
+            ended_ = true;
+        });
+    }
+    ~SimEventLoop() override { stop(); }
+    void stop() noexcept override {
+        ending_ = true;
+        scheduler_.wait([this] { return ended_; });
+    }
+    void watch(int fd, std::function<void()> job) override { watched_[fd] = {std::move(job), false}; }
+    void forget(int fd) noexcept override { watched_.erase(fd); }
+
+private:
+    static constexpr std::uint64_t kLookNs = 20'000;
+
+    struct Watched {
+        std::function<void()> job;
+        bool posted = false;
+    };
+
+    void look() {
+        for (auto& [fd, watched] : watched_) {
+            pollfd readable{.fd = fd, .events = POLLIN, .revents = 0};
+            if (watched.posted || ::poll(&readable, 1, 0) != 1) {
+                continue;
+            }
+            watched.posted = true;
+            executor_.post_always([this, fd = fd] {
+                const auto found = watched_.find(fd);
+                if (found == watched_.end()) {
+                    return;
+                }
+                const std::function<void()> job = found->second.job;
+                job();
+                if (const auto again = watched_.find(fd); again != watched_.end()) {
+                    again->second.posted = false;
+                }
+            });
+        }
+    }
+
+    Scheduler& scheduler_;
+    Executor& executor_;
+    std::function<void()> tick_;
+    bool tick_waits_ = false;
+    std::map<int, Watched> watched_;
+    bool ending_ = false;
+    bool ended_ = false;
+};
+
+class SimWorkerThread final : public WorkerThread {
+public:
+    SimWorkerThread(Scheduler& scheduler, const std::string& name, Worker& worker) : scheduler_(scheduler) {
+        scheduler_.start(name, [this, &worker] {
+            while (!stop_) {
+                if (worker.step(scheduler_.now_ns()) != 0) {
+                    scheduler_.progress();
+                }
+                scheduler_.yield();
+            }
+            ended_ = true;
+        });
+    }
+    void stop() noexcept override { stop_ = true; }
+    void join() noexcept override {
+        scheduler_.wait([this] { return ended_; });
+    }
+    [[nodiscard]] int thread_id() const noexcept override { return 0; }
+
+private:
+    Scheduler& scheduler_;
+    bool stop_ = false;
+    bool ended_ = false;
+};
+
+}  // namespace
+
+SimPlatform::SimPlatform(Scheduler& scheduler, std::string name, Random random, OpenDevice open)
+    : scheduler_(scheduler), name_(std::move(name)), random_(random), open_(std::move(open)) {}
+
+HostMemory SimPlatform::allocate(std::size_t bytes, int, const std::string&) {
+    void* data = ::operator new(bytes, std::align_val_t{kCacheLine});
+    std::memset(data, 0, bytes);
+    bytes_allocated += bytes;
+    return {data, bytes, release};
+}
+
+std::size_t SimPlatform::allocated() noexcept { return bytes_allocated; }
+
+std::unique_ptr<Executor> SimPlatform::start_executor() {
+    return std::make_unique<SimExecutor>(scheduler_, name_ + " control");
+}
+
+std::unique_ptr<EventLoop> SimPlatform::start_event_loop(Executor& executor, std::chrono::milliseconds period,
+                                                         std::function<void()> tick) {
+    return std::make_unique<SimEventLoop>(scheduler_, executor, name_ + " events", period, std::move(tick));
+}
+
+std::unique_ptr<WorkerThread> SimPlatform::start_worker(const WorkerConfig& config, Worker& worker) {
+    return std::make_unique<SimWorkerThread>(scheduler_, name_ + " " + config.name, worker);
+}
+
+void SimPlatform::sleep(std::chrono::microseconds duration) {
+    // Shorter is as good to whoever looks again, and leaves more steps for what matters.
+    const auto most = static_cast<std::uint32_t>(std::chrono::nanoseconds(duration).count());
+    scheduler_.sleep(random_.between(1, most / 16));
+}
+
+bool SimPlatform::wait(std::unique_lock<std::mutex>& lock, std::condition_variable&, std::chrono::milliseconds timeout,
+                       const std::function<bool()>& done) {
+    // One thread runs at a time, so that asking needs no lock.
+    lock.unlock();
+    const bool is = scheduler_.wait(static_cast<std::uint64_t>(std::chrono::nanoseconds(timeout).count()), done);
+    lock.lock();
+    return is;
+}
+
+}  // namespace pollcore::sim

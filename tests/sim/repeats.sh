@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# A history is the same in every process, and whatever ran before it there.
+# usage: repeats.sh SIMULATE
+set -euo pipefail
+simulate=$1
+first=$("$simulate" --digests --from 1 --seeds 600)
+second=$("$simulate" --digests --from 301 --seeds 300)
+if [ "$(tail -300 <<<"$first")" != "$second" ]; then
+    echo "histories differ between two processes; the first that does:"
+    diff <(tail -300 <<<"$first") <(echo "$second") | head -4
+    exit 1
+fi
+echo "300 histories were the same in two processes"

@@ -1,0 +1,56 @@
+#include "sim/troubles.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace pollcore::sim {
+namespace {
+
+constexpr std::string_view kTroubleNames[] = {
+    "delay",        "loss",         "outage",       "port flap",      "send status",    "receive status",
+    "refuse send",  "refuse receive", "overrun",    "fail poll",      "fail modify",    "fail destroy",
+    "fail create",  "device fatal", "device removed", "local key",    "remote key",     "too long",
+    "reset",        "disconnect",   "close qp",     "close session",  "stop runtime",   "stop polling",
+};
+static_assert(std::size(kTroubleNames) == kTroubles);
+
+constexpr std::string_view kDoingNames[] = {"unconnected", "idle", "busy", "failed", "ending"};
+static_assert(std::size(kDoingNames) == kDoings);
+
+}  // namespace
+
+std::string_view trouble_name(Trouble trouble) noexcept { return kTroubleNames[static_cast<std::size_t>(trouble)]; }
+std::string_view doing_name(Doing doing) noexcept { return kDoingNames[static_cast<std::size_t>(doing)]; }
+
+bool can_meet(Trouble trouble, Doing doing) noexcept {
+    switch (trouble) {
+        // Nothing is posted to a queue pair that has failed.
+        case Trouble::send_status:
+        case Trouble::receive_status:
+        case Trouble::refuse_send:
+        case Trouble::refuse_receive: return doing != Doing::failed;
+        // Nothing completes before it is connected.
+        case Trouble::overrun:
+        case Trouble::fail_poll: return doing != Doing::unconnected;
+        // It is modified when it is connected, and when it ends.
+        case Trouble::fail_modify: return doing == Doing::unconnected || doing == Doing::ending;
+        // It is destroyed when it ends, and with its CQ, which is not lost before anything completes.
+        case Trouble::fail_destroy: return doing != Doing::unconnected;
+        default: return true;
+    }
+}
+
+std::vector<Planned> draw_plan(Random& random, std::uint32_t most, std::uint64_t steps, const std::vector<Trouble>& among) {
+    std::vector<Planned> plan(random.below(most + 1));
+    for (Planned& planned : plan) {
+        planned.trouble = among.empty() ? static_cast<Trouble>(random.below(kTroubles))
+                                        : among[random.below(static_cast<std::uint32_t>(among.size()))];
+        planned.step = random.below(static_cast<std::uint32_t>(steps));
+        planned.where = static_cast<std::uint32_t>(random.next() >> 33);
+        planned.chance = random.next();
+    }
+    std::sort(plan.begin(), plan.end(), [](const Planned& a, const Planned& b) { return a.step < b.step; });
+    return plan;
+}
+
+}  // namespace pollcore::sim

@@ -1,0 +1,68 @@
+// What can go wrong in a history, and the plan of what does.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "sim/random.hpp"
+
+namespace pollcore::sim {
+
+enum class Trouble : std::uint8_t {
+    // The network's.
+    delay,         ///< packets come late
+    loss,          ///< a few are lost, and repeated
+    outage,        ///< none arrives for longer than they are repeated
+    port_flap,     ///< the port goes down, and comes up again
+    // The provider's.
+    send_status,     ///< a request completes with a status of the plan's
+    receive_status,
+    refuse_send,     ///< ibv_post_send fails
+    refuse_receive,  ///< ibv_post_recv fails
+    overrun,         ///< a completion finds its CQ full
+    fail_poll,       ///< ibv_poll_cq fails
+    fail_modify,     ///< ibv_modify_qp fails
+    fail_destroy,    ///< ibv_destroy_qp fails
+    fail_create,     ///< ibv_create_qp, _cq, ibv_alloc_pd or ibv_reg_mr fails
+    device_fatal,
+    device_removed,
+    // The program's.
+    local_key,    ///< a request with an lkey that names nothing
+    remote_key,   ///< with an rkey that names nothing
+    too_long,     ///< a message longer than the peer's receives
+    reset,        ///< a queue pair is reset, and connected again
+    disconnect,   ///< goes to error by the program's wish
+    close_qp,
+    close_session,
+    stop_runtime,
+    stop_polling, ///< an application takes no completions for a time
+};
+inline constexpr std::size_t kTroubles = 24;
+
+[[nodiscard]] std::string_view trouble_name(Trouble trouble) noexcept;
+
+/// What a queue pair was doing when it met trouble.
+enum class Doing : std::uint8_t { unconnected, idle, busy, failed, ending };
+inline constexpr std::size_t kDoings = 5;
+[[nodiscard]] std::string_view doing_name(Doing doing) noexcept;
+
+/// Whether the one can meet the other.
+[[nodiscard]] bool can_meet(Trouble trouble, Doing doing) noexcept;
+
+/// How often each trouble met a queue pair in each state.
+using Coverage = std::array<std::array<std::uint64_t, kDoings>, kTroubles>;
+
+struct Planned {
+    Trouble trouble{};
+    std::uint64_t step = 0;    ///< when it begins
+    std::uint32_t where = 0;   ///< which channel, application or runtime: modulo how many there are
+    std::uint64_t chance = 0;  ///< of what else is left open
+};
+
+/// `most` troubles in the first `steps` steps, of those that `among` has (empty: all).
+[[nodiscard]] std::vector<Planned> draw_plan(Random& random, std::uint32_t most, std::uint64_t steps,
+                                             const std::vector<Trouble>& among);
+
+}  // namespace pollcore::sim

@@ -1,0 +1,669 @@
+#include "sim/world.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "pollcore/error.hpp"
+#include "sim/platform.hpp"
+#include "sim/violation.hpp"
+
+namespace pollcore::sim {
+namespace {
+
+constexpr std::array<Shape, 6> kShapes{
+    Shape{.name = "ping-pong", .window = 1, .batch = 1, .polls = 2},
+    Shape{.name = "stream", .window = 8, .batch = 4, .polls = 3},
+    Shape{.name = "flood", .window = 64, .batch = 12, .polls = 2},
+    Shape{.name = "bursts", .window = 8, .batch = 8, .polls = 8, .idles = 3},
+    Shape{.name = "slow", .window = 4, .batch = 2, .polls = 6, .idles = 2, .receives = 50},
+    Shape{.name = "careless", .window = 64, .batch = 12, .polls = 2, .idles = 2, .receives = 20},
+};
+
+// What ends alone, without anything that was planned, is over by then.
+constexpr std::uint64_t kStepsToRest = 100'000;
+
+[[nodiscard]] std::uint32_t power_of_two(Random& random, std::uint32_t low_log2, std::uint32_t high_log2) {
+    return 1u << random.between(low_log2, high_log2);
+}
+
+}  // namespace
+
+const std::vector<WorldKind>& world_kinds() {
+    static const std::vector<WorldKind> kinds{
+        {"calm", "up to three connections and nothing that goes wrong", 3, 0, {}},
+        {"any", "up to three connections and four troubles of any kind", 3, 4, {}},
+        {"network", "packets that are late or lost, ports that go down", 3, 4,
+         {Trouble::delay, Trouble::loss, Trouble::outage, Trouble::port_flap}},
+        {"provider", "calls that fail, bad statuses, full CQs, lost devices", 3, 4,
+         {Trouble::send_status, Trouble::receive_status, Trouble::refuse_send, Trouble::refuse_receive, Trouble::overrun,
+          Trouble::fail_poll, Trouble::fail_modify, Trouble::fail_destroy, Trouble::fail_create, Trouble::device_fatal,
+          Trouble::device_removed}},
+        {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6,
+         {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::stop_runtime,
+          Trouble::stop_polling, Trouble::delay}},
+        {"storm", "one connection and many troubles", 1, 12, {}},
+    };
+    return kinds;
+}
+
+World::World(const HistoryOptions& options)
+    : scheduler(Random(options.seed * 4 + 1)),
+      trace(scheduler, options.print),
+      model(trace),
+      options_(options),
+      random_(options.seed * 4 + 2) {
+    for (const WorldKind& kind : world_kinds()) {
+        if (kind.name == options.world) {
+            kind_ = &kind;
+        }
+    }
+    if (options.world == kAllWorlds) {
+        kind_ = &world_kinds()[options.seed % world_kinds().size()];
+    }
+    if (kind_ == nullptr) {
+        throw Error(EINVAL, fmt::format("there is no world \"{}\"", options.world));
+    }
+    Random of_plan(options.seed * 4 + 3);
+    plan_ = draw_plan(of_plan, kind_->troubles_max, options.steps, kind_->among);
+}
+
+World::~World() = default;
+
+void World::run() {
+    scheduler.start("main", [this] { live(); });
+    while (scheduler.step()) {
+        check();
+    }
+    sides_.clear();
+    applications_.clear();
+    channels_.clear();
+    if (SimPlatform::allocated() != 0) {
+        throw Violation("end", fmt::format("{} bytes of the platform's memory were not given back", SimPlatform::allocated()));
+    }
+}
+
+// After every step.
+void World::check() {
+    for (const auto& application : applications_) {
+        application->check_figures();
+    }
+    for (Side& side : sides_) {
+        if (!side.injected.empty() && side.device != nullptr) {
+            note_met(side);
+        }
+    }
+    if (scheduler.steps() > options_.steps + 4 * kStepsToRest) {
+        throw Violation("no end", "the history does not come to its end\n" + fmt::format("{}", fmt::join(state(), "\n")));
+    }
+}
+
+// ---- The first thread ----
+
+void World::live() {
+    set_up();
+    std::size_t next = 0;
+    while (scheduler.steps() < options_.steps) {
+        for (; next < plan_.size() && plan_[next].step <= scheduler.steps(); ++next) {
+            if (std::find(options_.without.begin(), options_.without.end(), next) == options_.without.end()) {
+                cause(plan_[next]);
+            }
+        }
+        const std::uint64_t until = next < plan_.size() ? std::min(plan_[next].step, options_.steps) : options_.steps;
+        scheduler.wait([&] { return scheduler.steps() >= until; });
+    }
+    wind_down();
+}
+
+template <class MayFail, class Call>
+bool World::attempt(const char* what, MayFail&& may_fail, Call&& call) {
+    try {
+        call();
+        return true;
+    } catch (const Error& error) {
+        trace.add(what);
+        trace.add("... failed with errno {}", static_cast<std::uint64_t>(error.code().value()));
+        if (!control_may_fail_ && !may_fail()) {
+            throw Violation("control", fmt::format("{}: {}", what, error.what()));
+        }
+        return false;
+    }
+}
+
+/// Closed with its session, its CQ or its runtime, or lost with its device: then calls on it say so.
+bool World::may_be_gone(const Channel& channel) const {
+    return (channel.end->excuses & (kCqLost | kSessionClosing | kDeviceLost)) != 0 || sides_[channel.runtime].stopping ||
+           std::any_of(channel.users.begin(), channel.users.end(), [](const Application* user) { return user->closing(); });
+}
+
+std::unique_ptr<Device> World::open_device(Side& side, const DeviceConfig& config) {
+    SoftDeviceOptions options;
+    options.name = config.name;
+    options.fabric = "simulated";
+    options.clock_ns = [this] { return scheduler.now_ns(); };
+    options.active_mtu = IBV_MTU_512;
+    options.fault_seed = random_.next();
+    switch (config.profile) {
+        case DeviceConfig::Profile::standard: break;
+        case DeviceConfig::Profile::rxe: options.profile = kRxeLike; break;
+        case DeviceConfig::Profile::mlx5: options.profile = kMlx5Like; break;
+    }
+    auto device = open_soft_device(std::move(options));
+    side.device = device.get();
+    return device;
+}
+
+void World::set_up() {
+    constexpr std::array<DeviceConfig::Profile, 4> kProfiles{DeviceConfig::Profile::standard,
+                                                             DeviceConfig::Profile::standard, DeviceConfig::Profile::rxe,
+                                                             DeviceConfig::Profile::mlx5};
+    constexpr std::array<std::uint32_t, 4> kBursts{1, 2, 4, 32};
+    const DeviceConfig::Profile profile = random_.pick(kProfiles);
+    sides_.resize(2);
+    for (std::uint32_t i = 0; i < 2; ++i) {
+        Side& side = sides_[i];
+        side.name = i == 0 ? "near" : "far";
+        Config config;
+        config.devices.push_back({.name = "soft", .profile = profile});
+        const std::uint32_t workers = random_.between(1, 2);
+        for (std::uint32_t worker = 0; worker < workers; ++worker) {
+            config.workers.push_back({.name = fmt::format("worker{}", worker),
+                                      .core = worker,
+                                      .submit_burst = std::max(8u, random_.pick(kBursts)),
+                                      .complete_burst = random_.pick(kBursts),
+                                      .qp_burst = random_.pick(kBursts),
+                                      .cq_depth = power_of_two(random_, 5, 8),
+                                      .poll = random_.one_in(2) ? PollVerbs::plain : PollVerbs::automatic});
+        }
+        config.qps_max = 16;
+        config.log_level = options_.print ? LogLevel::info : LogLevel::error;
+        config.drain_timeout = std::chrono::milliseconds(50);
+        side.runtime = std::make_unique<Runtime>(
+            config, std::make_unique<SimPlatform>(scheduler, side.name, random_.split(), [this, &side](const DeviceConfig& device) {
+                return open_device(side, device);
+            }));
+    }
+    // Two applications on each side, then connections between them.
+    for (std::uint32_t i = 0; i < 4; ++i) {
+        Side& side = sides_[i / 2];
+        const Shape& shape = random_.pick(kShapes);
+        SessionOptions options;
+        options.submission_slots = power_of_two(random_, 2, 6);
+        options.completion_slots = power_of_two(random_, 4, 6);
+        applications_.push_back(std::make_unique<Application>(
+            *this, fmt::format("{} {} {}", side.name, shape.name, i % 2), random_.split(), side.runtime->open_session(options),
+            options.completion_slots, shape));
+    }
+    const std::uint32_t connections = random_.between(1, kind_->connections_max);
+    for (std::uint32_t i = 0; i < connections; ++i) {
+        const std::uint32_t from = random_.below(2);
+        const std::uint32_t to = random_.one_in(4) ? from : 1 - from;
+        make_channel(from);
+        make_channel(to);
+        Channel& a = *channels_[channels_.size() - 2];
+        Channel& b = *channels_.back();
+        a.peer = &b;
+        b.peer = &a;
+        connect(a, b);
+    }
+    for (const auto& application : applications_) {
+        scheduler.start(application->name(), [&application = *application] { application.run(); });
+    }
+}
+
+void World::make_channel(std::uint32_t runtime) {
+    Side& side = sides_[runtime];
+    auto made = std::make_unique<Channel>();
+    Channel& channel = *made;
+    channel.index = static_cast<std::uint32_t>(channels_.size());
+    channel.runtime = runtime;
+    channel.sends_max = random_.between(1, 5);
+    channel.receives_max = random_.between(1, 8);
+    channel.inline_max = random_.one_in(2) ? random_.between(1, 100) : 0;
+    channel.sges_max = random_.between(1, 2);
+    Application& first = *applications_[runtime * 2 + random_.below(2)];
+    Application& other = &first == applications_[runtime * 2].get() ? *applications_[runtime * 2 + 1]
+                                                                    : *applications_[runtime * 2];
+    channel.users.push_back(&first);
+    if (other.session().worker() == first.session().worker() && random_.one_in(3)) {
+        channel.users.push_back(&other);
+    }
+    QueuePairOptions options;
+    for (Application* user : channel.users) {
+        options.shares.push_back({.session = &user->session(), .send_depth = channel.sends_max});
+    }
+    options.recv_depth = channel.receives_max;
+    options.sges_max = channel.sges_max;
+    options.inline_max = channel.inline_max;
+    options.separate_cqs = random_.one_in(2);
+    channel.memory = side.runtime->allocate(Channel::kLifeBytes * Channel::kLives);
+    channel.qp = side.runtime->create_queue_pair(options);
+    channel.qp_num = channel.qp.qp_num();
+    channels_.push_back(std::move(made));
+    begin_life(channel);
+    for (std::size_t lane = 0; lane < channel.users.size(); ++lane) {
+        channel.users[lane]->use(channel, lane);
+    }
+}
+
+void World::begin_life(Channel& channel) {
+    End& end = model.begin(fmt::format("queue pair {} of {}, life {}", channel.index, sides_[channel.runtime].name,
+                                       channel.lives.size()),
+                           channel.users.size());
+    channel.end = &end;
+    channel.lives.push_back(&end);
+    fill_pattern({channel.source(), Channel::kSlotBytes}, channel.source_pattern());
+    model.excuse(end, channel.lasting);
+    if (channel.lives.size() > 1) {
+        end.injected = channel.lives[channel.lives.size() - 2]->injected;
+    }
+    if (channel.lives.size() > 1 && may_be_gone(channel)) {
+        model.excuse(end, kSessionClosing);
+    }
+}
+
+void World::connect(Channel& a, Channel& b) {
+    PathAttributes path;
+    path.mtu = 256;
+    path.timeout = static_cast<std::uint8_t>(random_.between(8, 11));
+    path.retry_count = static_cast<std::uint8_t>(random_.between(4, 7));
+    path.rnr_retry = static_cast<std::uint8_t>(random_.one_in(2) ? 7 : random_.between(0, 6));
+    path.min_rnr_timer = static_cast<std::uint8_t>(random_.between(1, 14));
+    path.max_rd_atomic = path.max_dest_rd_atomic = static_cast<std::uint8_t>(random_.between(1, 4));
+    model.connect(*a.end, *b.end);
+    for (End* end : {a.end, b.end}) {
+        end->rnr_for_ever = path.rnr_retry == 7;
+        if (!end->rnr_for_ever) {
+            model.excuse(*end, kShortOfReceives | kPeerEnding);  // either may fail so, and the other learn of it first
+        }
+    }
+    const auto may_fail = [&] {
+        // An early message of the peer's may have put an end into error before it was ready.
+        constexpr std::uint32_t kHarmless = kShortOfReceives | kPeerEnding;
+        return may_be_gone(a) || may_be_gone(b) || ((a.end->excuses | b.end->excuses) & ~kHarmless) != 0;
+    };
+    const bool connected = attempt("connects", may_fail, [&] {
+        const QpInfo info_a = a.qp.info();
+        const QpInfo info_b = b.qp.info();
+        a.qp.connect(info_b, path);
+        b.qp.connect(info_a, path);
+    });
+    if (!connected) {  // each of them has failed, or has nobody to talk to
+        end_life(a, kEnding);
+        end_life(b, kEnding);
+        return;
+    }
+    a.ready = b.ready = true;
+    trace.add("queue pairs {} and {} are connected, rnr_retry {}", a.index, b.index, path.rnr_retry);
+}
+
+void World::wind_down() {
+    trace.add("winds down");
+    winding_down_ = true;
+    scheduler.settle();
+    for (Side& side : sides_) {
+        if (side.device != nullptr) {
+            side.device->clear_faults();
+            if (!side.lost) {
+                side.device->set_port_up(true);
+            }
+        }
+    }
+    // A queue pair whose CQ is lost waits for its destruction, which the provider may have refused: until it is closed.
+    const std::uint32_t may_wait = control_may_fail_ ? std::uint32_t{kCqLost} : 0;
+    const auto rest = [&] {
+        return std::all_of(applications_.begin(), applications_.end(), [&](const auto& application) {
+            return application->ended() || application->sends_rest(may_wait);
+        });
+    };
+    const std::uint64_t limit = scheduler.steps() + kStepsToRest;
+    scheduler.wait([&] { return rest() || scheduler.steps() > limit; });
+    if (!rest()) {
+        throw Violation("stuck", fmt::format("work does not end, and nothing holds it up\n{}", fmt::join(state(), "\n")));
+    }
+    // What has arrived is taken by then.
+    const std::uint64_t taken = scheduler.steps() + 400;
+    scheduler.wait([&] { return scheduler.steps() > taken; });
+    for (const auto& channel : channels_) {
+        model.at_rest(*channel->end);
+    }
+    for (const auto& channel : channels_) {
+        end_life(*channel, kEnding);
+        if (!channel->closed) {
+            channel->closed = true;
+            attempt("closes a queue pair", [] { return false; }, [&] { (void)channel->qp.close(); });
+        }
+    }
+    for (const auto& channel : channels_) {
+        for (End* end : channel->lives) {
+            model.excuse(*end, kSessionClosing);
+        }
+    }
+    for (const auto& application : applications_) {
+        application->close_session();
+    }
+    scheduler.wait([&] {
+        return std::all_of(applications_.begin(), applications_.end(),
+                           [](const auto& application) { return application->ended(); });
+    });
+    for (const auto& application : applications_) {
+        application->check_given_back();
+    }
+    for (const auto& channel : channels_) {
+        attempt("deregisters memory", [] { return false; }, [&] {
+            if (!sides_[channel->runtime].stopping) {
+                channel->memory.deregister();
+            }
+        });
+    }
+    for (Side& side : sides_) {
+        side.device = nullptr;
+        (void)side.runtime->stop();
+        const ControlCounters& counters = side.runtime->control_counters();
+        if (counters.async_events.value() != counters.async_events_acknowledged.value()) {
+            throw Violation("I9 events", fmt::format("{} events of {} were taken, {} acknowledged", counters.async_events.value(),
+                                                     side.name, counters.async_events_acknowledged.value()));
+        }
+    }
+    // Each holds its runtime.
+    for (const auto& channel : channels_) {
+        channel->qp = QueuePair();
+        channel->memory = MemoryRegion();
+    }
+    for (const auto& application : applications_) {
+        application->session() = Session();
+    }
+    for (Side& side : sides_) {
+        side.runtime.reset();
+    }
+}
+
+// ---- Trouble ----
+
+Doing World::doing(const Channel& channel) const {
+    const End& end = *channel.end;
+    if (channel.closed || (end.excuses & (kEnding | kSessionClosing)) != 0) {
+        return Doing::ending;
+    }
+    if (end.receive_failed || std::any_of(end.lanes.begin(), end.lanes.end(), [](const Lane& lane) { return lane.failed; })) {
+        return Doing::failed;
+    }
+    if (!channel.ready) {
+        return Doing::unconnected;
+    }
+    return end.sends_in_flight() ? Doing::busy : Doing::idle;
+}
+
+void World::met(Trouble trouble, const Channel& channel) {
+    ++coverage_[static_cast<std::size_t>(trouble)][static_cast<std::size_t>(doing(channel))];
+}
+
+Defect World::take_defect(Channel& channel) {
+    const auto wanted = std::find_if(defects_.begin(), defects_.end(),
+                                     [&](const auto& defect) { return defect.first == &channel; });
+    if (wanted == defects_.end()) {
+        return Defect::none;
+    }
+    const Defect defect = wanted->second;
+    defects_.erase(wanted);
+    met(defect == Defect::local_key    ? Trouble::local_key
+        : defect == Defect::remote_key ? Trouble::remote_key
+                                       : Trouble::too_long,
+        channel);
+    return defect;
+}
+
+void World::end_life(Channel& channel, std::uint32_t excuses) {
+    channel.ready = false;
+    model.excuse(*channel.end, excuses);
+    if (channel.end->peer != nullptr) {
+        model.excuse(*channel.end->peer, kPeerEnding);
+    }
+}
+
+/// What is planned for a queue pair, or its device, meets it in this life or a later one.
+void World::excuse(Channel& channel, std::uint32_t own, std::uint32_t peers) {
+    channel.lasting |= own;
+    model.excuse(*channel.end, own);
+    if (channel.peer != nullptr) {
+        channel.peer->lasting |= peers;
+    }
+    if (channel.end->peer != nullptr) {
+        model.excuse(*channel.end->peer, peers);
+    }
+}
+
+void World::excuse_device(const Side& side, std::uint32_t own, std::uint32_t peers) {
+    for (const auto& channel : channels_) {
+        if (&sides_[channel->runtime] == &side) {
+            excuse(*channel, own, peers);
+        }
+    }
+}
+
+void World::inject(Side& side, const Channel* channel, Trouble trouble, SoftFault fault) {
+    fault.qp_num = channel != nullptr ? channel->qp_num : 0;
+    side.injected.push_back({trouble, fault.kind, channel, side.device->faults_met(fault.kind)});
+    side.device->inject(fault);
+}
+
+// A fault of the device has met something since the last step.
+void World::note_met(Side& side) {
+    std::erase_if(side.injected, [&](const Injected& injected) {
+        if (side.device->faults_met(injected.kind) == injected.met_before) {
+            return false;
+        }
+        for (const auto& channel : channels_) {
+            if (injected.channel == channel.get() || (injected.channel == nullptr && &sides_[channel->runtime] == &side)) {
+                met(injected.trouble, *channel);
+            }
+        }
+        return true;
+    });
+}
+
+void World::reset(Channel& channel) {
+    Channel& peer = *channel.peer;
+    for (Channel* each : {&channel, &peer}) {
+        if (each->closed || each->lives.size() == Channel::kLives || sides_[each->runtime].lost ||
+            sides_[each->runtime].stopping) {
+            return;
+        }
+    }
+    bool both = true;
+    for (Channel* each : {&channel, &peer}) {
+        end_life(*each, kEnding);
+        both = attempt("resets a queue pair", [&] { return may_be_gone(*each); }, [&] {
+                   (void)each->qp.reset();
+                   begin_life(*each);
+               }) && both;
+    }
+    if (both) {
+        connect(channel, peer);
+    }
+}
+
+// What may fail is tried at once, beside the traffic that there is; what was made goes again.
+void World::create_more(Side& side, Application& application) {
+    const auto may_fail = [] { return true; };
+    const auto try_it = [&](auto&& make) {
+        attempt("makes something", may_fail, [&] { (void)make(); });
+    };
+    try_it([&] { return side.runtime->create_protection_domain(); });
+    try_it([&] { return side.runtime->allocate(4096); });
+    try_it([&] {
+        QueuePairOptions options;
+        options.shares.push_back({.session = &application.session(), .send_depth = 40});
+        options.recv_depth = 200;  // more than any CQ has room for beside the others
+        return side.runtime->create_queue_pair(options);
+    });
+}
+
+void World::cause(const Planned& planned) {
+    Random chance(planned.chance);
+    const Trouble trouble = planned.trouble;
+    Channel& channel = *channels_[planned.where % channels_.size()];
+    Side& side = side_of(channel);
+    Application& application = *applications_[planned.where % applications_.size()];
+    if (side.device == nullptr || side.lost || side.stopping) {
+        return;
+    }
+    trace.add("trouble {} for queue pair {}", static_cast<std::uint64_t>(trouble), channel.index);
+    constexpr std::array<int, 3> kErrors{ENOMEM, EAGAIN, EINVAL};
+    SoftFault fault;
+    fault.nth = chance.between(1, 12);
+    fault.count = chance.between(1, 3);
+    fault.error = chance.pick(kErrors);
+    fault.status = static_cast<ibv_wc_status>(chance.between(1, IBV_WC_TM_RNDV_INCOMPLETE));
+    fault.delay_ns = chance.between(1'000, 200'000);
+    switch (trouble) {
+        case Trouble::delay:
+            fault.kind = SoftFault::Kind::delay_packet;
+            return inject(side, &channel, trouble, fault);
+        case Trouble::loss:
+            fault.kind = SoftFault::Kind::lose_packet;
+            fault.count = 1;
+            return inject(side, &channel, trouble, fault);
+        case Trouble::outage:
+            fault.kind = SoftFault::Kind::lose_packet;
+            fault.count = 1'000'000;
+            excuse(channel, kLossy, kLossy);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::port_flap: {
+            excuse_device(side, kLossy, kLossy);
+            for (const auto& each : channels_) {
+                if (each->runtime == channel.runtime) {
+                    met(trouble, *each);
+                }
+            }
+            side.device->set_port_up(false);
+            scheduler.sleep(std::uint64_t{1} << chance.between(10, 24));
+            if (side.device != nullptr && !side.lost) {
+                side.device->set_port_up(true);
+            }
+            return;
+        }
+        case Trouble::send_status:
+        case Trouble::receive_status:
+            fault.kind = trouble == Trouble::send_status ? SoftFault::Kind::send : SoftFault::Kind::receive;
+            channel.end->injected.push_back(static_cast<Status>(fault.status));
+            excuse(channel, kInjected, kPeerEnding);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::refuse_send:
+        case Trouble::refuse_receive:
+            fault.kind = trouble == Trouble::refuse_send ? SoftFault::Kind::post_send : SoftFault::Kind::post_recv;
+            excuse(channel, kPostRefused, kPeerEnding);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::overrun:
+        case Trouble::fail_poll:
+            fault.kind = trouble == Trouble::overrun ? SoftFault::Kind::overrun : SoftFault::Kind::poll_cq;
+            excuse_device(side, kCqLost, kPeerEnding);
+            return inject(side, nullptr, trouble, fault);
+        case Trouble::fail_modify:
+            fault.kind = SoftFault::Kind::modify;
+            control_may_fail_ = true;
+            excuse(channel, kModifyFails, kPeerEnding);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::fail_destroy:
+            fault.kind = SoftFault::Kind::destroy_qp;
+            fault.nth = 1;
+            control_may_fail_ = true;
+            excuse(channel, kKept, kPeerEnding);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::fail_create: {
+            constexpr std::array<SoftFault::Kind, 4> kKinds{SoftFault::Kind::create_pd, SoftFault::Kind::create_cq,
+                                                            SoftFault::Kind::create_qp, SoftFault::Kind::register_memory};
+            fault.kind = chance.pick(kKinds);
+            fault.nth = 1;
+            inject(side, nullptr, trouble, fault);
+            return create_more(side, application);
+        }
+        case Trouble::device_fatal:
+        case Trouble::device_removed:
+            excuse_device(side, kDeviceLost, kPeerDeviceLost | kPeerEnding);
+            for (const auto& each : channels_) {
+                if (each->runtime == channel.runtime) {
+                    met(trouble, *each);
+                }
+            }
+            side.lost = true;
+            control_may_fail_ = true;
+            return trouble == Trouble::device_fatal ? side.device->fail() : side.device->remove();
+        case Trouble::local_key: return void(defects_.emplace_back(&channel, Defect::local_key));
+        case Trouble::remote_key: return void(defects_.emplace_back(&channel, Defect::remote_key));
+        case Trouble::too_long: return void(defects_.emplace_back(&channel, Defect::too_long));
+        case Trouble::reset:
+            if (!channel.closed) {
+                met(trouble, channel);
+                reset(channel);
+            }
+            return;
+        case Trouble::disconnect:
+            if (!channel.closed) {
+                met(trouble, channel);
+                end_life(channel, kEnding);
+                attempt("disconnects", [&] { return may_be_gone(channel); }, [&] { channel.qp.disconnect(); });
+            }
+            return;
+        case Trouble::close_qp:
+            if (!channel.closed) {
+                met(trouble, channel);
+                end_life(channel, kEnding);
+                channel.closed = true;
+                attempt("closes a queue pair", [] { return false; }, [&] { (void)channel.qp.close(); });
+            }
+            return;
+        case Trouble::close_session:
+            for (const auto& each : channels_) {
+                if (application.uses(*each)) {
+                    met(trouble, *each);
+                    end_life(*each, kEnding | kSessionClosing);
+                }
+            }
+            return application.close_session();
+        case Trouble::stop_runtime:
+            side.stopping = true;
+            for (const auto& each : channels_) {
+                if (each->runtime == channel.runtime) {
+                    met(trouble, *each);
+                    end_life(*each, kEnding | kSessionClosing);
+                }
+            }
+            side.device = nullptr;
+            return void(side.runtime->stop());
+        case Trouble::stop_polling:
+            for (const auto& each : channels_) {
+                if (application.uses(*each)) {
+                    met(trouble, *each);
+                }
+            }
+            return application.stop_polling(scheduler.steps() + chance.between(50, 800));
+    }
+}
+
+bool World::may_leave_objects() const noexcept {
+    return std::any_of(model.ends().begin(), model.ends().end(), [](const End& end) { return (end.excuses & kKept) != 0; });
+}
+
+std::vector<std::string> World::state() const {
+    std::vector<std::string> lines;
+    for (const auto& channel : channels_) {
+        for (const End* end : channel->lives) {
+            std::string line = fmt::format("{}: causes {:#x}, {} receives", end->name, end->excuses, end->receives.size());
+            for (const Lane& lane : end->lanes) {
+                line += fmt::format(", {} sends", lane.sends.size());
+                if (!lane.sends.empty()) {
+                    line += fmt::format(" from {:#x} (opcode {})", lane.sends.front().tag,
+                                        static_cast<int>(lane.sends.front().opcode));
+                }
+            }
+            lines.push_back(std::move(line));
+        }
+    }
+    return lines;
+}
+
+}  // namespace pollcore::sim

@@ -1,0 +1,160 @@
+// A history: two runtimes on one network, applications on both, and what goes wrong, all from one seed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/soft/soft_device.hpp"
+#include "pollcore/runtime.hpp"
+#include "sim/application.hpp"
+#include "sim/model.hpp"
+#include "sim/random.hpp"
+#include "sim/scheduler.hpp"
+#include "sim/trace.hpp"
+#include "sim/troubles.hpp"
+
+namespace pollcore::sim {
+
+/// A queue pair, as the applications that post to it see it.
+struct Channel {
+    // Its memory, for each of its lives: receives, sends, what the peer writes, what the peer reads. Then one word for
+    // the peer's atomics.
+    static constexpr std::uint32_t kSlotBytes = 384;
+    static constexpr std::uint32_t kSlots = 12;  ///< of each kind; more than any queue here has
+    static constexpr std::uint32_t kLives = 3;
+    static constexpr std::size_t kLifeBytes = std::size_t{kSlotBytes} * (3 * kSlots + 1) + 64;
+
+    std::uint32_t index = 0;
+    std::uint32_t runtime = 0;
+    QueuePair qp;
+    std::uint32_t qp_num = 0;
+    MemoryRegion memory;
+    Channel* peer = nullptr;
+    End* end = nullptr;         ///< its present life
+    std::vector<End*> lives;
+    std::uint32_t lasting = 0;  ///< excuses of what was planned for the queue pair, whichever life it meets
+    bool ready = false;         ///< connected, and not being ended
+    bool closed = false;
+    std::uint32_t sends_max = 0;   ///< of each session
+    std::uint32_t receives_max = 0;
+    std::uint32_t inline_max = 0;
+    std::uint32_t sges_max = 1;
+    std::vector<Application*> users;
+
+    [[nodiscard]] std::byte* life_memory() const noexcept { return memory.data() + (lives.size() - 1) * kLifeBytes; }
+    [[nodiscard]] std::byte* receive_slot(std::uint32_t slot) const noexcept { return life_memory() + slot * kSlotBytes; }
+    [[nodiscard]] std::byte* send_slot(std::uint32_t slot) const noexcept { return receive_slot(kSlots + slot); }
+    [[nodiscard]] std::byte* landing_slot(std::uint32_t slot) const noexcept { return receive_slot(2 * kSlots + slot); }
+    [[nodiscard]] std::byte* source() const noexcept { return receive_slot(3 * kSlots); }
+    [[nodiscard]] std::byte* word() const noexcept { return source() + kSlotBytes; }
+    [[nodiscard]] std::uint64_t source_pattern() const noexcept { return end->number << 40 | 0xf0; }
+};
+
+/// The world of a history that is of the kind that its number says.
+inline constexpr std::string_view kAllWorlds = "all";
+
+struct HistoryOptions {
+    std::uint64_t seed = 1;
+    std::uint64_t steps = 2000;
+    std::string world{kAllWorlds};
+    std::vector<std::size_t> without;  ///< these troubles of the plan do not happen
+    bool print = false;
+};
+
+/// The kinds of worlds, by name, with a sentence each.
+struct WorldKind {
+    std::string_view name;
+    std::string_view about;
+    std::uint32_t connections_max;
+    std::uint32_t troubles_max;
+    std::vector<Trouble> among;  ///< empty: all
+};
+[[nodiscard]] const std::vector<WorldKind>& world_kinds();
+
+
+class World {
+public:
+    explicit World(const HistoryOptions& options);
+    ~World();
+
+    /// Runs the history to its end. Throws Violation.
+    void run();
+
+    // ---- for applications ----
+
+    Scheduler scheduler;
+    Trace trace;
+    Model model;
+    [[nodiscard]] bool winding_down() const noexcept { return winding_down_; }
+    [[nodiscard]] Channel& channel(std::size_t index) { return *channels_[index]; }
+    /// Whether a request of this channel shall have this defect now.
+    [[nodiscard]] Defect take_defect(Channel& channel);
+    void met(Trouble trouble, const Channel& channel);
+
+    // ---- afterwards ----
+
+    [[nodiscard]] const Coverage& coverage() const noexcept { return coverage_; }
+    [[nodiscard]] const std::vector<Planned>& plan() const noexcept { return plan_; }
+    [[nodiscard]] std::uint64_t steps() const noexcept { return scheduler.steps(); }
+    [[nodiscard]] std::vector<std::string> state() const;
+    /// The provider may have kept what it was to destroy.
+    [[nodiscard]] bool may_leave_objects() const noexcept;
+
+private:
+    struct Injected {
+        Trouble trouble{};
+        SoftFault::Kind kind{};
+        const Channel* channel = nullptr;  ///< null: any of the side's
+        std::uint64_t met_before = 0;
+    };
+    struct Side {
+        std::string name;
+        std::unique_ptr<Runtime> runtime;
+        SoftDevice* device = nullptr;  ///< null when it is, or may be, gone
+        std::vector<Injected> injected;  ///< and not met yet
+        bool stopping = false;
+        bool lost = false;
+    };
+
+    void live();  // the first thread: sets up, and lets things go wrong
+    void set_up();
+    [[nodiscard]] std::unique_ptr<Device> open_device(Side& side, const DeviceConfig& config);
+    void make_channel(std::uint32_t runtime);
+    void begin_life(Channel& channel);
+    void connect(Channel& a, Channel& b);
+    void wind_down();
+    void check();
+
+    void cause(const Planned& planned);
+    void inject(Side& side, const Channel* channel, Trouble trouble, SoftFault fault);
+    void note_met(Side& side);
+    void excuse(Channel& channel, std::uint32_t own, std::uint32_t peers);
+    void excuse_device(const Side& side, std::uint32_t own, std::uint32_t peers);
+    void end_life(Channel& channel, std::uint32_t excuses);
+    void reset(Channel& channel);
+    void create_more(Side& side, Application& application);
+    /// False when the call failed, which it must not unless may_fail() says so then.
+    template <class MayFail, class Call>
+    bool attempt(const char* what, MayFail&& may_fail, Call&& call);
+    [[nodiscard]] bool may_be_gone(const Channel& channel) const;
+    [[nodiscard]] Doing doing(const Channel& channel) const;
+    [[nodiscard]] Side& side_of(const Channel& channel) { return sides_[channel.runtime]; }
+
+    HistoryOptions options_;
+    Random random_;
+    const WorldKind* kind_ = nullptr;
+    std::vector<Planned> plan_;
+    Coverage coverage_{};
+    std::vector<Side> sides_;
+    std::vector<std::unique_ptr<Application>> applications_;
+    std::vector<std::unique_ptr<Channel>> channels_;
+    std::vector<std::pair<Channel*, Defect>> defects_;  ///< wanted, of the next request
+    bool control_may_fail_ = false;
+    bool winding_down_ = false;
+};
+
+}  // namespace pollcore::sim
