@@ -165,7 +165,7 @@ bool Application::send_one(Use& use) {
         request.length = 8;
         request.add = random_.between(1, 100);
     } else if (request.opcode == Opcode::rdma_read) {
-        request.pattern = channel.peer->source_pattern();
+        request.pattern = Channel::source_pattern(*channel.peer->end);
     } else if (request.defect != Defect::too_long) {
         fill_pattern({request.local, request.length}, request.pattern);
     }
@@ -224,8 +224,8 @@ bool Application::send_one(Use& use) {
         }
     }
     use.refusal = Refusal::none;
-    world_.trace.add("submits {:#x}, opcode {}, {} bytes", request.tag, static_cast<std::uint64_t>(request.opcode),
-                     request.length);
+    world_.trace.add(request.signaled ? "submits {0:#x}: {3} of {1} bytes" : "submits {0:#x}: {3} of {1} bytes, unsignaled",
+                     request.tag, request.length, 0, opcode_name(request.opcode));
     world_.scheduler.progress();
     ++next_sequence_;
     ++submitted_;
@@ -290,7 +290,7 @@ void Application::keep_receives(Use& use) {
 void Application::on_refusal(Use& use, const End& end, const Request& request, Refusal refusal) {
     const Channel& channel = *use.channel;
     if (refusal != std::exchange(use.refusal, refusal)) {
-        world_.trace.add("is refused {:#x}: refusal {}", request.tag, static_cast<std::uint64_t>(refusal));
+        world_.trace.add("is refused {0:#x}: {3}", request.tag, 0, 0, refusal_name(refusal));
     }
     bool right = false;
     switch (refusal) {
@@ -314,9 +314,9 @@ void Application::on_refusal(Use& use, const End& end, const Request& request, R
     }
     if (!right) {
         throw Violation("I3 room", fmt::format("{} was refused a request on {} with {}, and has {} sends and {} receives in "
-                                               "flight there (causes {:#x}; the queue pair's is {})",
+                                               "flight there (causes: {}; the queue pair's is {})",
                                                name_, end.name, refusal_name(refusal), use.sends, end.receives.size(),
-                                               end.excuses, status_name(session_.cause(channel.qp.handle()))));
+                                               causes(end.excuses), status_name(session_.cause(channel.qp.handle()))));
     }
 }
 
@@ -365,8 +365,8 @@ void Application::take(const Completion& completion) {
             use = &other;
         }
     }
-    world_.trace.add("polls {:#x}: status {}, flags {}", completion.tag, static_cast<std::uint64_t>(completion.status),
-                     completion.flags);
+    world_.trace.add((completion.flags & kByRuntime) != 0 ? "polls {0:#x}: {3}, by the runtime" : "polls {0:#x}: {3}",
+                     completion.tag, 0, 0, status_name(completion.status));
     if (use == nullptr) {
         throw Violation("I1 conservation", fmt::format("{}: a completion with tag {:#x}, which it never gave", name_,
                                                        completion.tag));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <span>
 
 #include "sim/violation.hpp"
@@ -29,6 +30,39 @@ namespace {
     return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm;
 }
 
+}  // namespace
+
+std::string causes(std::uint32_t excuses) {
+    constexpr std::string_view kWords[] = {
+        "its own request", "the peer's request", "a planned status", "it ends", "the peer ends", "packets are lost",
+        "its device is lost", "its CQ is lost", "posts are refused", "its session closes", "receives may lack",
+        "the peer's device is lost", "it may not be destroyed", "it may not be modified",
+    };
+    std::string text;
+    for (std::size_t i = 0; i < std::size(kWords); ++i) {
+        if ((excuses >> i & 1) != 0) {
+            text += (text.empty() ? "" : ", ") + std::string(kWords[i]);
+        }
+    }
+    return text.empty() ? "none" : text;
+}
+
+std::string_view opcode_name(Opcode opcode) noexcept {
+    switch (opcode) {
+        case Opcode::rdma_write: return "RDMA write";
+        case Opcode::rdma_write_with_imm: return "RDMA write with immediate";
+        case Opcode::send: return "send";
+        case Opcode::send_with_imm: return "send with immediate";
+        case Opcode::rdma_read: return "RDMA read";
+        case Opcode::atomic_cmp_and_swp: return "compare and swap";
+        case Opcode::atomic_fetch_and_add: return "fetch and add";
+        case Opcode::recv: return "receive";
+        default: return "another";
+    }
+}
+
+namespace {
+
 [[nodiscard]] CompletionOpcode completes_as(Opcode opcode) noexcept {
     switch (opcode) {
         case Opcode::rdma_write:
@@ -48,8 +82,8 @@ namespace {
 }
 
 [[nodiscard]] std::string described(const End& end, const Request& request) {
-    return fmt::format("{}: request {:#x} (opcode {}, {} bytes{}{})", end.name, request.tag, static_cast<int>(request.opcode),
-                       request.length, request.signaled ? "" : ", unsignaled",
+    return fmt::format("{}: request {:#x} ({} of {} bytes{}{})", end.name, request.tag, opcode_name(request.opcode), request.length,
+                       request.signaled ? "" : ", unsignaled",
                        request.defect != Defect::none ? ", with a defect" : "");
 }
 
@@ -194,14 +228,14 @@ Request Model::settled(End& end, Lane& lane, const Request& request, const Compl
         return request;
     }
     require_cause(end, request, completion);
+    if (is_atomic(request.opcode)) {
+        end.added_perhaps += request.add;
+    }
     // One whose completion the provider lost may have succeeded; what the runtime says of it holds up nothing.
     if (completion.status == Status::general_err && (completion.flags & kByRuntime) != 0 && (end.excuses & kCqLost) != 0) {
         return request;
     }
     (receive ? end.receive_failed : lane.failed) = true;
-    if (is_atomic(request.opcode)) {
-        end.added_perhaps += request.add;
-    }
     if (end.peer != nullptr) {
         excuse(*end.peer, kPeerEnding);
     }
@@ -213,6 +247,7 @@ void Model::succeeded(End& end, Lane& lane, const Request& request) {
         throw Violation("I2 order", described(end, request) + " succeeded after one before it had failed");
     }
     if (!request.signaled && (end.excuses & kCqLost) != 0) {
+        end.added_perhaps += request.add;
         return;  // its completion may be lost, and it have failed
     }
     if (request.defect != Defect::none) {
@@ -281,8 +316,8 @@ void Model::found(End& end, const Request& receive, const Completion& completion
 
 void Model::require_cause(const End& end, const Request& request, const Completion& completion) const {
     if (!explained(end, request, completion)) {
-        throw Violation("status", fmt::format("{} ended with {}, for which there is no cause (causes {:#x})",
-                                              described(end, request), status_name(completion.status), end.excuses));
+        throw Violation("status", fmt::format("{} ended with {}, for which there is no cause (known: {})",
+                                              described(end, request), status_name(completion.status), causes(end.excuses)));
     }
 }
 
@@ -350,6 +385,17 @@ std::size_t Model::over(End& end, std::size_t lane_index, const OnRetired& on_re
         throw Violation("I1 conservation", described(end, end.receives.front()) + " never completed");
     }
     return 0;
+}
+
+void Model::at_end(const End& end, std::uint64_t word) const {
+    const End* adds = end.peer;
+    if (adds == nullptr || ((end.excuses | adds->excuses) & kKept) != 0) {
+        return;
+    }
+    if (word < adds->added || word > adds->added + adds->added_perhaps) {
+        throw Violation("content", fmt::format("{}: its word holds {}, where {} were added for certain and {} perhaps", end.name,
+                                               word, adds->added, adds->added_perhaps));
+    }
 }
 
 void Model::at_rest(const End& end) const {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pollcore/completion.hpp"
@@ -38,6 +39,9 @@ enum Excuse : std::uint32_t {
     kKept = 1u << 12,         ///< the provider may refuse to destroy it, and then nothing may be completed in its name (H2)
     kModifyFails = 1u << 13,  ///< a change of its state may fail half-way, and put it into error
 };
+
+/// In words.
+[[nodiscard]] std::string causes(std::uint32_t excuses);
 
 /// What is wrong with a request, by the application's doing.
 enum class Defect : std::uint8_t {
@@ -103,6 +107,8 @@ struct End {
     [[nodiscard]] bool sends_in_flight() const noexcept;
 };
 
+[[nodiscard]] std::string_view opcode_name(Opcode opcode) noexcept;
+
 /// Bytes that tell a message, and their place in it, from all others.
 void fill_pattern(std::span<std::byte> bytes, std::uint64_t pattern) noexcept;
 [[nodiscard]] bool has_pattern(std::span<const std::byte> bytes, std::uint64_t pattern) noexcept;
@@ -133,6 +139,8 @@ public:
     std::size_t over(End& end, std::size_t lane, const OnRetired& on_retired);
     /// Both ends rest: where nothing went wrong all that was sent was found.
     void at_rest(const End& end) const;
+    /// All work is over: `word` is what the peer's atomics made of it.
+    void at_end(const End& end, std::uint64_t word) const;
 
     [[nodiscard]] const std::deque<End>& ends() const noexcept { return ends_; }
 

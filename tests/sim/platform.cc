@@ -4,8 +4,10 @@
 
 #include <cstring>
 #include <new>
+#include <string>
 #include <utility>
 
+#include "sim/violation.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore::sim {
@@ -133,11 +135,17 @@ private:
 
 class SimWorkerThread final : public WorkerThread {
 public:
-    SimWorkerThread(Scheduler& scheduler, const std::string& name, Worker& worker) : scheduler_(scheduler) {
-        scheduler_.start(name, [this, &worker] {
+    SimWorkerThread(Scheduler& scheduler, const std::string& name, const WorkerConfig& config, Worker& worker)
+        : scheduler_(scheduler) {
+        const std::uint32_t most = kCommandSlots + kSessionsHere * config.submit_burst + kCqsHere * config.complete_burst;
+        scheduler_.start(name, [this, &worker, most] {
             while (!stop_) {
-                if (worker.step(scheduler_.now_ns()) != 0) {
+                const std::uint32_t work = worker.step(scheduler_.now_ns());
+                if (work != 0) {
                     scheduler_.progress();
+                }
+                if (work > most) {
+                    throw Violation("I10 bounds", "a step did more than its bursts allow: " + std::to_string(work));
                 }
                 scheduler_.yield();
             }
@@ -151,6 +159,10 @@ public:
     [[nodiscard]] int thread_id() const noexcept override { return 0; }
 
 private:
+    // More than any worker has here.
+    static constexpr std::uint32_t kSessionsHere = 2;
+    static constexpr std::uint32_t kCqsHere = 16;
+
     Scheduler& scheduler_;
     bool stop_ = false;
     bool ended_ = false;
@@ -180,7 +192,7 @@ std::unique_ptr<EventLoop> SimPlatform::start_event_loop(Executor& executor, std
 }
 
 std::unique_ptr<WorkerThread> SimPlatform::start_worker(const WorkerConfig& config, Worker& worker) {
-    return std::make_unique<SimWorkerThread>(scheduler_, name_ + " " + config.name, worker);
+    return std::make_unique<SimWorkerThread>(scheduler_, name_ + " " + config.name, config, worker);
 }
 
 void SimPlatform::sleep(std::chrono::microseconds duration) {

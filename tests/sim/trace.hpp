@@ -16,16 +16,16 @@ public:
     /// `print`: each event as it happens.
     Trace(const Scheduler& scheduler, bool print) : scheduler_(scheduler), print_(print), events_(kKept) {}
 
-    /// `text` is a format string that lives for ever, with up to three numbers. No addresses: a history has the same trace
-    /// in every process.
-    void add(const char* text, std::uint64_t a = 0, std::uint64_t b = 0, std::uint64_t c = 0) {
+    /// `text` is a format string, with up to three numbers ({0} to {2}) and a word ({3}); it and the word live for ever. No
+    /// addresses: a history has the same trace in every process.
+    void add(const char* text, std::uint64_t a = 0, std::uint64_t b = 0, std::uint64_t c = 0, std::string_view word = {}) {
         Event& event = events_[count_++ % kKept];
-        event = {scheduler_.steps(), scheduler_.now_ns(), &scheduler_.running(), text, a, b, c};
+        event = {scheduler_.steps(), scheduler_.now_ns(), &scheduler_.running(), text, a, b, c, word};
         if (print_) {
             std::fputs((words(event) + "\n").c_str(), stdout);
         }
-        for (const std::uint64_t word : {event.step, event.now_ns, a, b, c}) {
-            digest_ = (digest_ ^ word) * 0x100000001b3;
+        for (const std::uint64_t number : {event.step, event.now_ns, a, b, c}) {
+            digest_ = (digest_ ^ number) * 0x100000001b3;
         }
     }
 
@@ -43,6 +43,7 @@ private:
         const std::string* thread = nullptr;
         const char* text = "";
         std::uint64_t a = 0, b = 0, c = 0;
+        std::string_view word{};
     };
 
     [[nodiscard]] static std::string words(const Event& event);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "pollcore/error.hpp"
@@ -45,6 +46,10 @@ const std::vector<WorldKind>& world_kinds() {
         {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6,
          {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::stop_runtime,
           Trouble::stop_polling, Trouble::delay}},
+        {"resets", "queue pairs that have trouble while they are reset and connected again", 2, 16,
+         {Trouble::reset, Trouble::reset, Trouble::loss, Trouble::outage, Trouble::delay, Trouble::refuse_receive,
+          Trouble::refuse_send, Trouble::receive_status, Trouble::send_status, Trouble::fail_modify, Trouble::fail_create,
+          Trouble::stop_polling, Trouble::device_fatal}},
         {"storm", "one connection and many troubles", 1, 12, {}},
     };
     return kinds;
@@ -94,6 +99,14 @@ void World::check() {
     for (Side& side : sides_) {
         if (!side.injected.empty() && side.device != nullptr) {
             note_met(side);
+        }
+        if (side.runtime != nullptr) {
+            const ControlCounters& counters = side.runtime->control_counters();
+            if (counters.async_events.value() - counters.async_events_acknowledged.value() > 1) {
+                throw Violation("I9 events", fmt::format("{} events of {} were taken and {} acknowledged, one after the other",
+                                                         counters.async_events.value(), side.name,
+                                                         counters.async_events_acknowledged.value()));
+            }
         }
     }
     if (scheduler.steps() > options_.steps + 4 * kStepsToRest) {
@@ -255,7 +268,7 @@ void World::begin_life(Channel& channel) {
                            channel.users.size());
     channel.end = &end;
     channel.lives.push_back(&end);
-    fill_pattern({channel.source(), Channel::kSlotBytes}, channel.source_pattern());
+    fill_pattern({channel.source(), Channel::kSlotBytes}, Channel::source_pattern(end));
     model.excuse(end, channel.lasting);
     if (channel.lives.size() > 1) {
         end.injected = channel.lives[channel.lives.size() - 2]->injected;
@@ -351,6 +364,17 @@ void World::wind_down() {
     });
     for (const auto& application : applications_) {
         application->check_given_back();
+    }
+    for (const auto& channel : channels_) {
+        for (std::size_t life = 0; life < channel->lives.size(); ++life) {
+            const End& end = *channel->lives[life];
+            if (!has_pattern({channel->source(life), Channel::kSlotBytes}, Channel::source_pattern(end))) {
+                throw Violation("content", end.name + ": memory that is only read by peers has changed");
+            }
+            std::uint64_t word = 0;
+            std::memcpy(&word, channel->word(life), sizeof(word));
+            model.at_end(end, word);
+        }
     }
     for (const auto& channel : channels_) {
         attempt("deregisters memory", [] { return false; }, [&] {
@@ -511,7 +535,7 @@ void World::cause(const Planned& planned) {
     if (side.device == nullptr || side.lost || side.stopping) {
         return;
     }
-    trace.add("trouble {} for queue pair {}", static_cast<std::uint64_t>(trouble), channel.index);
+    trace.add("trouble: {3}, for queue pair {0}", channel.index, 0, 0, trouble_name(trouble));
     constexpr std::array<int, 3> kErrors{ENOMEM, EAGAIN, EINVAL};
     SoftFault fault;
     fault.nth = chance.between(1, 12);
@@ -652,7 +676,7 @@ std::vector<std::string> World::state() const {
     std::vector<std::string> lines;
     for (const auto& channel : channels_) {
         for (const End* end : channel->lives) {
-            std::string line = fmt::format("{}: causes {:#x}, {} receives", end->name, end->excuses, end->receives.size());
+            std::string line = fmt::format("{}: {} receives", end->name, end->receives.size());
             for (const Lane& lane : end->lanes) {
                 line += fmt::format(", {} sends", lane.sends.size());
                 if (!lane.sends.empty()) {
@@ -660,7 +684,7 @@ std::vector<std::string> World::state() const {
                                         static_cast<int>(lane.sends.front().opcode));
                 }
             }
-            lines.push_back(std::move(line));
+            lines.push_back(line + "; causes: " + causes(end->excuses));
         }
     }
     return lines;

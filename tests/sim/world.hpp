@@ -45,13 +45,18 @@ struct Channel {
     std::uint32_t sges_max = 1;
     std::vector<Application*> users;
 
-    [[nodiscard]] std::byte* life_memory() const noexcept { return memory.data() + (lives.size() - 1) * kLifeBytes; }
-    [[nodiscard]] std::byte* receive_slot(std::uint32_t slot) const noexcept { return life_memory() + slot * kSlotBytes; }
+    [[nodiscard]] std::byte* receive_slot(std::uint32_t slot) const noexcept {
+        return memory.data() + (lives.size() - 1) * kLifeBytes + slot * kSlotBytes;
+    }
     [[nodiscard]] std::byte* send_slot(std::uint32_t slot) const noexcept { return receive_slot(kSlots + slot); }
     [[nodiscard]] std::byte* landing_slot(std::uint32_t slot) const noexcept { return receive_slot(2 * kSlots + slot); }
-    [[nodiscard]] std::byte* source() const noexcept { return receive_slot(3 * kSlots); }
-    [[nodiscard]] std::byte* word() const noexcept { return source() + kSlotBytes; }
-    [[nodiscard]] std::uint64_t source_pattern() const noexcept { return end->number << 40 | 0xf0; }
+    [[nodiscard]] std::byte* source(std::size_t life) const noexcept {
+        return memory.data() + life * kLifeBytes + 3 * kSlots * kSlotBytes;
+    }
+    [[nodiscard]] std::byte* source() const noexcept { return source(lives.size() - 1); }
+    [[nodiscard]] std::byte* word(std::size_t life) const noexcept { return source(life) + kSlotBytes; }
+    [[nodiscard]] std::byte* word() const noexcept { return word(lives.size() - 1); }
+    [[nodiscard]] static std::uint64_t source_pattern(const End& end) noexcept { return end.number << 40 | 0xf0; }
 };
 
 /// The world of a history that is of the kind that its number says.
