@@ -1,14 +1,18 @@
 // A history: two runtimes on one network, applications on both, and what goes wrong, all from one seed.
+//
+//   world.cc  set-up, checks, winding down      world_troubles.cc  what goes wrong, and what it excuses
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "device/soft/soft_device.hpp"
+#include "pollcore/error.hpp"
 #include "pollcore/runtime.hpp"
 #include "sim/application.hpp"
 #include "sim/model.hpp"
@@ -16,6 +20,7 @@
 #include "sim/scheduler.hpp"
 #include "sim/trace.hpp"
 #include "sim/troubles.hpp"
+#include "sim/violation.hpp"
 
 namespace pollcore::sim {
 
@@ -161,5 +166,20 @@ private:
     bool control_may_fail_ = false;
     bool winding_down_ = false;
 };
+
+template <class MayFail, class Call>
+bool World::attempt(const char* what, MayFail&& may_fail, Call&& call) {
+    try {
+        call();
+        return true;
+    } catch (const Error& error) {
+        trace.add(what);
+        trace.add("... failed with errno {}", static_cast<std::uint64_t>(error.code().value()));
+        if (!control_may_fail_ && !may_fail()) {
+            throw Violation("control", fmt::format("{}: {}", what, error.what()));
+        }
+        return false;
+    }
+}
 
 }  // namespace pollcore::sim

@@ -180,6 +180,27 @@ TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
     EXPECT_EQ(world.session().figures().in_flight(), 0u);
 }
 
+// The simulation found unsignaled requests that were flushed, and their completions lost, counted as successes.
+TEST_F(ProviderFailure, WhatStandsBehindALostCompletionIsNoSuccess) {
+    script.hold_back = true;
+    ASSERT_EQ(world.session().try_submit(write(0)), Refusal::none);
+    ASSERT_EQ(world.session().try_submit(write(1, 0)), Refusal::none);
+    ASSERT_EQ(world.session().try_submit(write(2)), Refusal::none);
+    world.step(20);
+    ASSERT_EQ(script.held.size(), 2u);
+    script.held.erase(script.held.begin());
+    script.hold_back = false;
+    const auto completions = world.await(3);
+    ASSERT_EQ(completions.size(), 3u);
+    for (std::uint64_t tag = 0; tag < 2; ++tag) {
+        EXPECT_EQ(completions[tag].tag, tag);
+        EXPECT_EQ(completions[tag].status, Status::general_err);
+        EXPECT_TRUE(completions[tag].flags & kByRuntime);
+    }
+    EXPECT_EQ(completions[2].status, Status::success);
+    EXPECT_EQ(world.session().retired(a->handle()), 0u);
+}
+
 TEST_F(ProviderFailure, AProviderThatRefusesEverythingLeavesNothingInFlight) {
     script.refuse_every = 1;
     std::uint64_t accepted = 0;

@@ -1,0 +1,271 @@
+// What goes wrong in a history, and what it excuses.
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "sim/world.hpp"
+
+namespace pollcore::sim {
+
+Doing World::doing(const Channel& channel) const {
+    const End& end = *channel.end;
+    if (channel.closed || (end.excuses & (kEnding | kSessionClosing)) != 0) {
+        return Doing::ending;
+    }
+    if (end.receive_failed || std::any_of(end.lanes.begin(), end.lanes.end(), [](const Lane& lane) { return lane.failed; })) {
+        return Doing::failed;
+    }
+    if (!channel.ready) {
+        return Doing::unconnected;
+    }
+    return end.sends_in_flight() ? Doing::busy : Doing::idle;
+}
+
+void World::met(Trouble trouble, const Channel& channel) {
+    ++coverage_[static_cast<std::size_t>(trouble)][static_cast<std::size_t>(doing(channel))];
+}
+
+Defect World::take_defect(Channel& channel) {
+    const auto wanted = std::find_if(defects_.begin(), defects_.end(),
+                                     [&](const auto& defect) { return defect.first == &channel; });
+    if (wanted == defects_.end()) {
+        return Defect::none;
+    }
+    const Defect defect = wanted->second;
+    defects_.erase(wanted);
+    met(defect == Defect::local_key    ? Trouble::local_key
+        : defect == Defect::remote_key ? Trouble::remote_key
+                                       : Trouble::too_long,
+        channel);
+    return defect;
+}
+
+void World::end_life(Channel& channel, std::uint32_t excuses) {
+    channel.ready = false;
+    model.excuse(*channel.end, excuses);
+    if (channel.end->peer != nullptr) {
+        model.excuse(*channel.end->peer, kPeerEnding);
+    }
+}
+
+/// What is planned for a queue pair, or its device, meets it in this life or a later one.
+void World::excuse(Channel& channel, std::uint32_t own, std::uint32_t peers) {
+    channel.lasting |= own;
+    model.excuse(*channel.end, own);
+    if (channel.peer != nullptr) {
+        channel.peer->lasting |= peers;
+    }
+    if (channel.end->peer != nullptr) {
+        model.excuse(*channel.end->peer, peers);
+    }
+}
+
+void World::excuse_device(const Side& side, std::uint32_t own, std::uint32_t peers) {
+    for (const auto& channel : channels_) {
+        if (&sides_[channel->runtime] == &side) {
+            excuse(*channel, own, peers);
+        }
+    }
+}
+
+void World::inject(Side& side, const Channel* channel, Trouble trouble, SoftFault fault) {
+    fault.qp_num = channel != nullptr ? channel->qp_num : 0;
+    side.injected.push_back({trouble, fault.kind, channel, side.device->faults_met(fault.kind)});
+    side.device->inject(fault);
+}
+
+// A fault of the device has met something since the last step.
+void World::note_met(Side& side) {
+    std::erase_if(side.injected, [&](const Injected& injected) {
+        if (side.device->faults_met(injected.kind) == injected.met_before) {
+            return false;
+        }
+        for (const auto& channel : channels_) {
+            if (injected.channel == channel.get() || (injected.channel == nullptr && &sides_[channel->runtime] == &side)) {
+                met(injected.trouble, *channel);
+            }
+        }
+        return true;
+    });
+}
+
+void World::reset(Channel& channel) {
+    Channel& peer = *channel.peer;
+    for (Channel* each : {&channel, &peer}) {
+        if (each->closed || each->lives.size() == Channel::kLives || sides_[each->runtime].lost ||
+            sides_[each->runtime].stopping) {
+            return;
+        }
+    }
+    bool both = true;
+    for (Channel* each : {&channel, &peer}) {
+        end_life(*each, kEnding);
+        both = attempt("resets a queue pair", [&] { return may_be_gone(*each); }, [&] {
+                   (void)each->qp.reset();
+                   begin_life(*each);
+               }) && both;
+    }
+    if (both) {
+        connect(channel, peer);
+    }
+}
+
+// What may fail is tried at once, beside the traffic that there is; what was made goes again.
+void World::create_more(Side& side, Application& application) {
+    const auto may_fail = [] { return true; };
+    const auto try_it = [&](auto&& make) {
+        attempt("makes something", may_fail, [&] { (void)make(); });
+    };
+    try_it([&] { return side.runtime->create_protection_domain(); });
+    try_it([&] { return side.runtime->allocate(4096); });
+    try_it([&] {
+        QueuePairOptions options;
+        options.shares.push_back({.session = &application.session(), .send_depth = 40});
+        options.recv_depth = 200;  // more than any CQ has room for beside the others
+        return side.runtime->create_queue_pair(options);
+    });
+}
+
+void World::cause(const Planned& planned) {
+    Random chance(planned.chance);
+    const Trouble trouble = planned.trouble;
+    Channel& channel = *channels_[planned.where % channels_.size()];
+    Side& side = side_of(channel);
+    Application& application = *applications_[planned.where % applications_.size()];
+    if (side.device == nullptr || side.lost || side.stopping) {
+        return;
+    }
+    trace.add("trouble: {3}, for queue pair {0}", channel.index, 0, 0, trouble_name(trouble));
+    constexpr std::array<int, 3> kErrors{ENOMEM, EAGAIN, EINVAL};
+    SoftFault fault;
+    fault.nth = chance.between(1, 12);
+    fault.count = chance.between(1, 3);
+    fault.error = chance.pick(kErrors);
+    fault.status = static_cast<ibv_wc_status>(chance.between(1, IBV_WC_TM_RNDV_INCOMPLETE));
+    fault.delay_ns = chance.between(1'000, 200'000);
+    switch (trouble) {
+        case Trouble::delay:
+            fault.kind = SoftFault::Kind::delay_packet;
+            return inject(side, &channel, trouble, fault);
+        case Trouble::loss:
+            fault.kind = SoftFault::Kind::lose_packet;
+            fault.count = 1;
+            return inject(side, &channel, trouble, fault);
+        case Trouble::outage:
+            fault.kind = SoftFault::Kind::lose_packet;
+            fault.count = 1'000'000;
+            excuse(channel, kLossy, kLossy);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::port_flap: {
+            excuse_device(side, kLossy, kLossy);
+            for (const auto& each : channels_) {
+                if (each->runtime == channel.runtime) {
+                    met(trouble, *each);
+                }
+            }
+            side.device->set_port_up(false);
+            scheduler.sleep(std::uint64_t{1} << chance.between(10, 24));
+            if (side.device != nullptr && !side.lost) {
+                side.device->set_port_up(true);
+            }
+            return;
+        }
+        case Trouble::send_status:
+        case Trouble::receive_status:
+            fault.kind = trouble == Trouble::send_status ? SoftFault::Kind::send : SoftFault::Kind::receive;
+            channel.end->injected.push_back(static_cast<Status>(fault.status));
+            excuse(channel, kInjected, kPeerEnding);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::refuse_send:
+        case Trouble::refuse_receive:
+            fault.kind = trouble == Trouble::refuse_send ? SoftFault::Kind::post_send : SoftFault::Kind::post_recv;
+            excuse(channel, kPostRefused, kPeerEnding);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::overrun:
+        case Trouble::fail_poll:
+            fault.kind = trouble == Trouble::overrun ? SoftFault::Kind::overrun : SoftFault::Kind::poll_cq;
+            excuse_device(side, kCqLost, kPeerEnding);
+            return inject(side, nullptr, trouble, fault);
+        case Trouble::fail_modify:
+            fault.kind = SoftFault::Kind::modify;
+            control_may_fail_ = true;
+            excuse(channel, kModifyFails, kPeerEnding);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::fail_destroy:
+            fault.kind = SoftFault::Kind::destroy_qp;
+            fault.nth = 1;
+            control_may_fail_ = true;
+            excuse(channel, kKept, kPeerEnding);
+            return inject(side, &channel, trouble, fault);
+        case Trouble::fail_create: {
+            constexpr std::array<SoftFault::Kind, 4> kKinds{SoftFault::Kind::create_pd, SoftFault::Kind::create_cq,
+                                                            SoftFault::Kind::create_qp, SoftFault::Kind::register_memory};
+            fault.kind = chance.pick(kKinds);
+            fault.nth = 1;
+            inject(side, nullptr, trouble, fault);
+            return create_more(side, application);
+        }
+        case Trouble::device_fatal:
+        case Trouble::device_removed:
+            excuse_device(side, kDeviceLost, kPeerDeviceLost | kPeerEnding);
+            for (const auto& each : channels_) {
+                if (each->runtime == channel.runtime) {
+                    met(trouble, *each);
+                }
+            }
+            side.lost = true;
+            control_may_fail_ = true;
+            return trouble == Trouble::device_fatal ? side.device->fail() : side.device->remove();
+        case Trouble::local_key: return void(defects_.emplace_back(&channel, Defect::local_key));
+        case Trouble::remote_key: return void(defects_.emplace_back(&channel, Defect::remote_key));
+        case Trouble::too_long: return void(defects_.emplace_back(&channel, Defect::too_long));
+        case Trouble::reset:
+            if (!channel.closed) {
+                met(trouble, channel);
+                reset(channel);
+            }
+            return;
+        case Trouble::disconnect:
+            if (!channel.closed) {
+                met(trouble, channel);
+                end_life(channel, kEnding);
+                attempt("disconnects", [&] { return may_be_gone(channel); }, [&] { channel.qp.disconnect(); });
+            }
+            return;
+        case Trouble::close_qp:
+            if (!channel.closed) {
+                met(trouble, channel);
+                end_life(channel, kEnding);
+                channel.closed = true;
+                attempt("closes a queue pair", [] { return false; }, [&] { (void)channel.qp.close(); });
+            }
+            return;
+        case Trouble::close_session:
+            for (const auto& each : channels_) {
+                if (application.uses(*each)) {
+                    met(trouble, *each);
+                    end_life(*each, kEnding | kSessionClosing);
+                }
+            }
+            return application.close_session();
+        case Trouble::stop_runtime:
+            side.stopping = true;
+            for (const auto& each : channels_) {
+                if (each->runtime == channel.runtime) {
+                    met(trouble, *each);
+                    end_life(*each, kEnding | kSessionClosing);
+                }
+            }
+            side.device = nullptr;
+            return void(side.runtime->stop());
+        case Trouble::stop_polling:
+            for (const auto& each : channels_) {
+                if (application.uses(*each)) {
+                    met(trouble, *each);
+                }
+            }
+            return application.stop_polling(scheduler.steps() + chance.between(50, 800));
+    }
+}
+
+}  // namespace pollcore::sim
