@@ -310,8 +310,9 @@ void World::wind_down() {
             }
         }
     }
-    // A queue pair whose CQ is lost waits for its destruction, which the provider may have refused: until it is closed.
-    const std::uint32_t may_wait = control_may_fail_ ? std::uint32_t{kCqLost} : 0;
+    // A queue pair whose CQ is lost waits for its destruction, which the provider may have refused: until it is closed. One
+    // that the provider keeps may wait for ever.
+    const std::uint32_t may_wait = control_may_fail_ ? kCqLost | kKept : 0;
     const auto rest = [&] {
         return std::all_of(applications_.begin(), applications_.end(), [&](const auto& application) {
             return application->ended() || application->sends_rest(may_wait);
