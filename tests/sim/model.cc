@@ -398,9 +398,13 @@ void Model::at_end(const End& end, std::uint64_t word) const {
     }
 }
 
+bool Model::rests(const End& end) const {
+    return end.messages_done <= end.messages_found || end.peer == nullptr || end.peer->receive_failed ||
+           (end.peer->excuses & ~kPeerEnding & ~kShortOfReceives) != 0;
+}
+
 void Model::at_rest(const End& end) const {
-    if (end.messages_done > end.messages_found && end.peer != nullptr && !end.peer->receive_failed &&
-        (end.peer->excuses & ~kPeerEnding & ~kShortOfReceives) == 0) {
+    if (!rests(end)) {
         throw Violation("content", fmt::format("{} sent {} messages with success, and its peer found {}", end.name,
                                                end.messages_done, end.messages_found));
     }

@@ -137,7 +137,9 @@ public:
     /// Nothing more comes to this lane: what is left is unsignaled and has succeeded. Returns how many are in flight for
     /// ever, since the provider keeps the queue pair.
     std::size_t over(End& end, std::size_t lane, const OnRetired& on_retired);
-    /// Both ends rest: where nothing went wrong all that was sent was found.
+    /// What was sent was found, or something went wrong.
+    [[nodiscard]] bool rests(const End& end) const;
+    /// Both ends have had the time to get there.
     void at_rest(const End& end) const;
     /// All work is over: `word` is what the peer's atomics made of it.
     void at_end(const End& end, std::uint64_t word) const;

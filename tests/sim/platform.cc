@@ -3,6 +3,8 @@
 #include <poll.h>
 
 #include <cstring>
+#include <deque>
+#include <map>
 #include <new>
 #include <string>
 #include <utility>

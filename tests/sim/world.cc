@@ -323,9 +323,12 @@ void World::wind_down() {
     if (!rest()) {
         throw Violation("stuck", fmt::format("work does not end, and nothing holds it up\n{}", fmt::join(state(), "\n")));
     }
-    // What has arrived is taken by then.
-    const std::uint64_t taken = scheduler.steps() + 400;
-    scheduler.wait([&] { return scheduler.steps() > taken; });
+    // What has arrived is taken.
+    const std::uint64_t taken = scheduler.steps() + kStepsToRest;
+    scheduler.wait([&] {
+        return scheduler.steps() > taken ||
+               std::all_of(channels_.begin(), channels_.end(), [&](const auto& channel) { return model.rests(*channel->end); });
+    });
     for (const auto& channel : channels_) {
         model.at_rest(*channel->end);
     }
