@@ -311,8 +311,8 @@ void World::wind_down() {
         }
     }
     // A queue pair whose CQ is lost waits for its destruction, which the provider may have refused: until it is closed. One
-    // that the provider keeps may wait for ever.
-    const std::uint32_t may_wait = control_may_fail_ ? kCqLost | kKept : 0;
+    // that the provider keeps may wait for ever, and so may one that it did not let go to ERR.
+    const std::uint32_t may_wait = control_may_fail_ ? kCqLost | kKept | kModifyFails : 0;
     const auto rest = [&] {
         return std::all_of(applications_.begin(), applications_.end(), [&](const auto& application) {
             return application->ended() || application->sends_rest(may_wait);
