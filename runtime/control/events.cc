@@ -241,7 +241,7 @@ void RuntimeState::lose_qp_here(QpSlot& qp) {
     // No flush will come, but completions that stand in the CQs are good, and some providers drop them at destroy.
     (void)worker.retire(qp.handle, 0, std::chrono::milliseconds(0));
     worker.park(qp.handle);
-    destroy_verbs_qp(qp);
+    destroy_verbs_qp(qp, Status::device_removed);
     worker.lose(qp.handle);
 }
 
@@ -295,20 +295,6 @@ void RuntimeState::take_worker_reports() {
     }
 }
 
-// A queue pair that the provider keeps: at least its peer is not answered any more, and nothing is written to its memory.
-void RuntimeState::silence_here(std::size_t index) noexcept {
-    QpSlot* qp = qps_[index].get();
-    if (qp == nullptr || qp->qp == nullptr) {
-        return;
-    }
-    try {
-        Transition error = to_state(IBV_QPS_ERR);
-        modify_here(*qp, error.attr, error.mask, QpState::error, Status::fatal_err);
-    } catch (const std::exception& error) {
-        log_error("queue pair {} goes on without anybody who polls for it: {}", qp->qp_num, error.what());
-    }
-}
-
 // Polling a CQ failed for good. Nothing more comes out of it, so its queue pairs are destroyed, which lets the
 // runtime complete what they had in flight; new ones get another CQ.
 void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
@@ -320,8 +306,7 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
     counters.failed_cqs.add();
     log_error("worker \"{}\": completion queue {} is of no more use; its queue pairs are closed", worker.config.name, index);
     bool all = true;
-    for (std::size_t i = 0; i < qps_.size(); ++i) {
-        QpSlot* qp = qps_[i].get();
+    for (const auto& qp : qps_) {
         if (qp == nullptr || workers_[qp->worker].get() != &worker || (qp->send_cq != index && qp->recv_cq != index)) {
             continue;
         }
@@ -331,7 +316,6 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
         } catch (const std::exception& error) {
             log_error("queue pair of a failed completion queue: {}", error.what());
             all = false;
-            silence_here(i);
         }
     }
     if (all && worker.cqs[index] != nullptr) {

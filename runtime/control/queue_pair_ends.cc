@@ -99,7 +99,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     renew_windows_here(qp);  // those that are bound to it
     worker.park(qp.handle);
-    destroy_verbs_qp(qp);
+    destroy_verbs_qp(qp, leftovers);
     worker.forget(qp.handle, leftovers);
     renew_windows_here(qp);  // those whose binds it did not complete
     release_entries(qp);
@@ -107,7 +107,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
 }
 
 // The QP is parked, and stays so unless this throws.
-void RuntimeState::destroy_verbs_qp(QpSlot& qp) {
+void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
     if (qp.qp == nullptr) {
         return;
     }
@@ -117,13 +117,26 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp) {
     // A device that the kernel has let go of answers EIO, and its QPs have ended with it.
     if (error != 0 && !(error == EIO && device.lost)) {
         // Not destroyed, so its buffers may still be written: nothing may be completed in its name (H2).
-        worker.unpark(qp.handle, QpState::error);
+        keep_in_error(qp, cause);
         if (error == EIO && lost_meanwhile(device) && qp.qp == nullptr) {
             return worker.park(qp.handle);
         }
         throw Error(error, fmt::format("device \"{}\" does not destroy queue pair {}", device.config.name, qp.qp_num));
     }
     (void)qp.qp.release();
+}
+
+// The provider did not carry out what would have ended a parked queue pair's life. The worker goes on with what it has in
+// flight. On the device it may still be in RTS, where peers would be answered for nobody; so ERR is tried (once more).
+void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
+    try {
+        Transition error = to_state(IBV_QPS_ERR);
+        devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
+    } catch (const Error& error) {
+        log_warning("queue pair {}: {}; on its device it stays as it is", qp.qp_num, error.what());
+    }
+    workers_[qp.worker]->proxy->unpark(qp.handle, QpState::error, cause);
+    qp.state = QpState::error;
 }
 
 // ---- Beginning again ----
@@ -142,7 +155,7 @@ std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
         try {
             restart_verbs_qp(qp, psn);
         } catch (...) {
-            worker.unpark(handle, QpState::error);
+            keep_in_error(qp, Status::qp_closed);
             throw;
         }
         const bool datagram = qp.type == QpType::ud;

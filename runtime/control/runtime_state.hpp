@@ -249,7 +249,8 @@ private:
     bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     bool retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     void destroy_qp_here(QpSlot& qp, Status leftovers = Status::qp_closed);
-    void destroy_verbs_qp(QpSlot& qp);
+    void destroy_verbs_qp(QpSlot& qp, Status cause);
+    void keep_in_error(QpSlot& qp, Status cause);
     [[nodiscard]] bool await_last_wqe(QpHandle handle);
     void restart_verbs_qp(QpSlot& qp, std::uint32_t psn);
 
@@ -286,7 +287,6 @@ private:
     void take_worker_reports();
     void fail_qp(const ibv_qp* qp, Status cause);
     void replace_cq(WorkerSlot& worker, std::uint32_t index);
-    void silence_here(std::size_t index) noexcept;
     [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
 
     // memory.cc

@@ -74,14 +74,14 @@ PLANTS = {
          "        return true;\n"
          "    }\n"
          "    std::uint32_t quiet = 0;\n"),
-        ("    worker.park(qp.handle);\n    destroy_verbs_qp(qp);\n    worker.forget(qp.handle, leftovers);\n",
+        ("    worker.park(qp.handle);\n    destroy_verbs_qp(qp, leftovers);\n    worker.forget(qp.handle, leftovers);\n",
          "    worker.park(qp.handle);\n"
          "    if (sim::planted(sim::Bug::given_back_early)) {\n"
          "        worker.forget(qp.handle, leftovers);\n"
          "        platform->sleep(std::chrono::microseconds(500));\n"
          "        (void)devices_[qp.device]->device->destroy(qp.qp.release());\n"
          "    } else {\n"
-         "    destroy_verbs_qp(qp);\n    worker.forget(qp.handle, leftovers);\n"
+         "    destroy_verbs_qp(qp, leftovers);\n    worker.forget(qp.handle, leftovers);\n"
          "    }\n"),
     ],
     "control/events.cc": [

@@ -1,0 +1,116 @@
+// A whole runtime on a software device whose fault plan makes things fail, with the habits of each provider.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include "device/soft/soft_device.hpp"
+#include "fixture.hpp"
+
+namespace pollcore::testing {
+
+using Kind = SoftFault::Kind;
+using Profile = DeviceConfig::Profile;
+
+inline Config config_of(Profile profile) {
+    Config config = test_config();
+    config.devices[0].profile = profile;
+    config.drain_timeout = std::chrono::milliseconds(300);  // which some of these tests wait for
+    return config;
+}
+
+class Faults : public Conformance, public ::testing::WithParamInterface<Profile> {
+protected:
+    Faults() : Conformance(config_of(GetParam())), device(dynamic_cast<SoftDevice&>(runtime.device())) {}
+
+    static WorkRequest on(const QueuePair& qp, WorkRequest request) {
+        request.qp = qp.handle();
+        return request;
+    }
+    void reconnect(const QueuePairOptions& options, const PathAttributes& path) {
+        a.close();
+        b.close();
+        connect_pair(options, path);
+    }
+    void reconnect() { reconnect(shape(), PathAttributes{}); }
+
+    void expect_failed(const Completion& completion, std::uint64_t tag, int status, CompletionOpcode opcode) {
+        const auto verbs = static_cast<ibv_wc_status>(status);
+        EXPECT_EQ(completion.tag, tag);
+        EXPECT_EQ(static_cast<int>(completion.status), status);
+        EXPECT_EQ(status_text(completion.status), ibv_wc_status_str(verbs));
+        EXPECT_TRUE(status_name(completion.status).starts_with("IBV_WC_"));
+        // The device left garbage in all the rest; this is the runtime's own knowledge (I6).
+        EXPECT_EQ(completion.opcode, opcode);
+        EXPECT_EQ(completion.from_recv_queue(), opcode == CompletionOpcode::recv);
+        EXPECT_EQ(completion.byte_len, 0u);
+        if (status == IBV_WC_WR_FLUSH_ERR && (completion.flags & kByRuntime) != 0) {
+            return;  // the worker knew of the error before it took this request, and no device has seen it
+        }
+        EXPECT_EQ(completion.flags & ~kFromRecvQueue, 0);
+        EXPECT_EQ(completion.vendor_err & 0xffff, static_cast<std::uint32_t>(status));
+        EXPECT_NE(completion.vendor_err, static_cast<std::uint32_t>(status));
+    }
+
+    MemoryRegion bindable() {
+        Access access = Access::all();
+        access.window_bind = true;
+        return runtime.allocate(4096, access);
+    }
+    /// On b, of the region's first bytes.
+    WorkRequest bind(std::uint64_t tag, const MemoryWindow& window, const MemoryRegion& region) const {
+        return {.tag = tag,
+                .bind = {window.handle(), region.handle(), 64},
+                .remote_addr = region.addr(),
+                .bind_access = kWindowWrite,
+                .rkey = next_rkey(window.rkey()),
+                .qp = b.handle(),
+                .opcode = Opcode::bind_mw,
+                .flags = kSignaled};
+    }
+
+    /// A message each way on a fresh pair.
+    void expect_new_pairs_work() {
+        QueuePair was_a = std::move(a);
+        QueuePair was_b = std::move(b);
+        a = QueuePair();
+        b = QueuePair();
+        connect_pair();
+        submit(recv(900, 64));
+        submit(send(901, 32));
+        for (const Completion& completion : await(2)) {
+            EXPECT_EQ(completion.status, Status::success) << completion.tag;
+            EXPECT_GE(completion.tag, 900u);
+        }
+    }
+
+    void expect_error(int errno_value, const std::function<void()>& call) {
+        try {
+            call();
+            FAIL() << "the call went well";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code().value(), errno_value) << error.what();
+            EXPECT_NE(std::string(error.what()).find("fault plan"), std::string::npos) << error.what();
+        }
+    }
+
+    /// Waits for what the control thread does by itself.
+    template <class Condition>
+    void eventually(const char* what, Condition condition) {
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        while (!condition()) {
+            ASSERT_LT(std::chrono::steady_clock::now(), deadline) << what;
+            sched_yield();
+        }
+    }
+
+    SoftDevice& device;
+};
+
+/// For INSTANTIATE_TEST_SUITE_P: one run of a suite for each provider's habits.
+inline constexpr Profile kProfiles[] = {Profile::standard, Profile::rxe, Profile::mlx5};
+inline std::string name_of(const ::testing::TestParamInfo<Profile>& info) {
+    static constexpr const char* kNames[] = {"standard", "rxe", "mlx5"};
+    return kNames[static_cast<int>(info.param)];
+}
+
+}  // namespace pollcore::testing
