@@ -135,33 +135,34 @@ TEST_F(SoftFaults, a_packet_that_is_later_than_the_timeout_is_a_duplicate_and_co
     EXPECT_FALSE(b.received().has_value());
 }
 
-// The simulation found that a packet which had been late counted as lost for as long as nobody polled.
-TEST_F(SoftFaults, a_late_packet_that_nobody_polls_for_is_not_lost) {
-    const auto near = device->create_thread_domain();
-    const auto far = device->create_thread_domain();
+// Two threads' ends, each polled by its own thread only: what is sent to one waits until that one is polled.
+class SoftFaultsAcrossThreads : public SoftFaults {
+protected:
+    const std::unique_ptr<ThreadDomain> near = device->create_thread_domain();
+    const std::unique_ptr<ThreadDomain> far = device->create_thread_domain();
     End x{*device, {.domain = near.get()}};
-    End y{*device, {.domain = far.get()}};
-    connect(x, y, path);
-    device->inject({.kind = Kind::delay_packet, .qp_num = y.qp->qp_num, .delay_ns = 1'000});
-    ASSERT_EQ(x.post(1, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, y.address(0), y.mr->rkey), 0);
+    std::optional<End> y{std::in_place, *device, EndOptions{.domain = far.get()}};
+};
+
+// The simulation found that a packet which had been late counted as lost for as long as nobody polled.
+TEST_F(SoftFaultsAcrossThreads, a_late_packet_that_nobody_polls_for_is_not_lost) {
+    connect(x, *y, path);
+    device->inject({.kind = Kind::delay_packet, .qp_num = y->qp->qp_num, .delay_ns = 1'000});
+    ASSERT_EQ(x.post(1, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, y->address(0), y->mr->rkey), 0);
     EXPECT_FALSE(x.sent().has_value());
-    EXPECT_FALSE(y.sent().has_value());  // finds it late, and does not come back for long
+    EXPECT_FALSE(y->sent().has_value());  // finds it late, and does not come back for long
     for (int timeout = 0; timeout < 20; ++timeout) {
         *clock.now += 5'000'000;
         ASSERT_FALSE(x.sent().has_value()) << timeout;
     }
-    EXPECT_FALSE(y.sent().has_value());
+    EXPECT_FALSE(y->sent().has_value());
     EXPECT_WC(x.sent(), 1, IBV_WC_SUCCESS);
 }
 
 // The simulation found a peer waiting for ever for a thread whose CQs nobody polled, since its QP could not be destroyed.
-TEST_F(SoftFaults, what_waits_very_long_for_a_thread_that_does_not_poll_is_lost) {
-    const auto near = device->create_thread_domain();
-    const auto far = device->create_thread_domain();
-    End x{*device, {.domain = near.get()}};
-    End y{*device, {.domain = far.get()}};
-    connect(x, y, path);
-    ASSERT_EQ(x.post(1, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, y.address(0), y.mr->rkey), 0);
+TEST_F(SoftFaultsAcrossThreads, what_waits_very_long_for_a_thread_that_does_not_poll_is_lost) {
+    connect(x, *y, path);
+    ASSERT_EQ(x.post(1, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, y->address(0), y->mr->rkey), 0);
     EXPECT_FALSE(x.sent().has_value());
     const auto polled_until = [&](std::uint64_t now, std::uint64_t step) {
         std::optional<ibv_wc> ended;
@@ -175,16 +176,11 @@ TEST_F(SoftFaults, what_waits_very_long_for_a_thread_that_does_not_poll_is_lost)
 }
 
 // The simulation found a peer waiting for ever for an engine that nobody polled any more, since its last QP was gone.
-TEST_F(SoftFaults, what_is_sent_to_a_thread_without_qps_is_lost) {
-    const auto near = device->create_thread_domain();
-    const auto far = device->create_thread_domain();
-    End x{*device, {.domain = near.get()}};
-    {
-        End y{*device, {.domain = far.get()}};
-        connect(x, y, path);
-        ASSERT_EQ(x.post(1, IBV_WR_SEND, {x.sge(0, 8)}), 0);
-        EXPECT_FALSE(x.sent().has_value());
-    }
+TEST_F(SoftFaultsAcrossThreads, what_is_sent_to_a_thread_without_qps_is_lost) {
+    connect(x, *y, path);
+    ASSERT_EQ(x.post(1, IBV_WR_SEND, {x.sge(0, 8)}), 0);
+    EXPECT_FALSE(x.sent().has_value());
+    y.reset();
     for (int timeout = 0; timeout < 4; ++timeout) {
         EXPECT_FALSE(x.sent().has_value());
         *clock.now += 5'000'000;
@@ -193,20 +189,16 @@ TEST_F(SoftFaults, what_is_sent_to_a_thread_without_qps_is_lost) {
 }
 
 // The simulation found the responder counting the duplicate as one more in flight than it serves.
-TEST_F(SoftFaults, a_duplicate_of_an_atomic_leaves_room_for_the_next_one) {
-    const auto near = device->create_thread_domain();
-    const auto far = device->create_thread_domain();
-    End x{*device, {.domain = near.get()}};
-    End y{*device, {.domain = far.get()}};
+TEST_F(SoftFaultsAcrossThreads, a_duplicate_of_an_atomic_leaves_room_for_the_next_one) {
     path.max_rd_atomic = path.max_dest_rd_atomic = 1;
-    connect(x, y, path);
+    connect(x, *y, path);
     device->inject({.kind = Kind::delay_packet, .qp_num = x.qp->qp_num, .delay_ns = 5'000'000});
     const auto add = [&](std::uint64_t wr_id) {
-        return x.post_atomic(wr_id, IBV_WR_ATOMIC_FETCH_AND_ADD, x.sge(0, 8), y.address(0), y.mr->rkey, 1);
+        return x.post_atomic(wr_id, IBV_WR_ATOMIC_FETCH_AND_ADD, x.sge(0, 8), y->address(0), y->mr->rkey, 1);
     };
     ASSERT_EQ(add(1), 0);
     EXPECT_FALSE(x.sent().has_value());
-    EXPECT_FALSE(y.sent().has_value());  // carried out
+    EXPECT_FALSE(y->sent().has_value());  // carried out
     EXPECT_FALSE(x.sent().has_value());  // and its answer is held up
     *clock.now += 4'500'000;
     EXPECT_FALSE(x.sent().has_value());  // so it is sent again
@@ -214,9 +206,9 @@ TEST_F(SoftFaults, a_duplicate_of_an_atomic_leaves_room_for_the_next_one) {
     EXPECT_WC(x.sent(), 1, IBV_WC_SUCCESS);
     ASSERT_EQ(add(2), 0);
     EXPECT_FALSE(x.sent().has_value());
-    EXPECT_FALSE(y.sent().has_value());  // meets both at once
+    EXPECT_FALSE(y->sent().has_value());  // meets both at once
     EXPECT_WC(x.sent(), 2, IBV_WC_SUCCESS);
-    EXPECT_EQ(*reinterpret_cast<std::uint64_t*>(y.at(0)), 2u);
+    EXPECT_EQ(*reinterpret_cast<std::uint64_t*>(y->at(0)), 2u);
 }
 
 // How long a fixed exchange takes when a fifth of the packets is lost and a fifth is late.
