@@ -170,7 +170,7 @@ public:
     /// Opens the devices and starts the workers.
     explicit Runtime(const Config& config);
     /// On something else than this machine's threads, clock and memory, for who builds against pollcore's sources: its
-    /// simulation does.
+    /// simulation does. Null is this machine.
     Runtime(const Config& config, std::unique_ptr<Platform> platform);
     ~Runtime();
     Runtime(Runtime&&) noexcept = default;

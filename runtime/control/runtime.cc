@@ -146,10 +146,10 @@ std::optional<ConnectionRequest> Listener::next_request(std::chrono::millisecond
 
 // ---- Runtime ----
 
-Runtime::Runtime(const Config& config) : state_(std::make_shared<RuntimeState>(config, host_platform())) {}
+Runtime::Runtime(const Config& config) : Runtime(config, host_platform()) {}
 
 Runtime::Runtime(const Config& config, std::unique_ptr<Platform> platform)
-    : state_(std::make_shared<RuntimeState>(config, std::move(platform))) {}
+    : state_(std::make_shared<RuntimeState>(config, platform != nullptr ? std::move(platform) : host_platform())) {}
 
 Runtime::~Runtime() {
     try {
