@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "device/completion_channel.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/error.hpp"
 
@@ -41,7 +42,9 @@ struct DeviceLimits {
     std::uint32_t srq_depth_max = 0;  ///< max_srq_wr
     std::uint32_t srq_sges_max = 0;   ///< per receive of a shared receive queue
     std::uint64_t memory_region_max = 0;
-    std::uint32_t comp_vectors = 1;
+    std::uint32_t comp_vectors = 1;   ///< num_comp_vectors
+    std::uint32_t moderation_count_max = 0;  ///< completions to one event; 0: events are not moderated
+    std::uint32_t moderation_period_max_us = 0;
     bool atomics = false;
     std::uint32_t memory_windows_max = 0;  ///< of both types together
     bool memory_windows_1 = false;         ///< IBV_DEVICE_MEM_WINDOW
@@ -77,8 +80,8 @@ public:
 struct CqOptions {
     std::uint32_t cqe = 0;              ///< entries wanted; the device may give more
     ThreadDomain* domain = nullptr;     ///< null: any thread may use it
-    ibv_comp_channel* channel = nullptr;
-    std::uint32_t comp_vector = 0;
+    ibv_comp_channel* channel = nullptr;  ///< CompletionChannel::verbs() of the domain's; null: the CQ has no events
+    std::uint32_t comp_vector = 0;        ///< which of limits().comp_vectors interrupts
     void* cq_context = nullptr;
     /// To be polled by ibv_start_poll: the CQ is an ibv_cq_ex, whose immediates and standard fields can be read. With
     /// a domain it is single-threaded where the device has that. EOPNOTSUPP where DeviceLimits::extended_cqs is false.
@@ -127,7 +130,12 @@ public:
 
     [[nodiscard]] virtual std::unique_ptr<ThreadDomain> create_thread_domain() = 0;
     [[nodiscard]] virtual ibv_pd* create_pd() = 0;
+    /// For CQs of this domain. ibv_create_comp_channel(3).
+    [[nodiscard]] virtual std::unique_ptr<CompletionChannel> create_channel(ThreadDomain* domain) = 0;
     [[nodiscard]] virtual ibv_cq* create_cq(const CqOptions& options) = 0;
+    /// From here on an event comes for every `count` completions, and for fewer after `period_us` microseconds.
+    /// ibv_modify_cq(3). EOPNOTSUPP where limits() have no moderation.
+    virtual void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) = 0;
     /// The QP is in RESET. `options.cap` is raised to what the device gave.
     [[nodiscard]] virtual ibv_qp* create_qp(QpOptions& options) = 0;
     /// Receives that several QPs share. `options.depth` and `options.sges_max` are raised to what the device gave.

@@ -43,6 +43,7 @@ struct EndOptions {
     bool signal_all = false;
     ThreadDomain* domain = nullptr;
     ibv_srq* srq = nullptr;
+    CompletionChannel* channel = nullptr;  ///< of the CQ that receives complete on
 };
 
 /// One QP with a CQ for each of its queues, a PD and a registered buffer.
@@ -52,7 +53,10 @@ public:
         : device(on), type(options.type), memory(options.memory / 8) {
         pd = {device.create_pd(), {&device}};
         send_cq = {device.create_cq({.cqe = options.cqe, .domain = options.domain}), {&device}};
-        recv_cq = {device.create_cq({.cqe = options.cqe, .domain = options.domain}), {&device}};
+        recv_cq = {device.create_cq({.cqe = options.cqe,
+                                     .domain = options.domain,
+                                     .channel = options.channel != nullptr ? options.channel->verbs() : nullptr}),
+                   {&device}};
         QpOptions qp_options;
         qp_options.pd = pd.get();
         qp_options.type = static_cast<ibv_qp_type>(type);

@@ -186,7 +186,7 @@ TEST_F(SoftState, an_event_that_nobody_took_goes_with_its_object) {
 
 TEST_F(SoftState, what_the_device_has_not_says_so) {
     End a(*device);
-    EXPECT_EQ(ibv_req_notify_cq(a.send_cq.get(), 0), EOPNOTSUPP);
+    EXPECT_EQ(ibv_req_notify_cq(a.send_cq.get(), 0), EINVAL) << "it has no channel";
     ibv_cq_init_attr_ex attr{};
     EXPECT_EQ(ibv_create_cq_ex(device->context(), &attr), nullptr);
 }

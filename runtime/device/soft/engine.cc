@@ -1,6 +1,8 @@
 // Moving an engine: turns, packets off the links, completions, timers.
 #include "device/soft/engine.hpp"
 
+#include "device/soft/channel.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -19,7 +21,7 @@ std::uint32_t Engine::move() noexcept {
         work += answer_turns();
     for (const auto& link : incoming_)
         work += receive_responses(*link);
-    if (!timers_.empty())
+    if (!timers_.empty() || !moderated_cqs_.empty())
         look_at_clock();
     if (!overrun_cqs_.empty()) [[unlikely]]
         kill_overrun_cqs();
@@ -62,8 +64,10 @@ std::uint32_t Engine::receive_requests(LinkPair& link) noexcept {
         const Packet* packet = next_packet(link.requests);
         if (packet == nullptr)
             break;
-        if (SoftQp* qp = find(*packet))
+        if (SoftQp* qp = find(*packet)) {
+            solicited_ = (packet->flags & kSolicitedEvent) != 0;
             on_request(*qp, *packet);
+        }
         link.requests.pop(*packet);
     }
     if (work != 0) {
@@ -139,6 +143,13 @@ bool Engine::path_open(const SoftQp& qp) const noexcept {
            core_.port_up.load(std::memory_order_relaxed);
 }
 
+bool Engine::has_packets() const noexcept {
+    const auto waits = [](const Link& link) { return link.held_until_ns() == 0 && !link.empty_for_sleeper(); };
+    return !failed_ && std::any_of(incoming_.begin(), incoming_.end(), [&](const auto& link) {
+        return waits(link->requests) || waits(link->responses);
+    });
+}
+
 // ---- completions ----
 
 void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t freed, bool receive) noexcept {
@@ -158,6 +169,35 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     entry.freed = freed;
     entry.receive = receive;
     ++cq.tail;
+    if (cq.armed != Armed::no) [[unlikely]]
+        notify(cq, wc, receive);
+}
+
+/// A completion has come to an armed CQ. One that failed counts as solicited (IBTA 11.4.2.2).
+[[gnu::cold, gnu::noinline]] void Engine::notify(SoftCq& cq, const ibv_wc& wc, bool receive) noexcept {
+    const bool solicited = wc.status != IBV_WC_SUCCESS || (receive && solicited_);
+    if (cq.armed == Armed::solicited && !solicited)
+        return;
+    Moderation& moderation = cq.moderation;
+    if (++moderation.held < moderation.count) {
+        if (moderation.until_ns == 0) {
+            moderation.until_ns = now_ns() + moderation.period_ns;
+            moderated_cqs_.push_back(&cq);
+        }
+        return;
+    }
+    std::erase(moderated_cqs_, &cq);
+    cq.events_to->raise(cq);
+}
+
+/// Raises the events that were held back for as long as they may be.
+[[gnu::cold, gnu::noinline]] void Engine::run_moderation(std::uint64_t now_ns) noexcept {
+    std::erase_if(moderated_cqs_, [now_ns](SoftCq* cq) {
+        if (now_ns < cq->moderation.until_ns)
+            return false;
+        cq->events_to->raise(*cq);
+        return true;
+    });
 }
 
 /// Whether a completion is lost because its CQ has no room, and what that does.
@@ -315,6 +355,8 @@ void Engine::look_at_clock() noexcept {
 }
 
 void Engine::tick(std::uint64_t now_ns) noexcept {
+    if (!moderated_cqs_.empty()) [[unlikely]]
+        run_moderation(now_ns);
     if (failed_ || (!timers_unset_ && now_ns < next_deadline_ns_))
         return;
     timers_unset_ = false;
@@ -377,6 +419,8 @@ std::uint64_t Engine::next_deadline_ns() const noexcept {
                 next = std::min(next, until);
         }
     }
+    for (const SoftCq* cq : moderated_cqs_)
+        next = std::min(next, cq->moderation.until_ns);
     if (timers_.empty())
         return next;
     return std::min(next, timers_unset_ ? last_now_ns_ : next_deadline_ns_);

@@ -19,6 +19,7 @@
 
 #include <infiniband/verbs.h>
 
+#include "device/soft/doorbell.hpp"
 #include "device/soft/event_queue.hpp"
 #include "device/soft/fabric.hpp"
 #include "device/soft/faults.hpp"
@@ -76,6 +77,8 @@ public:
     [[nodiscard]] const ibv_gid& gid() const noexcept { return core_.gid; }
     [[nodiscard]] FaultPlan& faults() noexcept { return core_.faults; }
     [[nodiscard]] const SoftProfile& profile() const noexcept { return core_.profile; }
+    /// Of the thread that moves this engine.
+    [[nodiscard]] const std::shared_ptr<Doorbell>& doorbell() const noexcept { return doorbell_; }
 
     // ---- engine.cc: moving ----
 
@@ -90,8 +93,16 @@ public:
     void hold_clock(std::uint64_t now_ns) noexcept;
     void release_clock() noexcept { clock_held_ = false; }
 
+    /// Whether packets have come and were not taken. For a thread that has said that it sleeps: see Doorbell.
+    [[nodiscard]] bool has_packets() const noexcept;
+    /// Whether a QP waits for its next turn, or for room in a link.
+    [[nodiscard]] bool has_turns() const noexcept { return !failed_ && !(tx_active_.empty() && rx_active_.empty()); }
+
     /// The QP has something to send or to flush.
-    void activate(SoftQp& qp) noexcept { tx_active_.push_back(qp); }
+    void activate(SoftQp& qp) noexcept {
+        tx_active_.push_back(qp);
+        doorbell_->ring();
+    }
     /// To ERR. What is queued is flushed as the engine moves.
     void enter_error(SoftQp& qp, bool keep_responses) noexcept;
     /// UC and UD: to SQE, where sends are flushed and receives go on.
@@ -136,6 +147,8 @@ private:
     void push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t freed, bool receive) noexcept;
     [[nodiscard]] bool overruns(SoftCq& cq, const SoftQp& qp) noexcept;
     void spoil(ibv_wc& wc) noexcept;
+    void notify(SoftCq& cq, const ibv_wc& wc, bool receive) noexcept;
+    void run_moderation(std::uint64_t now_ns) noexcept;
     [[nodiscard]] const Packet* next_packet(Link& link) noexcept;
     [[nodiscard]] const Packet* packet_after_faults(Link& link) noexcept;
     [[nodiscard]] std::uint32_t flush_end(const SoftQp& qp) const noexcept;
@@ -214,12 +227,15 @@ private:
     bool failed_ = false;
     bool clock_held_ = false;
     bool timers_unset_ = false;  ///< a deadline waits for the next look at the clock
+    bool solicited_ = false;     ///< the request at hand asks for an event
     std::uint32_t moves_to_clock_ = 0;
     QpList<&SoftQp::tx_hook> tx_active_;
     QpList<&SoftQp::rx_hook> rx_active_;
     QpList<&SoftQp::timer_hook> timers_;
     OwnLines<std::shared_ptr<LinkPair>> incoming_;
     std::vector<SoftCq*> overrun_cqs_;
+    std::vector<SoftCq*> moderated_cqs_;  ///< which hold an event back
+    const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
     // warm
     DeviceCore& core_;
     OwnLines<SoftQp*> qps_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "device/soft/channel.hpp"
 #include "device/soft/engine.hpp"
 
 namespace pollcore::soft {
@@ -136,6 +137,9 @@ void Engine::mark_incoming_gone() noexcept {
 
 void Engine::remove(SoftCq& cq) noexcept {
     std::erase(overrun_cqs_, &cq);
+    std::erase(moderated_cqs_, &cq);
+    if (cq.events_to != nullptr)
+        cq.events_to->forget(cq);
 }
 
 }  // namespace pollcore::soft

@@ -77,6 +77,12 @@ void Fabric::remove(Engine& engine) noexcept {
     });
 }
 
+void Fabric::settle() noexcept {
+    const std::lock_guard guard(mutex_);
+    for (const auto& [id, engine] : engines_)
+        const std::lock_guard engine_guard(engine->lock());
+}
+
 std::shared_ptr<LinkPair> Fabric::route(Engine& from, const ibv_gid& gid, std::uint32_t qp_num) {
     const std::lock_guard guard(mutex_);
     const auto found = engines_.find(qp_num >> kQpIndexBits);
@@ -92,7 +98,7 @@ std::shared_ptr<LinkPair> Fabric::link(std::uint32_t from, std::uint32_t to, Eng
     std::weak_ptr<LinkPair>& known = links_[{from, to}];
     if (auto link = known.lock())
         return link;
-    auto link = std::make_shared<LinkPair>(from, to);
+    auto link = std::make_shared<LinkPair>(from, to, receiver.doorbell());
     {
         const std::lock_guard engine_guard(receiver.lock());
         receiver.add_incoming(link);

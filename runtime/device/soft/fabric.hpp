@@ -41,6 +41,8 @@ public:
     [[nodiscard]] std::uint32_t add(Engine& engine);
     /// Takes the engine off: what others send to it is lost from now on.
     void remove(Engine& engine) noexcept;
+    /// Waits until no engine goes by what it read before of another's doorbell.
+    void settle() noexcept;
     /// The way from an engine to the engine of a QP, made if there is none. Null when no engine with that
     /// GID has QPs of this number: packets on such a path vanish, as on a real network.
     [[nodiscard]] std::shared_ptr<LinkPair> route(Engine& from, const ibv_gid& gid, std::uint32_t qp_num);

@@ -33,7 +33,9 @@ struct SoftFault {
         post_recv,
         poll_cq,          ///< ibv_poll_cq, ibv_start_poll or ibv_next_poll fails on a CQ that has something
         create_pd,        ///< from here on: the call fails with `error`
+        create_channel,
         create_cq,
+        req_notify_cq,
         create_qp,
         register_memory,
         modify,

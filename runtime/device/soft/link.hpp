@@ -14,7 +14,9 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
 
+#include "device/soft/doorbell.hpp"
 #include "device/soft/protocol.hpp"
 
 namespace pollcore::soft {
@@ -57,6 +59,8 @@ public:
     void push(const Packet& packet) noexcept { tail_ += packet.record_size; }
     /// Makes all pushed packets visible. Release: pairs with the acquire in peek().
     void publish() noexcept { producer_position_.store(tail_, std::memory_order_release); }
+    /// The same for a consumer that may sleep: see Doorbell.
+    void publish_to_sleeper() noexcept { producer_position_.store(tail_, std::memory_order_seq_cst); }
     /// The consumer has taken all that was published. Acquire only because it is the same load as in
     /// prepare(); a stale "no" is asked again later.
     [[nodiscard]] bool drained() const noexcept {
@@ -71,6 +75,11 @@ public:
         return held_until_ns_.load(std::memory_order_relaxed);
     }
     void hold_until(std::uint64_t time_ns) noexcept { held_until_ns_.store(time_ns, std::memory_order_relaxed); }
+
+    /// Whether anything was published and not taken, for one that is about to sleep: see Doorbell.
+    [[nodiscard]] bool empty_for_sleeper() const noexcept {
+        return head_ == producer_position_.load(std::memory_order_seq_cst);
+    }
 
     /// The oldest packet, or null. It stays until pop().
     [[nodiscard]] const Packet* peek() noexcept {
@@ -118,12 +127,23 @@ private:
 /// What one engine sends to another. Responses have a link of their own: taking a response needs no room
 /// anywhere, taking a request may need room for the response, so the two can never wait for each other.
 struct LinkPair {
-    LinkPair(std::uint32_t from_engine, std::uint32_t to_engine)
-        : from(from_engine), to(to_engine), local(from_engine == to_engine) {}
+    LinkPair(std::uint32_t from_engine, std::uint32_t to_engine, std::shared_ptr<Doorbell> at_far_end)
+        : from(from_engine), to(to_engine), local(from_engine == to_engine), bell(std::move(at_far_end)) {}
+
+    /// Makes what was pushed to one of the two links visible, and wakes who waits for it.
+    void publish(Link& link) noexcept {
+        if (!bell->used()) [[likely]] {
+            link.publish();
+            return;
+        }
+        link.publish_to_sleeper();
+        bell->ring();
+    }
 
     const std::uint32_t from;
     const std::uint32_t to;
     const bool local;
+    const std::shared_ptr<Doorbell> bell;  ///< of the engine at the far end
     /// The engine at the far end is gone: what is sent is lost. Relaxed: a late look only fills the link.
     std::atomic<bool> receiver_gone{false};
     /// The engine at the far end has QPs, and so somebody who polls for them. Relaxed: as above.

@@ -24,6 +24,7 @@
 
 namespace pollcore::soft {
 
+class Channel;
 class Engine;
 struct LinkPair;
 struct SoftQp;
@@ -67,6 +68,17 @@ struct HeldPayload {
     std::byte bytes[SoftProfile::kPayloadInCqe] = {};
 };
 
+/// For what a CQ is armed by ibv_req_notify_cq.
+enum class Armed : std::uint8_t { no, solicited, any };
+
+/// How many completions make an event, and after how long fewer do (ibv_modify_cq(3)).
+struct Moderation {
+    std::uint32_t count = 1;
+    std::uint64_t period_ns = 0;
+    std::uint32_t held = 0;      ///< completions that would have made an event
+    std::uint64_t until_ns = 0;  ///< when they make one after all; 0: none is held
+};
+
 /// An extended CQ, which is an ordinary one too: verbs let both ways of polling have it.
 struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
     [[nodiscard]] static SoftCq& of(ibv_cq& cq) noexcept {
@@ -83,10 +95,15 @@ struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
     std::uint32_t tail = 0;
     bool dead = false;         ///< overrun
     bool shown = false;        ///< between ibv_start_poll and ibv_end_poll: the entry at head is the current one
+    Armed armed = Armed::no;
     Engine* engine = nullptr;  ///< constant
     // cold
     std::shared_ptr<Engine> engine_owner;
     std::uint32_t users = 0;  ///< queues of QPs; under the device's control mutex
+    std::shared_ptr<Channel> events_to;  ///< constant; null: it has no channel
+    Moderation moderation;
+    std::uint32_t events_raised = 0;  ///< and not taken
+    std::uint32_t events_taken = 0;   ///< and not acknowledged
 
     [[nodiscard]] bool empty() const noexcept { return head == tail; }
     [[nodiscard]] Cqe& front() noexcept { return entries[head & mask]; }

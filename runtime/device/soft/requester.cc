@@ -97,7 +97,7 @@ std::uint32_t Engine::transmit(SoftQp& qp, bool& more) noexcept {
     }
     if (sent != 0) {
         if (qp.peer != nullptr)
-            qp.peer->requests.publish();
+            qp.peer->publish(qp.peer->requests);
         if (qp.current == IBV_QPS_RTS) [[likely]]
             arm_ack_timer(qp);  // what failed after others went is not waited for
     }

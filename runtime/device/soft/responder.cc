@@ -409,7 +409,7 @@ std::uint32_t Engine::answer(SoftQp& qp, bool& more) noexcept {
             ++rx.jobs_head;
     }
     if (sent != 0)
-        link.publish();
+        qp.peer->publish(link);
     more = !rx.idle();
     return sent;
 }

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "device/soft/channel.hpp"
 #include "device/soft/engine.hpp"
 #include "device/soft/queues.hpp"
 #include "device/soft/verbs_ops.hpp"
@@ -61,6 +62,7 @@ DeviceLimits default_soft_limits() noexcept {
     limits.invalidation = true;
     limits.thread_domains = true;
     limits.extended_cqs = true;
+    limits.moderation_count_max = limits.moderation_period_max_us = 0xffff;
     return limits;
 }
 
@@ -231,6 +233,15 @@ std::unique_ptr<ThreadDomain> SoftDevice::create_thread_domain() {
     const std::lock_guard guard(control_mutex_);
     require_working("make a thread domain");
     return std::make_unique<SoftThreadDomain>(*this, make_engine());
+}
+
+std::unique_ptr<CompletionChannel> SoftDevice::create_channel(ThreadDomain* domain) {
+    meet_fault(SoftFault::Kind::create_channel, "make a completion channel");
+    const std::lock_guard guard(control_mutex_);
+    require_working("make a completion channel");
+    auto channel = std::make_shared<soft::Channel>(&context_, engine_of(domain));
+    fabric_->settle();  // from here on whoever sends to that engine looks whether it sleeps
+    return std::make_unique<soft::SoftCompletionChannel>(std::move(channel));
 }
 
 std::shared_ptr<Engine> SoftDevice::engine_of(ThreadDomain* domain) {

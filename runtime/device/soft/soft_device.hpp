@@ -10,7 +10,7 @@
 // Time: the clock is read only while a timer is armed, and then once in many polls; advance() steps through
 // the timers exactly.
 // Where the device decides what the specification leaves open:
-//  - destroy() of an object with asynchronous events that were taken and not acknowledged returns EBUSY
+//  - destroy() of an object with events, asynchronous or of completions, that were taken and not acknowledged returns EBUSY
 //    (ibv_destroy_* would wait, which a single control thread could do for ever); events of it that nobody
 //    has taken are dropped.
 //  - CQEs of a QP that was reset or destroyed stay in their CQ, unless the profile says otherwise.
@@ -114,8 +114,11 @@ public:
 
     [[nodiscard]] std::unique_ptr<ThreadDomain> create_thread_domain() override;
     [[nodiscard]] ibv_pd* create_pd() override;
-    /// Channels are not offered yet: EOPNOTSUPP. The CQ has exactly the entries that were asked for.
+    /// The engine of this domain moves when next_event() is asked, too.
+    [[nodiscard]] std::unique_ptr<CompletionChannel> create_channel(ThreadDomain* domain) override;
+    /// The CQ has exactly the entries that were asked for.
     [[nodiscard]] ibv_cq* create_cq(const CqOptions& options) override;
+    void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) override;
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
     /// Has exactly the depth that was asked for.
     [[nodiscard]] ibv_srq* create_srq(SrqOptions& options) override;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "device/soft/channel.hpp"
 #include "device/soft/engine.hpp"
 #include "device/soft/queues.hpp"
 #include "device/soft/soft_device.hpp"
@@ -22,12 +23,6 @@ using soft::SoftSrq;
 // ---- CQs ----
 
 ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
-    if (options.channel != nullptr) {
-        throw Error(
-            std::errc::operation_not_supported,
-            fmt::format("cannot make a CQ with a completion channel on {}: it has none yet; poll the CQ",
-                        describe()));
-    }
     if (options.cqe == 0) {
         throw Error(std::errc::invalid_argument,
                     fmt::format("cannot make a CQ of 0 entries on {}; ask for 1 to {}", describe(),
@@ -50,6 +45,14 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
     soft::set_extended_ops(*cq);
     cq->engine_owner = engine_of(options.domain);
     cq->engine = cq->engine_owner.get();
+    if (options.channel != nullptr) {
+        cq->events_to = static_cast<soft::Channel*>(options.channel)->shared_from_this();
+        cq->channel = options.channel;
+        if (&cq->events_to->engine() != cq->engine) {
+            throw Error(std::errc::invalid_argument,
+                        fmt::format("cannot make a CQ on {}: its completion channel is of another thread domain", describe()));
+        }
+    }
     cq->capacity = options.cqe;
     const std::uint32_t slots = std::bit_ceil(options.cqe);
     cq->entries = OwnLines<soft::Cqe>(slots);
@@ -71,6 +74,11 @@ int SoftDevice::destroy(ibv_cq* cq) noexcept {
         return EIO;
     if (own->users != 0 || core_->events.unacknowledged(cq) != 0)
         return EBUSY;
+    {
+        const std::lock_guard engine_guard(own->engine->lock());
+        if (own->events_taken != 0)
+            return EBUSY;
+    }
     if (const auto fault = core_->faults.meet(SoftFault::Kind::destroy_cq))
         return fault->error;
     {
@@ -81,6 +89,18 @@ int SoftDevice::destroy(ibv_cq* cq) noexcept {
     pthread_mutex_destroy(&own->mutex);
     pthread_cond_destroy(&own->cond);
     return end(std::unique_ptr<SoftCq>(own));
+}
+
+void SoftDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) {
+    auto& own = SoftCq::of(*cq);
+    if (own.events_to == nullptr) {
+        throw Error(std::errc::invalid_argument,
+                    fmt::format("cannot moderate the events of a CQ on {}: it has no completion channel", describe()));
+    }
+    const std::lock_guard guard(own.engine->lock());
+    // Without a period what is fewer than `count` would wait for ever; no provider does that.
+    own.moderation.count = period_us == 0 ? 1u : std::max<std::uint32_t>(count, 1);
+    own.moderation.period_ns = std::uint64_t{period_us} * 1000;
 }
 
 // ---- QPs ----

@@ -73,7 +73,7 @@ Engine::Sent Engine::send_datagram(SoftQp& qp, SendWqe& wqe) noexcept {
             return Sent::failed;
         }
         link->requests.push(*packet);
-        link->requests.publish();
+        link->publish(link->requests);
     }
     ++tx.cursor;
     complete_sent(qp);

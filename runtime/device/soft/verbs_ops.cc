@@ -279,8 +279,17 @@ int poll_cq(ibv_cq* base, int num_entries, ibv_wc* wc) noexcept {
     return taken;
 }
 
-int req_notify_cq(ibv_cq*, int) noexcept {
-    return EOPNOTSUPP;
+/// EINVAL for a CQ without a channel, which the specification does not forbid: whoever waits for its event would do so
+/// for ever. A request for less than is asked already changes nothing (IBTA 11.4.2.2).
+int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
+    SoftCq& cq = SoftCq::of(*base);
+    if (cq.events_to == nullptr)
+        return EINVAL;
+    const std::lock_guard guard(cq.engine->lock());
+    if (const auto fault = cq.engine->faults().meet(SoftFault::Kind::req_notify_cq)) [[unlikely]]
+        return fault->error;
+    cq.armed = std::max(cq.armed, solicited_only != 0 ? Armed::solicited : Armed::any);
+    return 0;
 }
 
 SoftDevice& device_of(ibv_context* context) noexcept {

@@ -184,6 +184,11 @@ void VerbsDevice::query_limits() {
     limits_.comp_vectors = at_least_zero(context_->num_comp_vectors);
     limits_.atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
     limits_.next_poll = attr.vendor_id != kSoftRoceVendor;
+    ibv_device_attr_ex more{};
+    if (ibv_query_device_ex(context_.get(), nullptr, &more) == 0) {  // else none of what stands only there
+        limits_.moderation_count_max = more.cq_mod_caps.max_cq_count;
+        limits_.moderation_period_max_us = more.cq_mod_caps.max_cq_period;
+    }
     const unsigned caps = attr.device_cap_flags;
     limits_.memory_windows_max = at_least_zero(attr.max_mw);
     limits_.memory_windows_1 = (caps & IBV_DEVICE_MEM_WINDOW) != 0;

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "device/verbs/thread_domain.hpp"
+#include "device/verbs/verbs_channel.hpp"
 #include "device/verbs/verbs_error.hpp"
 
 namespace pollcore {
@@ -153,6 +154,23 @@ ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
                                       limits_.cqes_max));
     }
     return cq;
+}
+
+// Whatever its threads are, a channel is one file.
+std::unique_ptr<CompletionChannel> VerbsDevice::create_channel(ThreadDomain*) {
+    return std::make_unique<VerbsChannel>(context_.get());
+}
+
+void VerbsDevice::moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) {
+    ibv_modify_cq_attr attr{};
+    attr.attr_mask = IBV_CQ_ATTR_MODERATE;
+    attr.moderate = {.cq_count = count, .cq_period = period_us};
+    if (const int error = verbs_result(ibv_modify_cq(cq, &attr)); error != 0) {
+        throw verbs_error(error, fmt::format("cannot have an event for every {} completions or {} us on RDMA device {} "
+                                             "(which allows {} and {} us)",
+                                             count, period_us, name(), limits_.moderation_count_max,
+                                             limits_.moderation_period_max_us));
+    }
 }
 
 void VerbsDevice::check_cap(const ibv_qp_cap& cap) const {

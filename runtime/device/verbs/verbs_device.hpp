@@ -38,7 +38,9 @@ public:
 
     [[nodiscard]] std::unique_ptr<ThreadDomain> create_thread_domain() override;
     [[nodiscard]] ibv_pd* create_pd() override;
+    [[nodiscard]] std::unique_ptr<CompletionChannel> create_channel(ThreadDomain* domain) override;
     [[nodiscard]] ibv_cq* create_cq(const CqOptions& options) override;
+    void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) override;
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
     [[nodiscard]] ibv_srq* create_srq(SrqOptions& options) override;
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,

@@ -1,0 +1,59 @@
+// A completion channel of the software device: the events of the CQs of one engine, and the bell of the thread that moves
+// it.
+//
+// Thread safety: raise() and forget() under the engine's lock, the rest takes it.
+// Invariant: a CQ stands in raised_ once for each of its events that nobody has taken.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include <infiniband/verbs.h>
+
+#include "device/completion_channel.hpp"
+
+namespace pollcore::soft {
+
+class Engine;
+struct SoftCq;
+
+class Channel : public ibv_comp_channel, public std::enable_shared_from_this<Channel> {
+public:
+    /// Opens the engine's doorbell. Throws Error.
+    Channel(ibv_context* of, std::shared_ptr<Engine> engine);
+    Channel(const Channel&) = delete;
+    Channel& operator=(const Channel&) = delete;
+
+    [[nodiscard]] const Engine& engine() const noexcept { return *engine_; }
+
+    /// The CQ is not armed any more.
+    void raise(SoftCq& cq) noexcept;
+    /// Drops the events of the CQ that nobody has taken.
+    void forget(SoftCq& cq) noexcept;
+
+    [[nodiscard]] int next_event(ibv_cq*& cq) noexcept;
+    void acknowledge(ibv_cq& cq, std::uint32_t events) noexcept;
+    [[nodiscard]] std::uint64_t look_again_ns() noexcept;
+
+private:
+    std::shared_ptr<Engine> engine_;
+    std::deque<SoftCq*> raised_;
+};
+
+/// Who holds it sleeps on it. The CQs hold the rest.
+class SoftCompletionChannel final : public CompletionChannel {
+public:
+    explicit SoftCompletionChannel(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
+
+    [[nodiscard]] ibv_comp_channel* verbs() noexcept override { return channel_.get(); }
+    [[nodiscard]] int fd() const noexcept override { return channel_->fd; }
+    [[nodiscard]] int next_event(ibv_cq*& cq) noexcept override { return channel_->next_event(cq); }
+    void acknowledge(ibv_cq& cq, std::uint32_t events) noexcept override { channel_->acknowledge(cq, events); }
+    [[nodiscard]] std::uint64_t look_again_ns() noexcept override { return channel_->look_again_ns(); }
+
+private:
+    std::shared_ptr<Channel> channel_;
+};
+
+}  // namespace pollcore::soft
