@@ -153,6 +153,25 @@ TEST_F(SoftProfiles, mlx5_writes_a_small_payload_at_the_sges_own_address_with_th
     }
 }
 
+// The simulation found it in the next completion, of another CQ, whose poll wrote to a buffer that was the program's again.
+TEST_F(SoftProfiles, mlx5_loses_the_payload_with_the_completion_of_a_dead_cq) {
+    open(kMlx5Like);
+    End a(*device), b(*device);
+    connect(a, b);
+    for (std::uint64_t id = 1; id <= 2; ++id) {
+        a.memory[0] = id;
+        ASSERT_EQ(b.post_recv(id, {b.sge(8 * id, 8)}), 0);
+        ASSERT_EQ(a.post(id, IBV_WR_SEND, {a.sge(0, 8)}), 0);
+    }
+    device->inject({.kind = SoftFault::Kind::overrun, .qp_num = b.qp->qp_num});
+    device->advance(1000);
+    EXPECT_LT(ibv_poll_cq(b.recv_cq.get(), 1, std::array<ibv_wc, 1>{}.data()), 0);
+    while (a.sent()) {
+    }
+    EXPECT_EQ(b.memory[1], 0u);
+    EXPECT_EQ(b.memory[2], 0u);
+}
+
 TEST_F(SoftProfiles, mlx5_gives_a_qps_number_to_the_next_one) {
     for (const bool mlx5 : {false, true}) {
         open(mlx5 ? kMlx5Like : SoftProfile{});

@@ -153,8 +153,10 @@ bool Engine::has_packets() const noexcept {
 // ---- completions ----
 
 void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t freed, bool receive) noexcept {
-    if (cq.dead) [[unlikely]]
+    if (cq.dead) [[unlikely]] {
+        held_ = {};
         return;
+    }
     if ((cq.tail - cq.head == cq.capacity || core_.faults.armed(SoftFault::Kind::overrun)) && overruns(cq, qp))
         [[unlikely]] {
         return;
