@@ -97,11 +97,12 @@ void Daemon::watch(Clock::time_point now) {
     if (!interval || now < next_feed_) {
         return;
     }
-    std::vector<std::uint64_t> steps;
+    std::vector<ProgressCheck::Progress> workers;
     for (std::size_t i = 0; i < runtime_.worker_count(); ++i) {
-        steps.push_back(runtime_.worker_counters(i).steps.value());
+        const WorkerCounters& counters = runtime_.worker_counters(i);
+        workers.push_back({counters.steps.value(), counters.asleep.value() != 0});
     }
-    if (const std::optional<std::size_t> stuck = progress_.stuck_worker(steps)) {
+    if (const std::optional<std::size_t> stuck = progress_.stuck_worker(workers)) {
         log_error("worker {} (core {}) made no step within {} ms: the watchdog is not fed",
                   config_.workers[*stuck].name, config_.workers[*stuck].core,
                   std::chrono::duration_cast<std::chrono::milliseconds>(*interval).count());

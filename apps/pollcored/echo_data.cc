@@ -1,10 +1,13 @@
 // The echo service's data thread: completions in, the same buffers out again.
+#include <poll.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/event_fd.hpp"
 #include "base/log.hpp"
 #include "echo_service.hpp"
 
@@ -56,12 +59,23 @@ void EchoService::run() noexcept {
         if (draining && owed_ == 0 && completed == 0) {
             drained_.store(true, std::memory_order_release);
         }
-        if (completed + submitted > 0) {
-            ladder_.worked();
-        } else {
-            ladder_.wait();
+        if (completed + submitted == 0) {
+            wait();
         }
     }
+}
+
+// For a completion, or for news from the other threads. What was told before has been looked at when its event is taken
+// back, and what is told from then on makes the descriptor readable again.
+void EchoService::wait() noexcept {
+    if (session_.wait(kSpin) || !session_.arm()) {
+        return;
+    }
+    const bool look_again = !with_work_.empty() || stopping_.load(std::memory_order_acquire);
+    std::array<pollfd, 2> fds{{{.fd = session_.event_fd(), .events = POLLIN, .revents = 0},
+                               {.fd = news_.get(), .events = POLLIN, .revents = 0}}};
+    (void)::poll(fds.data(), fds.size(), look_again ? static_cast<int>(kLookAgain.count()) : -1);
+    (void)drain_event(news_.get());
 }
 
 bool EchoService::finished() noexcept {
@@ -72,7 +86,7 @@ bool EchoService::finished() noexcept {
     if (active_ == 0) {
         return true;
     }
-    const auto now = IdleLadder::Clock::now();
+    const auto now = std::chrono::steady_clock::now();
     if (!stop_seen_) {
         stop_seen_ = now;
     }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/event_fd.hpp"
 #include "base/log.hpp"
 #include "common/service_wire.hpp"
 
@@ -28,8 +29,11 @@ EchoService::EchoService(Runtime& runtime, const ServiceConfig& config)
       session_(runtime.open_session(
           {.worker = config.worker,
            .submission_slots = ring_slots(std::min<std::uint64_t>(config.messages_max(), kSubmissionSlotsMax)),
-           .completion_slots = ring_slots(config.messages_max())})),
+           .completion_slots = ring_slots(config.messages_max()),
+           .events = true,
+           .wait_spin = kSpin})),
       connections_(config.connections_max),
+      news_(make_event_fd("an echo service")),
       reception_(runtime, config_, *this) {
     for (Connection& connection : connections_) {
         connection.buffers = std::make_unique<Buffer[]>(config_.depth);
@@ -55,6 +59,7 @@ void EchoService::start() {
 void EchoService::begin_drain() noexcept {
     reception_.stop_listening();
     draining_.store(true, std::memory_order_release);
+    tell_data_thread();
 }
 
 bool EchoService::drained() const noexcept {
@@ -65,11 +70,15 @@ bool EchoService::close() noexcept {
     const bool complete = reception_.close();
     // Only now, since the reception waits for the data thread when it opens a connection.
     stopping_.store(true, std::memory_order_release);
+    tell_data_thread();
     if (thread_.joinable()) {
         thread_.join();
     }
     return complete;
 }
+
+// Readable until it has looked at what was stored before.
+void EchoService::tell_data_thread() noexcept { signal_event(news_.get()); }
 
 // ---- The reception's thread ----
 
@@ -93,6 +102,7 @@ void EchoService::open(std::uint32_t slot, QpHandle qp) {
     // Release, with the acquire in take_phases: the connection is the data thread's.
     connection.phase.store(Phase::opening, std::memory_order_release);
     phases_changed_.fetch_add(1, std::memory_order_release);
+    tell_data_thread();
     connection.phase.wait(Phase::opening, std::memory_order_acquire);
 }
 
@@ -108,6 +118,7 @@ std::optional<Ending> EchoService::ending(std::uint32_t slot) {
 void EchoService::closed(std::uint32_t slot) {
     connections_[slot].phase.store(Phase::closed, std::memory_order_release);
     phases_changed_.fetch_add(1, std::memory_order_release);
+    tell_data_thread();
 }
 
 bool EchoService::vacant(std::uint32_t slot) const noexcept {

@@ -32,7 +32,7 @@
 #include <thread>
 #include <vector>
 
-#include "idle_ladder.hpp"
+#include "base/unique_fd.hpp"
 #include "reception.hpp"
 #include "service.hpp"
 
@@ -60,6 +60,10 @@ private:
     static constexpr std::uint32_t kSubmissionSlotsMax = 4096;
     /// How long completions of closed queue pairs, which are in the ring already, may take to be read.
     static constexpr std::chrono::seconds kLastCompletions{1};
+    /// How long the data thread looks for the next message before it sleeps.
+    static constexpr std::chrono::microseconds kSpin{20};
+    /// How often it looks after what no event tells of: room for what waits, the end of kLastCompletions.
+    static constexpr std::chrono::milliseconds kLookAgain{1};
 
     enum class Phase : std::uint8_t { vacant, opening, serving, ended, closed };
     struct Buffer {
@@ -91,8 +95,11 @@ private:
     void closed(std::uint32_t slot) override;
     [[nodiscard]] bool vacant(std::uint32_t slot) const noexcept override;
 
+    void tell_data_thread() noexcept;
+
     // The data thread.
     void run() noexcept;
+    void wait() noexcept;
     void take_phases();
     void begin(std::uint32_t slot);
     void complete(const Completion& completion);
@@ -119,8 +126,9 @@ private:
     std::uint32_t phases_seen_ = 0;
     std::uint32_t active_ = 0;  // connections that are not vacant
     std::uint64_t owed_ = 0;    // over all connections
-    IdleLadder ladder_;
-    std::optional<IdleLadder::Clock::time_point> stop_seen_;
+    std::optional<std::chrono::steady_clock::time_point> stop_seen_;
+
+    const UniqueFd news_;  // eventfd: something of what follows has changed
 
     std::atomic<std::uint32_t> phases_changed_{0};  // the reception's: look at the phases
     std::atomic<bool> draining_{false};             // the owner's

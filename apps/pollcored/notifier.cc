@@ -9,14 +9,14 @@
 
 namespace pollcore::daemon {
 
-std::optional<std::size_t> ProgressCheck::stuck_worker(const std::vector<std::uint64_t>& steps) {
+std::optional<std::size_t> ProgressCheck::stuck_worker(const std::vector<Progress>& workers) {
     std::optional<std::size_t> stuck;
-    for (std::size_t i = 0; i < steps.size() && i < seen_.size() && !stuck; ++i) {
-        if (steps[i] == seen_[i]) {
+    for (std::size_t i = 0; i < workers.size() && i < seen_.size() && !stuck; ++i) {
+        if (workers[i].steps == seen_[i].steps && !workers[i].asleep) {
             stuck = i;
         }
     }
-    seen_ = steps;
+    seen_ = workers;
     return stuck;
 }
 

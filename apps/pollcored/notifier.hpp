@@ -12,16 +12,20 @@
 
 namespace pollcore::daemon {
 
-/// Do all workers move? A worker that takes no step within a watch period hangs in its provider or has lost
-/// its core for that long, which is what a watchdog is for.
+/// Do all workers move, or sleep by their own word? A worker that takes no step within a watch period hangs in its provider
+/// or has lost its core for that long, which is what a watchdog is for.
 class ProgressCheck {
 public:
-    /// Takes each worker's count of steps, in the same order each time. Returns the first worker that made no
-    /// step since the call before; nothing when all moved, or at the first call.
-    [[nodiscard]] std::optional<std::size_t> stuck_worker(const std::vector<std::uint64_t>& steps);
+    struct Progress {
+        std::uint64_t steps = 0;
+        bool asleep = false;
+    };
+    /// Takes how far each worker is, in the same order each time. Returns the first worker that made no step since the call
+    /// before and does not sleep; nothing when there is none, or at the first call.
+    [[nodiscard]] std::optional<std::size_t> stuck_worker(const std::vector<Progress>& workers);
 
 private:
-    std::vector<std::uint64_t> seen_;
+    std::vector<Progress> seen_;
 };
 
 class Notifier {

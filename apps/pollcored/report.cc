@@ -9,15 +9,6 @@
 namespace pollcore::daemon {
 namespace {
 
-std::string_view idle_text(IdlePolicy idle) noexcept {
-    switch (idle) {
-        case IdlePolicy::spin: return "spin";
-        case IdlePolicy::pause: return "pause";
-        case IdlePolicy::yield: return "yield";
-    }
-    return "unknown";
-}
-
 std::string_view poll_text(PollVerbs poll) noexcept {
     switch (poll) {
         case PollVerbs::automatic: return "auto";
@@ -55,7 +46,7 @@ void log_runtime(const Runtime& runtime, const std::string& service_cpus) {
     const std::vector<WorkerConfig>& workers = runtime.config().workers;
     for (std::size_t i = 0; i < workers.size(); ++i) {
         log_info("worker {}: core {}, idle {}, poll {}, thread {}", workers[i].name, workers[i].core,
-                 idle_text(workers[i].idle), poll_text(workers[i].poll), runtime.worker_thread_id(i));
+                 workers[i].idle.describe(), poll_text(workers[i].poll), runtime.worker_thread_id(i));
     }
     log_info("services and control: CPUs {}", service_cpus);
 }

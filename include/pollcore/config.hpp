@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -37,9 +39,50 @@ struct DeviceConfig {
 
 /// What a worker does after a step that found nothing to do.
 enum class IdlePolicy {
-    spin,   ///< the next step at once
-    pause,  ///< the CPU's pause instruction between steps
-    yield,  ///< gives the core away; for cores that are shared
+    spin,     ///< the next step at once
+    pause,    ///< the CPU's pause instruction between steps
+    monitor,  ///< the core rests for about a microsecond (TPAUSE), or, while nothing but one session's next request can
+              ///< come, until that is written (UMWAIT). x86 CPUs with WAITPKG
+    yield,    ///< gives the core away; for cores that are shared
+    event,    ///< sleeps until a completion, a session or the control side wakes it
+};
+inline constexpr std::size_t kIdlePolicies = 5;
+
+/// The policy, and after how long without work the next rung follows.
+struct IdleRung {
+    IdlePolicy policy = IdlePolicy::spin;
+    std::chrono::nanoseconds time{0};  ///< 0: this is the last
+
+    bool operator==(const IdleRung&) const = default;
+};
+
+/// How a worker waits: the first rung follows work, each one gives way to the next. At least one, each policy at most once;
+/// "event" can only be the last.
+struct IdleLadder {
+    std::vector<IdleRung> rungs;
+
+    // Either way of writing one down: `idle = IdlePolicy::pause`, `idle = {{IdlePolicy::spin, 20us}, {IdlePolicy::event}}`.
+    IdleLadder(IdlePolicy only = IdlePolicy::spin) : rungs{{only, std::chrono::nanoseconds(0)}} {}  // NOLINT: implicit
+    IdleLadder(std::initializer_list<IdleRung> all) : rungs(all) {}
+
+    [[nodiscard]] bool has(IdlePolicy policy) const noexcept {
+        for (const IdleRung& rung : rungs) {
+            if (rung.policy == policy) {
+                return true;
+            }
+        }
+        return false;
+    }
+    /// "spin 20us, pause 200us, event"
+    [[nodiscard]] std::string describe() const;
+
+    bool operator==(const IdleLadder&) const = default;
+};
+
+/// Which completions wake a worker that sleeps.
+enum class WakeOn {
+    all,
+    solicited,  ///< those of messages whose sender asked for it (kSolicited), and failures
 };
 
 /// By which verbs a worker polls its CQs.
@@ -52,7 +95,13 @@ enum class PollVerbs {
 struct WorkerConfig {
     std::string name;
     std::uint32_t core = 0;          ///< CPU number; an lcore of this number is the worker's own
-    IdlePolicy idle = IdlePolicy::spin;
+    IdleLadder idle;
+    WakeOn wake_on = WakeOn::all;
+    /// Of its CQs, on every device; nothing: spread over those that a device has.
+    std::optional<std::uint32_t> comp_vector;
+    /// A sleeping worker is woken by so many completions, or when the period is over. ibv_modify_cq(3).
+    std::uint32_t moderation_count = 1;
+    std::chrono::microseconds moderation_period{0};  ///< 0: at once
     std::uint32_t submit_burst = kBurstDefault;    ///< slots taken from one session in one step
     std::uint32_t complete_burst = kBurstDefault;  ///< completions taken from one CQ in one step
     std::uint32_t qp_burst = kBurstDefault;        ///< work requests posted to one QP in one step

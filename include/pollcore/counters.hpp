@@ -3,8 +3,11 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
+#include "pollcore/config.hpp"
 #include "pollcore/event.hpp"
 #include "pollcore/limits.hpp"
 
@@ -22,6 +25,7 @@ public:
             value_.store(n, std::memory_order_relaxed);
         }
     }
+    void set(std::uint64_t n) noexcept { value_.store(n, std::memory_order_relaxed); }
     [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
 
 private:
@@ -36,6 +40,13 @@ struct RnrCounts {
 
     bool operator==(const RnrCounts&) const = default;
 };
+
+/// Wake-up latencies are counted in buckets of powers of two.
+inline constexpr std::size_t kWakeBuckets = 40;
+[[nodiscard]] constexpr std::size_t wake_bucket(std::uint64_t cycles) noexcept {
+    const auto bucket = static_cast<std::size_t>(std::bit_width(cycles));
+    return bucket < kWakeBuckets ? bucket : kWakeBuckets - 1;
+}
 
 /// Written by the worker's thread.
 struct alignas(kCacheLine) WorkerCounters {
@@ -57,6 +68,17 @@ struct alignas(kCacheLine) WorkerCounters {
     Counter failed_polls;        ///< CQs that were given up
     Counter broken_sessions;     ///< sessions whose rings were tampered with
     Counter commands;
+    // How it waits: see IdlePolicy.
+    std::array<Counter, kIdlePolicies> idle_cycles;  ///< by policy; what is missing from all cycles was work
+    Counter sleeps;              ///< times that it has slept
+    Counter spurious_wakeups;    ///< of those, the ones after which there was nothing to do
+    Counter cq_events;           ///< completion events taken
+    Counter cq_event_acks;       ///< calls that acknowledged them
+    Counter failed_arms;         ///< times that it stayed awake since a CQ could not be armed
+    Counter failed_channels;     ///< completion channels that were given up
+    Counter applications_woken;
+    Counter asleep;              ///< 1 while it sleeps
+    std::array<Counter, kWakeBuckets> wake_cycles;  ///< from a session's wake-up to the worker's next step, by wake_bucket()
     Counter longest_step_cycles; ///< longest time between two turns: commands, and then looks for work until one found some
 };
 

@@ -46,6 +46,10 @@ struct SessionOptions {
     std::uint32_t completion_slots = 1024;  ///< a power of two; 32 bytes each: the most work requests in flight
     /// Completions of 64 bytes: Session::poll can give WideCompletions, which say where datagrams came from.
     bool wide_completions = false;
+    /// Session::wait() may sleep, and event_fd() and arm() are there. For each step that completes something the worker looks
+    /// whether this session's thread sleeps, which takes an atomic operation, and a system call where it does.
+    bool events = false;
+    std::chrono::nanoseconds wait_spin{20'000};  ///< Session::wait() looks for so long before it sleeps
 };
 
 /// A queue pair that sessions post to. Move-only; closing it completes everything in flight.

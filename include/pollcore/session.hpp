@@ -2,13 +2,15 @@
 //
 // Thread safety: a session is used by one thread at a time (debug builds check it). Control calls on queue
 // pairs may come from other threads meanwhile.
-// No call here makes a system call, takes a lock or allocates, except close().
+// No call here makes a system call, takes a lock or allocates, except close(), wait() and arm(); and try_submit where the
+// worker may sleep (IdlePolicy::event) and does: it writes the worker's eventfd.
 //
 // Who owns a buffer: the application until try_submit accepts the work request; then the device, until the
 // request's completion was polled. An unsignaled request that succeeds makes no completion: its buffer is
 // free once a later completion of the same send queue was polled, or retired() counts it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -66,6 +68,13 @@ public:
     virtual void release_session(std::uint32_t session_id) noexcept = 0;
 };
 
+/// By what the two sides of a session wake each other. The descriptors live as long as the SessionHost.
+struct SessionWaking {
+    int worker_fd = -1;       ///< eventfd on which the worker sleeps; -1: it does not
+    int application_fd = -1;  ///< the one that the worker writes: Session::event_fd()
+    std::chrono::nanoseconds spin{0};  ///< for so long wait() looks by itself before it sleeps
+};
+
 struct SessionLayout;
 struct SessionHeader;
 struct QpRecord;
@@ -85,7 +94,7 @@ public:
     Session() = default;
     /// Joins a formatted session block; made by Runtime::open_session.
     Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
-            const SessionLayout& layout);
+            const SessionLayout& layout, const SessionWaking& waking = {});
     ~Session();
     Session(Session&& other) noexcept;
     Session& operator=(Session&& other) noexcept;
@@ -108,6 +117,20 @@ public:
     /// one's extensions can be left, and those of one that is not wide are all 0.
     [[nodiscard]] std::size_t poll(std::span<Completion> out) noexcept;
     [[nodiscard]] std::size_t poll(std::span<WideCompletion> out) noexcept;
+
+    /// Waits until poll() has something to give, or there may be room for what was refused: unsignaled requests were retired
+    /// since this was last said, or the worker has taken from a ring that was full. For SessionOptions::wait_spin by looking,
+    /// then asleep. False when the time was over before. Without SessionOptions::events it does not sleep, and looks all the
+    /// time; nor while the submission ring is full, which takes the worker microseconds.
+    [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
+    /// For a program with an event loop of its own: readable when wait() may have nothing to wait for, once arm() has returned
+    /// true. It may be readable for nothing. -1 without SessionOptions::events. The session's; poll it, and leave reading it
+    /// to arm().
+    [[nodiscard]] int event_fd() const noexcept { return waking_.application_fd; }
+    /// Asks the worker to make event_fd() readable with the next completion or retirement, once. False: there is one already,
+    /// or something was refused since the submission ring was full, and nothing was asked for: try again. As
+    /// ibv_req_notify_cq(3), and the look after it.
+    [[nodiscard]] bool arm() noexcept;
 
     /// Unsignaled work requests of this session on this QP that succeeded, since the QP was opened, modulo
     /// 2^32: the oldest ones, in post order. Those that failed are not among them: each has a completion, which stands in
@@ -160,6 +183,12 @@ private:
     [[nodiscard]] std::size_t take(std::span<Record> out) noexcept;
     template <class Record>
     [[nodiscard]] std::size_t complete_untaken(std::span<Record> out) noexcept;
+    void submitted() noexcept;
+    void wake_worker() noexcept;
+    [[nodiscard]] bool need_not_wait() const noexcept;
+    [[nodiscard]] bool tell_news() noexcept;
+    [[nodiscard]] bool expect_news() noexcept;
+    void sleep(std::chrono::nanoseconds most) noexcept;
     void settle(const Completion& completion) noexcept;
     void settle_shared(const Completion& completion) noexcept;
     void assert_owner() noexcept;
@@ -174,17 +203,21 @@ private:
     std::uint32_t qps_mask_ = 0;
     std::uint32_t completion_slots_ = 0;
     std::uint32_t wide_ = 0;  // a completion takes 1 << wide_ slots of the ring
+    bool worker_sleeps_ = false;
     std::uint64_t accepted_ = 0;
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
     std::uint64_t refused_ = 0;
     SrqRecord* srq_records_ = nullptr;  // written by the worker
     OwnLines<SrqAccount> srq_accounts_;  // by SRQ index
     // Cold.
+    SessionWaking waking_;
     std::uint32_t id_ = 0;
     std::uint32_t worker_ = 0;
     bool closed_ = false;
     std::uint64_t untaken_slots_ = 0;     // of those that no worker will take, completed here
     std::uint64_t untaken_requests_ = 0;
+    std::uint64_t retired_told_ = 0;  // by wait() or arm()
+    bool wants_slots_ = false;        // a request was refused for want of them, and this has not been told
     std::shared_ptr<SessionHost> host_;
 #ifndef NDEBUG
     std::uint64_t owner_ = 0;

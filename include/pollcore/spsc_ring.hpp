@@ -259,6 +259,9 @@ public:
                ring_detail::lap_of(index, capacity_log2_);
     }
 
+    /// The byte whose change makes the next slot ready, for a CPU that can watch its line.
+    [[nodiscard]] const std::uint8_t* next_lap() const noexcept { return &slots_[head_ & mask_].ring_lap; }
+
     /// Slots ready at the front, at most `wanted`.
     [[nodiscard]] std::size_t peek(std::size_t wanted) const noexcept {
         const std::size_t most = wanted < capacity() ? wanted : capacity();

@@ -97,6 +97,17 @@ void check_cores(const Config& config, const Cpus& cpus, const Origin& origin) {
     }
 }
 
+void check_moderation(const Config& config, const Origin& origin) {
+    for (std::size_t i = 0; i < config.workers.size(); ++i) {
+        const WorkerConfig& worker = config.workers[i];
+        if (worker.moderation_count > 1 && worker.moderation_period.count() == 0) {
+            origin.refuse(item("worker", i) + ".moderation_count", fmt::format("{}", worker.moderation_count),
+                          "without a moderation_period fewer completions would wake the worker never",
+                          "1, or more with a moderation_period above \"0us\"");
+        }
+    }
+}
+
 template <class Object>
 const Object& find_by_name(const std::vector<Object>& objects, const std::string& name,
                            std::string_view section, const std::string& path, const Origin& origin) {
@@ -216,6 +227,7 @@ void check(const Config& config, const Cpus& cpus, const Origin& origin) {
     check_names(config.workers, "worker", origin);
     check_names(config.services, "service", origin);
     check_cores(config, cpus, origin);
+    check_moderation(config, origin);
     for (std::size_t i = 0; i < config.services.size(); ++i) {
         check_service(config, i, origin);
     }

@@ -2,6 +2,10 @@
 
 #include <sched.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -58,12 +62,26 @@ std::set<std::uint32_t> read_cpuset(const std::set<std::uint32_t>& online) {
     return result;
 }
 
+// Intel SDM, CPUID leaf 7, subleaf 0: ECX bit 5.
+bool has_waitpkg() noexcept {
+#if defined(__x86_64__)
+    unsigned eax = 0;
+    unsigned ebx = 0;
+    unsigned ecx = 0;
+    unsigned edx = 0;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1u << 5)) != 0;
+#else
+    return false;
+#endif
+}
+
 }  // namespace
 
 Cpus Cpus::of_this_process() {
     Cpus cpus;
     cpus.online = read_online();
     cpus.allowed = read_cpuset(cpus.online);
+    cpus.waitpkg = has_waitpkg();
     return cpus;
 }
 

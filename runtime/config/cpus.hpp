@@ -13,6 +13,7 @@ namespace pollcore::config {
 struct Cpus {
     std::set<std::uint32_t> online;   ///< the machine's
     std::set<std::uint32_t> allowed;  ///< those of `online` that this process may run on
+    bool waitpkg = false;             ///< they have TPAUSE and UMWAIT
 
     /// Asks the kernel. Allowed is the process's cpuset, whatever its threads are pinned to now. Throws
     /// pollcore::Error.

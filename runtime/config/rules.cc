@@ -16,7 +16,6 @@
 namespace pollcore::config {
 namespace {
 
-constexpr std::int64_t kNanosecondsPerMillisecond = std::nano::den / std::milli::den;
 
 bool is_word_character(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -180,15 +179,17 @@ std::string BytesRule::print(Value value) const {
     return toml_quoted(print_bytes(value));
 }
 
-// ---- MillisecondsRule
+// ---- DurationRule
 
-std::string MillisecondsRule::accepted() const {
-    return fmt::format("a duration from \"{}\" to \"{}\" in whole milliseconds",
-                       print_duration(min.count(), kNanosecondsPerMillisecond),
-                       print_duration(max.count(), kNanosecondsPerMillisecond));
-}
+namespace {
 
-Parsed<std::chrono::milliseconds> MillisecondsRule::read(const TomlNode& node) const {
+template <class Duration>
+constexpr std::int64_t kUnit = std::chrono::nanoseconds(Duration(1)).count();
+
+template <class Duration>
+constexpr std::string_view kUnits = std::is_same_v<Duration, std::chrono::milliseconds> ? "milliseconds" : "microseconds";
+
+Parsed<std::chrono::nanoseconds> read_duration(const TomlNode& node) {
     if (node.type == TomlNode::Type::integer) {
         return Reason{
             "a duration is a string with a unit (ns, us, ms or s), so that nobody takes one unit for "
@@ -197,20 +198,34 @@ Parsed<std::chrono::milliseconds> MillisecondsRule::read(const TomlNode& node) c
     if (node.type != TomlNode::Type::text) {
         return wrong_type(node, "a duration such as \"5ms\"");
     }
-    auto parsed = parse_duration(node.text);
+    return parse_duration(node.text);
+}
+
+}  // namespace
+
+template <class Duration>
+std::string DurationRule<Duration>::accepted() const {
+    return fmt::format("a duration from \"{}\" to \"{}\" in whole {}", print_duration(min.count(), kUnit<Duration>),
+                       print_duration(max.count(), kUnit<Duration>), kUnits<Duration>);
+}
+
+template <class Duration>
+Parsed<Duration> DurationRule<Duration>::read(const TomlNode& node) const {
+    auto parsed = read_duration(node);
     if (auto* reason = std::get_if<Reason>(&parsed)) {
         return std::move(*reason);
     }
     const auto exact = std::get<std::chrono::nanoseconds>(parsed);
-    const auto whole = std::chrono::duration_cast<std::chrono::milliseconds>(exact);
+    const auto whole = std::chrono::duration_cast<Duration>(exact);
     if (whole != exact) {
-        return Reason{"it is no whole number of milliseconds"};
+        return Reason{fmt::format("it is no whole number of {}", kUnits<Duration>)};
     }
     return whole;
 }
 
-Refusal MillisecondsRule::check(Value value) const {
-    if (value < std::chrono::milliseconds::zero()) {
+template <class Duration>
+Refusal DurationRule<Duration>::check(Value value) const {
+    if (value < Duration::zero()) {
         return "it is negative";
     }
     if (value < min) {
@@ -222,9 +237,13 @@ Refusal MillisecondsRule::check(Value value) const {
     return std::nullopt;
 }
 
-std::string MillisecondsRule::print(Value value) const {
-    return toml_quoted(print_duration(value.count(), kNanosecondsPerMillisecond));
+template <class Duration>
+std::string DurationRule<Duration>::print(Value value) const {
+    return toml_quoted(print_duration(value.count(), kUnit<Duration>));
 }
+
+template struct DurationRule<std::chrono::milliseconds>;
+template struct DurationRule<std::chrono::microseconds>;
 
 // ---- the string rules
 

@@ -22,6 +22,7 @@
 #include "config/cpus.hpp"
 #include "config/toml_tree.hpp"
 #include "config/units.hpp"
+#include "pollcore/config.hpp"
 
 namespace pollcore::config {
 
@@ -69,17 +70,20 @@ struct BytesRule {
     [[nodiscard]] std::string print(Value value) const;
 };
 
-/// A duration, with its unit; a whole number of milliseconds.
-struct MillisecondsRule {
-    using Value = std::chrono::milliseconds;
-    std::chrono::milliseconds min{0};
-    std::chrono::milliseconds max{0};
+/// A duration, with its unit; a whole number of a unit.
+template <class Duration>
+struct DurationRule {
+    using Value = Duration;
+    Duration min{0};
+    Duration max{0};
 
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
     [[nodiscard]] Refusal check(Value value) const;
     [[nodiscard]] std::string print(Value value) const;
 };
+using MillisecondsRule = DurationRule<std::chrono::milliseconds>;
+using MicrosecondsRule = DurationRule<std::chrono::microseconds>;
 
 /// What the string rules share: reading and printing.
 struct TextRule {
@@ -159,6 +163,27 @@ struct ChoiceRule {
         }
         return {};
     }
+};
+
+/// A way to wait, or several with the times at which one gives way to the next.
+struct IdleRule {
+    using Value = IdleLadder;
+    const Cpus& cpus;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(const Value& value) const;
+    [[nodiscard]] std::string print(const Value& value) const;
+};
+
+/// A number, or "spread" for none in particular.
+struct VectorRule {
+    using Value = std::optional<std::uint32_t>;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(Value value) const;
+    [[nodiscard]] std::string print(Value value) const;
 };
 
 /// "ADDRESS:PORT" or "[ADDRESS%ZONE]:PORT", all numeric but the zone.

@@ -44,8 +44,7 @@ inline constexpr Choice<DeviceConfig::Kind> kDeviceKinds[] = {{"soft", DeviceCon
 inline constexpr Choice<DeviceConfig::Profile> kDeviceProfiles[] = {{"standard", DeviceConfig::Profile::standard},
                                                                     {"rxe", DeviceConfig::Profile::rxe},
                                                                     {"mlx5", DeviceConfig::Profile::mlx5}};
-inline constexpr Choice<IdlePolicy> kIdlePolicies[] = {
-    {"spin", IdlePolicy::spin}, {"pause", IdlePolicy::pause}, {"yield", IdlePolicy::yield}};
+inline constexpr Choice<WakeOn> kWakeOn[] = {{"all", WakeOn::all}, {"solicited", WakeOn::solicited}};
 inline constexpr Choice<PollVerbs> kPollVerbs[] = {
     {"auto", PollVerbs::automatic}, {"extended", PollVerbs::extended}, {"plain", PollVerbs::plain}};
 inline constexpr Choice<MemoryConfig::Hugepages> kHugepages[] = {
@@ -97,10 +96,17 @@ void each_field(const DeviceConfig& device, const Cpus&, Visit&& visit) {
 }
 
 template <class Visit>
-void each_field(const WorkerConfig&, const Cpus& cpus, Visit&& visit) {
+void each_field(const WorkerConfig& worker, const Cpus& cpus, Visit&& visit) {
     visit(required("name"), &WorkerConfig::name, NameRule());
     visit(required("core"), &WorkerConfig::core, CoreRule{cpus});
-    visit(optional("idle"), &WorkerConfig::idle, ChoiceRule<IdlePolicy>{kIdlePolicies});
+    visit(optional("idle"), &WorkerConfig::idle, IdleRule{cpus});
+    const bool sleeps = worker.idle.has(IdlePolicy::event);
+    constexpr std::string_view kOnlySleepers = "workers whose idle has \"event\"";
+    visit(optional_if(sleeps, "wake_on", kOnlySleepers), &WorkerConfig::wake_on, ChoiceRule<WakeOn>{kWakeOn});
+    visit(optional_if(sleeps, "comp_vector", kOnlySleepers), &WorkerConfig::comp_vector, VectorRule{});
+    visit(optional_if(sleeps, "moderation_count", kOnlySleepers), &WorkerConfig::moderation_count, CountRule{1, 65535});
+    visit(optional_if(sleeps, "moderation_period", kOnlySleepers), &WorkerConfig::moderation_period,
+          MicrosecondsRule{std::chrono::microseconds(0), std::chrono::microseconds(65535)});
     visit(optional("submit_burst"), &WorkerConfig::submit_burst, kBurst);
     visit(optional("complete_burst"), &WorkerConfig::complete_burst, kBurst);
     visit(optional("qp_burst"), &WorkerConfig::qp_burst, kBurst);

@@ -11,7 +11,7 @@ namespace pollcore::config {
 namespace {
 
 // Document, section, entry, value: what is below is only ever refused, by its type.
-constexpr int kDepthMax = 4;
+constexpr int kDepthMax = 6;
 
 // The parser recurses: without a limit one line of dots ("a.a.a. ...") ends in a stack overflow.
 constexpr std::size_t kLineLengthMax = 1024;

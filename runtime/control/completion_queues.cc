@@ -7,6 +7,14 @@
 
 namespace pollcore {
 
+namespace {
+
+std::uint32_t next_vector(const WorkerSlot& worker, DeviceSlot& device) {
+    return worker.config.comp_vector.value_or(device.next_vector++ % device.device->limits().comp_vectors);
+}
+
+}  // namespace
+
 // A CQ with room for everything that may be outstanding; when all are full the worker opens another. All receives of
 // an SRQ may complete on one CQ, and never more than those, however many of its queue pairs are there (H4).
 std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
@@ -39,10 +47,19 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     slot->capacity = worker.config.cq_depth;
     const DeviceLimits& limits = device.device->limits();
     const bool by_extended = worker.config.poll != PollVerbs::plain && limits.extended_cqs;
+    const auto channel = device.channels.find(worker_index(worker));
+    const bool events = channel != device.channels.end();
     slot->cq = UniqueCq(device.device->create_cq({.cqe = worker.config.cq_depth,
                                                   .domain = device.domains.at(worker_index(worker)).get(),
+                                                  .channel = events ? channel->second->verbs() : nullptr,
+                                                  .comp_vector = events ? next_vector(worker, device) : 0,
                                                   .extended = by_extended}),
                         {device.device.get()});
+    if (worker.config.moderation_count > 1) {
+        device.device->moderate(slot->cq.get(), static_cast<std::uint16_t>(worker.config.moderation_count),
+                                static_cast<std::uint16_t>(worker.config.moderation_period.count()));
+    }
+    slot->worker_cq.channel = events ? channel->second.get() : nullptr;
     slot->worker_cq.id = next_cq_++;
     slot->worker_cq.cq = slot->cq.get();
     slot->worker_cq.extended = by_extended ? extended(slot->cq.get()) : nullptr;

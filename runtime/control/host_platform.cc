@@ -3,10 +3,12 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/event_fd.hpp"
 #include "base/log.hpp"
 #include "control/control_thread.hpp"
 #include "control/eal.hpp"
 #include "control/epoll_loop.hpp"
+#include "control/host_idle_ways.hpp"
 #include "control/platform.hpp"
 #include "device/open_device.hpp"
 #include "worker/run.hpp"
@@ -16,14 +18,23 @@ namespace {
 
 class PinnedWorker final : public WorkerThread {
 public:
-    PinnedWorker(const WorkerConfig& config, Worker& worker) {
-        thread_.start(config.core, [this, &worker, idle = config.idle] { run_worker(worker, stop_, idle); });
+    PinnedWorker(const WorkerConfig& config, Worker& worker) : worker_(worker) {
+        thread_.start(config.core, [this, idle = config.idle] {
+            HostIdleWays ways;
+            turn_worker(worker_, stop_, idle, ways, cycles_now, cycles_per_ns());
+        });
     }
-    void stop() noexcept override { stop_.store(true, std::memory_order_relaxed); }
+    void stop() noexcept override {
+        stop_.store(true, std::memory_order_relaxed);
+        if (worker_.bell() >= 0) {
+            signal_event(worker_.bell());
+        }
+    }
     void join() noexcept override { thread_.join(); }
     [[nodiscard]] int thread_id() const noexcept override { return thread_.thread_id(); }
 
 private:
+    Worker& worker_;
     std::atomic<bool> stop_{false};
     CoreThread thread_;
 };

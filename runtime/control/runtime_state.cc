@@ -80,31 +80,6 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
                               .invalidation = limits.invalidation});
 }
 
-void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t index) {
-    for (const auto& device : devices_) {
-        if (worker_config.poll == PollVerbs::extended && !device->device->limits().extended_cqs) {
-            throw Error(EOPNOTSUPP, fmt::format("worker \"{}\" has poll = \"extended\", and {} has no extended "
-                                                "completion queues; \"auto\" uses them where there are any",
-                                                worker_config.name, device->device->describe()));
-        }
-    }
-    auto slot = std::make_unique<WorkerSlot>();
-    slot->config = worker_config;
-    slot->worker = std::make_unique<Worker>(WorkerOptions{.submit_burst = worker_config.submit_burst,
-                                                          .complete_burst = worker_config.complete_burst,
-                                                          .qp_burst = worker_config.qp_burst,
-                                                          .qps_max = config.qps_max});
-    slot->proxy = std::make_unique<WorkerProxy>(*slot->worker, worker_config.name, counters,
-                                                [this] { platform->sleep(std::chrono::microseconds(20)); },
-                                                [this] { return platform->now(); });
-    for (const auto& device : devices_) {
-        device->domains.emplace(index, device->device->create_thread_domain());
-    }
-    WorkerSlot& worker = *slot;
-    workers_.push_back(std::move(slot));
-    worker.thread = platform->start_worker(worker_config, *worker.worker);
-}
-
 bool RuntimeState::stop() {
     return executor_->run([&] { return stop_here(); });
 }
@@ -154,6 +129,7 @@ bool RuntimeState::stop_here() {
         session.end.reset();
     }
     for (const auto& worker : workers_) {
+        worker->worker->acknowledge_events();
         worker->cqs.clear();
     }
     for (const auto& device : devices_) {
@@ -174,6 +150,7 @@ bool RuntimeState::stop_here() {
     }
     pds_.clear();
     for (const auto& device : devices_) {
+        device->channels.clear();
         device->domains.clear();
         device->device.reset();
     }
@@ -243,13 +220,6 @@ QpSlot& RuntimeState::live_qp_slot(QpHandle handle) {
                                         qp.qp_num, devices_[qp.device]->config.name));
     }
     return qp;
-}
-
-WorkerSlot& RuntimeState::worker(std::size_t index) {
-    if (index >= workers_.size()) {
-        throw Error(EINVAL, fmt::format("worker {}: there are {}", index, workers_.size()));
-    }
-    return *workers_[index];
 }
 
 Device& RuntimeState::device(const std::string& name) {

@@ -40,6 +40,8 @@ struct DeviceSlot {
     std::unique_ptr<Device> device;
     std::unique_ptr<Connector> connector;
     std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;  // by worker
+    std::map<std::uint32_t, std::unique_ptr<CompletionChannel>> channels;  // by worker, of those that sleep
+    std::uint32_t next_vector = 0;
     std::uint32_t default_pd = 0;
     bool lost = false;     // fatal or removed: nothing more is made on it
     bool removed = false;  // the application was told so
@@ -88,11 +90,13 @@ struct SessionSlot {
     std::uint32_t index = 0;  // at the worker
     SessionLayout layout;
     HostMemory block;
+    UniqueFd application_fd;  // eventfd, where the application may sleep
     std::unique_ptr<WorkerSession> end;  // null once detached
 };
 
 struct WorkerSlot {
     WorkerConfig config;
+    UniqueFd bell;  // eventfd, where the worker may sleep
     std::unique_ptr<Worker> worker;
     std::unique_ptr<WorkerProxy> proxy;
     std::vector<std::unique_ptr<CqSlot>> cqs;       // by index at the worker

@@ -5,6 +5,7 @@
 #include <bit>
 #include <exception>
 
+#include "base/event_fd.hpp"
 #include "base/log.hpp"
 #include "control/runtime_state.hpp"
 
@@ -59,18 +60,23 @@ Session RuntimeState::open_session(const SessionOptions& options) {
         slot.worker = worker_index;
         slot.index = index;
         slot.layout = {config.qps_max, options.submission_slots, options.completion_slots,
-                       options.wide_completions};
+                       options.wide_completions, worker.bell.valid()};
+        if (options.events) {
+            slot.application_fd = make_event_fd("a session that waits");
+        }
         slot.block = platform->allocate(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
         format_session(slot.block.data(), slot.layout);
         slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout);
         slot.end->id = slot.id;
+        slot.end->application_fd = slot.application_fd.get();
         worker.proxy->add_session(index, *slot.end);
         if (free == worker.sessions.end()) {
             worker.sessions.push_back(slot.id);
         } else {
             *free = slot.id;
         }
-        Session session(shared_from_this(), slot.id, worker_index, slot.block.data(), slot.layout);
+        Session session(shared_from_this(), slot.id, worker_index, slot.block.data(), slot.layout,
+                        {worker.bell.get(), slot.application_fd.get(), options.wait_spin});
         sessions_.emplace(slot.id, std::move(slot));
         return session;
     });

@@ -4,6 +4,7 @@
 // Who writes what
 //   header, constant part      whoever formats the block, before anybody joins
 //   header, worker's line      the worker
+//   header, sleep words        in turn: see SleepWord
 //   records, retired counts    the worker (of queue pairs and shared receive queues)
 //   submission ring            slots and produced: the session; released: the worker
 //   completion ring            slots and produced: the worker; released: the session
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/sleep_word.hpp"
 #include "pollcore/completion.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "pollcore/spsc_ring.hpp"
@@ -113,6 +115,7 @@ struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
     static constexpr std::uint16_t kVersion = 1;
     static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
+    static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: who submits looks at worker_sleep
 
     std::uint32_t magic = kMagic;
     std::uint16_t version = kVersion;
@@ -125,8 +128,14 @@ struct SessionHeader {
     alignas(kCacheLine) std::atomic<std::uint64_t> retired{0};  ///< over all queue pairs
     // Written once, so it has a line of its own, which a session that polls in vain keeps in its cache.
     alignas(kCacheLine) std::atomic<std::uint32_t> closed{0};  ///< the worker takes nothing more
+    // A line for each of the two who sleep. It is written by the sleeper, until somebody takes the word to wake it, and
+    // then by that one until the sleeper is awake.
+    alignas(kCacheLine) SleepWord worker_sleep;
+    std::atomic<std::uint64_t> woken_at{0};  ///< cycles_now() of whoever took it
+    alignas(kCacheLine) SleepWord application_sleep;
 };
-static_assert(sizeof(SessionHeader) == 3 * kCacheLine);
+static_assert(sizeof(SessionHeader) == 5 * kCacheLine);
+static_assert(offsetof(SessionHeader, worker_sleep) == 3 * kCacheLine && offsetof(SessionHeader, application_sleep) == 4 * kCacheLine);
 static_assert(offsetof(SessionHeader, retired) == kCacheLine);
 
 /// Sizes and offsets of a session block, from the figures that determine them.
@@ -135,6 +144,7 @@ struct SessionLayout {
     std::uint32_t submission_slots = 0;  ///< a power of two
     std::uint32_t completion_slots = 0;  ///< completions that it can hold, a power of two
     bool wide = false;                   ///< they are WideCompletions, in two slots of the ring each
+    bool worker_sleeps = false;          ///< SessionHeader::kWorkerSleeps
 
     [[nodiscard]] constexpr std::uint32_t completion_ring_slots() const noexcept { return completion_slots << wide; }
 

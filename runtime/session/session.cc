@@ -6,13 +6,15 @@
 #include <thread>
 
 #include "base/check.hpp"
+#include "base/clock.hpp"
+#include "base/event_fd.hpp"
 #include "session/layout.hpp"
 #include "session/refused_completion.hpp"
 
 namespace pollcore {
 
 Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
-                 const SessionLayout& layout)
+                 const SessionLayout& layout, const SessionWaking& waking)
     : submissions_(at_offset<void>(block, layout.submissions()), layout.submission_slots),
       completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
       header_(session_header(block)),
@@ -22,8 +24,10 @@ Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint3
       qps_mask_(layout.qps_max - 1),
       completion_slots_(layout.completion_slots),
       wide_(layout.wide),
+      worker_sleeps_(layout.worker_sleeps),
       srq_records_(at_offset<SrqRecord>(block, layout.srq_records())),
       srq_accounts_(kSrqsMax),
+      waking_(waking),
       id_(id),
       worker_(worker),
       host_(std::move(host)) {}
@@ -46,6 +50,8 @@ Session& Session::operator=(Session&& other) noexcept {
     qps_mask_ = other.qps_mask_;
     completion_slots_ = other.completion_slots_;
     wide_ = other.wide_;
+    worker_sleeps_ = other.worker_sleeps_;
+    waking_ = other.waking_;
     accepted_ = other.accepted_;
     retired_seen_ = other.retired_seen_;
     refused_ = other.refused_;
@@ -56,6 +62,8 @@ Session& Session::operator=(Session&& other) noexcept {
     closed_ = other.closed_;
     untaken_slots_ = other.untaken_slots_;
     untaken_requests_ = other.untaken_requests_;
+    retired_told_ = other.retired_told_;
+    wants_slots_ = other.wants_slots_;
     host_ = std::move(other.host_);
 #ifndef NDEBUG
     owner_ = 0;  // a moved session may change its thread
@@ -215,6 +223,7 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
         return Refusal::completion_ring_full;
     }
     if (submissions_.reserve(ahead + slots) < ahead + slots) {
+        wants_slots_ = true;
         return Refusal::submission_ring_full;
     }
     return Refusal::none;
@@ -255,6 +264,21 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
 
 // ---- Submission ----
 
+// A worker that never sleeps costs no more than the question.
+[[gnu::always_inline]] inline void Session::submitted() noexcept {
+    if (worker_sleeps_) [[unlikely]] {
+        wake_worker();
+    }
+}
+
+[[gnu::noinline]] void Session::wake_worker() noexcept {
+    if (header_->worker_sleep.take()) {
+        // Relaxed: for a statistic; the worker reads it after it has seen the event.
+        header_->woken_at.store(cycles_now(), std::memory_order_relaxed);
+        signal_event(waking_.worker_fd);
+    }
+}
+
 Refusal Session::try_submit(const WorkRequest& request) noexcept {
     assert_owner();
     submissions_.prefetch();
@@ -266,6 +290,7 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
     }
     count_accepted(request);
     (void)submissions_.try_push(request);  // admit() reserved the slot
+    submitted();
     return Refusal::none;
 }
 
@@ -287,6 +312,7 @@ Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
     }
     if (result.accepted > 0) {
         submissions_.commit(result.accepted);
+        submitted();
     }
     return result;
 }
@@ -320,6 +346,7 @@ Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sge
         submissions_.write(slot, std::bit_cast<WorkRequest>(more));
     }
     submissions_.commit(slots);
+    submitted();
     return Refusal::none;
 }
 
@@ -354,6 +381,7 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
                     std::min(WorkRequestContinuation::kPayload, rest.size()));
     }
     submissions_.commit(slots);
+    submitted();
     return Refusal::none;
 }
 

@@ -1,6 +1,7 @@
 // What the control thread asks of a worker.
 #include <algorithm>
 
+#include "base/event_fd.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore {
@@ -64,6 +65,8 @@ std::uint32_t Worker::run_commands() noexcept {
             place(sessions_, command.index, command.session);
             polled_sessions_.push_back(command.session);
             closing_.reserve(polled_sessions_.size());
+            to_wake_.reserve(polled_sessions_.size());
+            command.session->tells = command.session->application_fd >= 0;
             break;
         case CommandKind::remove_session: {
             WorkerSession& session = *sessions_[command.index];
@@ -80,6 +83,7 @@ std::uint32_t Worker::run_commands() noexcept {
             break;
         case CommandKind::remove_cq:
             std::erase(polled_cqs_, cqs_[command.index]);
+            acknowledge(*cqs_[command.index]);
             cqs_[command.index] = nullptr;
             break;
         case CommandKind::add_qp:
@@ -244,6 +248,10 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     // What is submitted from here on nobody takes; Session::poll completes it by itself.
     session.submissions.publish();
     session.header->closed.store(1, std::memory_order_release);
+    if (session.application_fd >= 0 && session.header->application_sleep.take()) {
+        signal_event(session.application_fd);
+    }
+    std::erase(to_wake_, &session);
     std::erase(polled_sessions_, &session);
     for (WorkerCq* cq : polled_cqs_) {
         if (cq->served == &session) {

@@ -257,6 +257,9 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     write_slot(session.completions.slot(0), completion);
     session.completions.commit(1);
     counters_.delivered.add();
+    if (session.tells) [[unlikely]] {
+        tell(session);
+    }
 }
 
 // By value: a reference would have every completion made in memory first.
@@ -278,6 +281,9 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     session.completions.write(1, std::bit_cast<Completion>(more));
     session.completions.commit(2);
     counters_.delivered.add();
+    if (session.tells) {
+        tell(session);
+    }
 }
 
 // Gives back what the entry held: its share of the queue and its place among the session's requests.
@@ -304,6 +310,9 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     session.retired_counts[qp.handle.index].store(word.pack(), std::memory_order_release);
     session.header->retired.store(session.retired, std::memory_order_release);
     counters_.retired.add();
+    if (session.tells) [[unlikely]] {
+        tell(session);  // it may wait for the room
+    }
 }
 
 void Worker::complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept {

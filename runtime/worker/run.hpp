@@ -1,14 +1,122 @@
-// The loop of a worker's thread.
+// The loop of a worker's thread: turns the worker, and climbs its ladder while there is nothing to do.
 #pragma once
 
-#include <atomic>
+#include <poll.h>
 
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "base/cpu_pause.hpp"
+#include "base/event_fd.hpp"
 #include "pollcore/config.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore {
 
-/// Turns the worker on this thread until `stop` is true, and waits as `policy` says where there is nothing to do.
-void run_worker(Worker& worker, const std::atomic<bool>& stop, IdlePolicy policy) noexcept;
+/// What a thread can do while it waits: the host's, or a test's.
+class IdleWays {
+public:
+    virtual ~IdleWays() = default;
+    /// The core rests for about a microsecond; or, if there is only one source, until that is ready, and for a little
+    /// longer at most.
+    virtual void monitor(const RingConsumer<WorkRequest>* only_source) noexcept = 0;
+    virtual void yield() noexcept = 0;
+    /// Until one of them is readable, or `deadline_ns` has come on the steady clock, or on the one that the devices have.
+    virtual void wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept = 0;
+};
+
+/// Sleeps, once Worker::fall_asleep() has returned true, until there is a reason not to. The worker is awake then.
+/// `Now` is the clock that the worker is stepped with.
+template <class Now>
+void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& ways, Now now) noexcept {
+    std::array<pollfd, kDevicesMax + 1> fds{};
+    bool rung = false;
+    do {
+        std::size_t n = 0;
+        fds[n++] = {.fd = worker.bell(), .events = POLLIN, .revents = 0};
+        for (const CompletionChannel* channel : worker.channels()) {
+            fds[n++] = {.fd = channel->fd(), .events = POLLIN, .revents = 0};
+        }
+        ways.wait({fds.data(), n}, worker.look_again_ns());
+        rung = fds[0].revents != 0 && drain_event(worker.bell());
+        // Relaxed: what the worker leaves behind is read after its thread was joined.
+    } while (!stop.load(std::memory_order_relaxed) && !worker.woken(rung));
+    worker.wake_up(now());
+}
+
+/// Turns the worker on this thread until `stop` is true. Who sets it while the worker may sleep signals its bell after.
+template <class Now>
+void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder& ladder, IdleWays& ways, Now now,
+                 double cycles_per_ns) noexcept {
+    // The clock, the commands and `stop` together cost more than a look for work, so a worker that spins looks so often in
+    // one step while there is none.
+    constexpr std::uint32_t kLooks = 16;
+    struct Rung {
+        IdlePolicy policy;
+        std::uint64_t cycles;
+    };
+    std::array<Rung, kIdlePolicies> rungs{};
+    for (std::size_t i = 0; i < ladder.rungs.size(); ++i) {
+        const IdleRung& rung = ladder.rungs[i];
+        rungs[i] = {rung.policy, rung.time.count() == 0
+                                     ? std::numeric_limits<std::uint64_t>::max()
+                                     : static_cast<std::uint64_t>(static_cast<double>(rung.time.count()) * cycles_per_ns)};
+    }
+    WorkerCounters& counters = worker.own_counters();
+    const Rung* rung = rungs.data();
+    std::uint64_t since = 0;  // this rung
+    bool idle = false;
+    bool slept = false;
+    const auto leave = [&](std::uint64_t at) {
+        counters.idle_cycles[static_cast<std::size_t>(rung->policy)].add(at - since);
+        since = at;
+    };
+    while (!stop.load(std::memory_order_relaxed)) {
+        const std::uint64_t time = now();
+        if (worker.step(time, rung->policy == IdlePolicy::spin ? kLooks : 1) != 0) {
+            if (idle) {
+                leave(time);
+                rung = rungs.data();
+                idle = slept = false;
+            }
+            continue;
+        }
+        if (!idle) {
+            idle = true;
+            since = time;
+        } else if (time - since >= rung->cycles) [[unlikely]] {
+            leave(time);
+            ++rung;
+        }
+        if (slept) [[unlikely]] {
+            slept = false;
+            counters.spurious_wakeups.add();
+        }
+        switch (rung->policy) {
+            case IdlePolicy::spin:
+                break;
+            case IdlePolicy::pause:
+                cpu_pause();
+                break;
+            case IdlePolicy::monitor:
+                ways.monitor(worker.only_source());
+                break;
+            case IdlePolicy::yield:
+                ways.yield();
+                break;
+            case IdlePolicy::event:
+                if (worker.fall_asleep(time)) {
+                    sleep_until_woken(worker, stop, ways, now);
+                    leave(now());
+                    rung = rungs.data();
+                    slept = true;
+                }
+                break;
+        }
+    }
+}
 
 }  // namespace pollcore

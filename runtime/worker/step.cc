@@ -53,6 +53,9 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     counters_.steps.add(looked);
     if (work != 0) {
         counters_.busy_steps.add();
+        if (!to_wake_.empty()) [[unlikely]] {
+            wake_applications();
+        }
     }
     return work;
 }
@@ -94,6 +97,9 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     }
     return work;
 }
+
+/// The same where it need not be short.
+[[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept { return take_completions(); }
 
 [[gnu::always_inline]] inline std::uint32_t Worker::poll_plain(WorkerCq& cq) noexcept {
     return polled(cq, ibv_poll_cq(cq.cq, static_cast<int>(options_.complete_burst), wcs_.data()));

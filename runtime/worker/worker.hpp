@@ -3,7 +3,7 @@
 //
 //   step.cc      the loop body and its bookkeeping        commands.cc  what the control thread asks
 //   submit.cc    session ring -> chain per QP -> post     retire.cc    taking queue pairs out of service
-//   complete.cc  CQ -> in-flight entry -> session ring
+//   complete.cc  CQ -> in-flight entry -> session ring   sleep.cc     falling asleep, and being woken
 //
 // Thread safety: all but the constructor is the worker's thread's. WorkerProxy talks to it from outside.
 // Invariants
@@ -17,10 +17,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "pollcore/counters.hpp"
 #include "pollcore/own_lines.hpp"
+#include "base/sleep_word.hpp"
+#include "device/completion_channel.hpp"
 #include "session/layout.hpp"
 #include "worker/command.hpp"
 #include "worker/in_flight.hpp"
@@ -33,6 +36,9 @@ struct WorkerOptions {
     std::uint32_t complete_burst = kBurstDefault;
     std::uint32_t qp_burst = kBurstDefault;
     std::uint32_t qps_max = kQpsDefault;
+    /// eventfd of the thread that turns the worker, where that one may sleep; -1: it never does. Must outlive the worker.
+    int bell = -1;
+    bool solicited_only = false;  ///< completions that nobody asked to be told of do not wake it
 };
 
 /// A session's part in one queue pair, as the worker counts it.
@@ -61,6 +67,8 @@ struct alignas(kCacheLine) WorkerSession {
     bool closing = false;
     bool broken = false;
     bool wide = false;  ///< its completions take two slots of the ring
+    bool tells = false;  ///< a completion puts it on the list of those whose application may have to be woken
+    int application_fd = -1;  ///< its application sleeps on it; -1: never
     std::uint64_t closing_since = 0;   ///< the step in which it began
     std::uint64_t remove_command = 0;  ///< to be answered when nothing is in flight
     SessionHeader* header = nullptr;
@@ -84,6 +92,9 @@ struct alignas(kCacheLine) WorkerCq {
     std::uint64_t emptied = 0;  ///< how often a poll came back with less than it could take
     std::uint64_t taken = 0;    ///< entries polled so far
     WorkerSession* served = nullptr;  ///< whose completion came last, hence likely the next one's
+    CompletionChannel* channel = nullptr;  ///< null: it makes no events
+    bool armed = false;                    ///< its next completion makes one
+    std::uint32_t unacknowledged = 0;      ///< events that were taken
 };
 
 /// An address handle, as the worker looks it up. The control thread's, and unchanged from add_ah until the answer to
@@ -199,7 +210,32 @@ public:
     /// `now` is in cycles of the clock that deadlines are in. Returns how much was done.
     std::uint32_t step(std::uint64_t now, std::uint32_t looks = 1) noexcept;
 
+    // ---- Sleeping (sleep.cc): what the thread's loop does when it has found nothing to do ----
+
+    /// Before anything else: the channel of each device, which outlives the worker.
+    void add_channel(CompletionChannel& channel) { channels_.push_back(&channel); }
+    [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return channels_; }
+    [[nodiscard]] int bell() const noexcept { return options_.bell; }
+    /// Sees to it that whatever comes makes the bell or a channel readable, and looks once more (I8). False: there is
+    /// something to do, or something that no event would tell of; the worker is awake.
+    [[nodiscard]] bool fall_asleep(std::uint64_t now) noexcept;
+    /// Something became readable, or the time of look_again_ns() has come: whether there is a reason to wake up.
+    /// `rung`: it was the bell.
+    [[nodiscard]] bool woken(bool rung) noexcept;
+    /// The earliest CompletionChannel::look_again_ns().
+    [[nodiscard]] std::uint64_t look_again_ns() const noexcept;
+    void wake_up(std::uint64_t now) noexcept;
+    /// The thread has ended: acknowledges what it had taken, so that the CQs can be destroyed.
+    void acknowledge_events() noexcept;
+    /// A command was written. Any thread.
+    void knock() noexcept;
+    /// Where nothing is in flight, so that nothing but the next request of one session, or a command, can come: that
+    /// session's submissions. Else null.
+    [[nodiscard]] const RingConsumer<WorkRequest>* only_source() const noexcept;
+
     [[nodiscard]] const WorkerCounters& counters() const noexcept { return counters_; }
+    /// For the loop that turns it, which counts how it waits.
+    [[nodiscard]] WorkerCounters& own_counters() noexcept { return counters_; }
     [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
     [[nodiscard]] void* answer_memory() noexcept { return answer_memory_.data(); }
 
@@ -216,11 +252,21 @@ private:
     // step.cc
     std::uint32_t take_submissions() noexcept;
     std::uint32_t take_completions() noexcept;
+    std::uint32_t look_at_cqs() noexcept;
     std::uint32_t poll_plain(WorkerCq& cq) noexcept;
     std::uint32_t poll_extended(WorkerCq& cq) noexcept;
     /// Routes the first `n` of wcs_; -1: the CQ has failed.
     std::uint32_t polled(WorkerCq& cq, int n) noexcept;
     void answer(std::uint64_t id, AnswerKind kind, std::uint32_t index = 0, std::uint32_t object_id = 0) noexcept;
+
+    // sleep.cc
+    void tell(WorkerSession& session) noexcept;
+    void wake_applications() noexcept;
+    [[nodiscard]] bool at_rest() const noexcept;
+    [[nodiscard]] bool arm() noexcept;
+    [[nodiscard]] bool look_again() noexcept;
+    [[nodiscard]] std::uint32_t take_events() noexcept;
+    void acknowledge(WorkerCq& cq) noexcept;
 
     // submit.cc
     std::uint32_t submit(WorkerSession& session) noexcept;
@@ -356,6 +402,9 @@ private:
     OwnLines<WorkerRegion> regions_;     ///< by index
     std::vector<WorkerQp*> retiring_;
     std::vector<WorkerSession*> closing_;
+    std::vector<WorkerSession*> to_wake_;        ///< completions were written whose applications may sleep
+    std::vector<CompletionChannel*> channels_;
+    SleepWord command_sleep_;                    ///< taken by who writes commands
 
     std::size_t wrs_used_ = 0;
     std::size_t recv_wrs_used_ = 0;

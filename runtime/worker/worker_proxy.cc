@@ -12,7 +12,8 @@ namespace pollcore {
 
 WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& counters, std::function<void()> wait,
                          std::function<Clock::time_point()> now)
-    : name_(std::move(name)),
+    : worker_(worker),
+      name_(std::move(name)),
       counters_(counters),
       wait_(std::move(wait)),
       now_(std::move(now)),
@@ -38,6 +39,7 @@ Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual
                                         "inside a provider's call or stopped",
                                         name_, kCommandSlots));
     }
+    worker_.knock();
     auto warn_at = now_() + usual;
     for (;;) {
         drain_answers();

@@ -96,6 +96,7 @@ private:
     // not given up, since the worker may come to it later and what it names must still be there then.
     static constexpr std::chrono::milliseconds kUsual{5000};
 
+    Worker& worker_;
     std::string name_;
     ControlCounters& counters_;
     std::function<void()> wait_;

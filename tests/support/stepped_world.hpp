@@ -7,11 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "base/event_fd.hpp"
 #include "connect/transitions.hpp"
 #include "device/soft/soft_device.hpp"
 #include "pollcore/session.hpp"
@@ -28,6 +30,8 @@ public:
         std::uint32_t completion_slots = 64;
         bool wide_completions = false;
         bool extended_cqs = false;  ///< polled by ibv_start_poll
+        bool sleeps = false;        ///< the worker and the applications may
+        std::function<void()> wait{};  ///< what waits for the answer to a command; empty: turns the worker
         SoftDeviceOptions device;
     };
 
@@ -40,6 +44,7 @@ public:
         SessionLayout layout;
         void* block = nullptr;
         std::unique_ptr<WorkerSession> worker_end;
+        UniqueFd application_fd;
         Session session;
         ~End() {
             session = Session();
@@ -89,13 +94,19 @@ public:
         : options_(prepare(std::move(options))),
           device(open_soft_device(options_.device)),
           worker(options_.worker),
-          proxy(worker, "stepped", counters, [this] { step(); }),
+          proxy(worker, "stepped", counters, [this] { options_.wait ? options_.wait() : void(step()); }),
           domain_(device->create_thread_domain()),
-          pd_(device->create_pd(), {device.get()}) {}
+          pd_(device->create_pd(), {device.get()}) {
+        if (options_.sleeps) {
+            channel = device->create_channel(domain_.get());
+            worker.add_channel(*channel);
+        }
+    }
 
     ~SteppedWorld() {
         qps.clear();
         srqs.clear();
+        worker.acknowledge_events();
         cqs_.clear();
         windows_.clear();
         regions_.clear();
@@ -112,14 +123,19 @@ public:
     std::uint32_t add_session() {
         auto end = std::make_unique<End>();
         end->layout = {options_.worker.qps_max, options_.submission_slots, options_.completion_slots,
-                       options_.wide_completions};
+                       options_.wide_completions, options_.sleeps};
         end->block = ::operator new(end->layout.bytes(), std::align_val_t{kCacheLine});
         std::memset(end->block, 0, end->layout.bytes());
         format_session(end->block, end->layout);
         end->worker_end = std::make_unique<WorkerSession>(end->block, end->layout);
+        if (options_.sleeps) {
+            end->application_fd = make_event_fd("a test");
+        }
+        end->worker_end->application_fd = end->application_fd.get();
         const auto index = static_cast<std::uint32_t>(ends.size());
         proxy.add_session(index, *end->worker_end);
-        end->session = Session(std::make_shared<NoHost>(), index + 1, 0, end->block, end->layout);
+        end->session = Session(std::make_shared<NoHost>(), index + 1, 0, end->block, end->layout,
+                               {options_.worker.bell, end->application_fd.get(), std::chrono::nanoseconds(0)});
         ends.push_back(std::move(end));
         return index;
     }
@@ -129,11 +145,15 @@ public:
     std::uint32_t add_cq(std::uint32_t cqe = 1024) {
         auto cq = std::make_unique<WorkerCq>();
         verbs_cqs_.emplace_back(
-            device->create_cq({.cqe = cqe, .domain = domain_.get(), .extended = options_.extended_cqs}),
+            device->create_cq({.cqe = cqe,
+                               .domain = domain_.get(),
+                               .channel = channel != nullptr ? channel->verbs() : nullptr,
+                               .extended = options_.extended_cqs}),
             DeviceDeleter<ibv_cq>{device.get()});
         cq->cq = verbs_cqs_.back().get();
         cq->extended = options_.extended_cqs ? extended(cq->cq) : nullptr;
         cq->depth = cqe;
+        cq->channel = channel.get();
         const auto index = static_cast<std::uint32_t>(cqs_.size());
         proxy.add_cq(index, *cq);
         cqs_.push_back(std::move(cq));
@@ -356,6 +376,10 @@ private:
     Options prepare(Options options) {
         options.device.fabric = "stepped-" + std::to_string(reinterpret_cast<std::uintptr_t>(this));
         options.device.clock_ns = [this] { return now; };
+        if (options.sleeps) {
+            bell_ = make_event_fd("a test");
+            options.worker.bell = bell_.get();
+        }
         return options;
     }
 
@@ -363,11 +387,13 @@ public:
     std::uint64_t now = 1'000'000;
 
 private:
+    UniqueFd bell_;
     Options options_;
 
 public:
     ControlCounters counters;
     std::unique_ptr<SoftDevice> device;
+    std::unique_ptr<CompletionChannel> channel;
     Worker worker;
     WorkerProxy proxy;
     std::vector<std::unique_ptr<End>> ends;

@@ -36,6 +36,11 @@ struct BadFile {
     std::string message;
 };
 
+inline std::string idle_accepted() {
+    return "\"spin\", \"pause\", \"monitor\", \"yield\" or \"event\", or a list in which each but the last has its time, such as "
+           "[{spin = \"20us\"}, {pause = \"200us\"}, \"event\"]";
+}
+
 // A valid file with a line more.
 inline std::string device_with(std::string_view line) {
     return join({kDevice, line, "\n", kWorker});
@@ -102,7 +107,7 @@ inline std::vector<BadFile> all() {
          "[[device]] for each device"},
         {"a_worker_that_is_no_table", join({"worker = [3]\n", kDevice}),
          "f.toml:1: worker[0] = 3: it is an integer where a table belongs; accepted: a table with the keys "
-         "name, core, idle, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
+         "name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
         {"a_runtime_that_is_a_list", join({kDevice, kWorker, "[[runtime]]\nqps_max = 16\n"}),
          "f.toml:7: runtime = [...]: it is a list where a table belongs; accepted: a table with the keys "
          "qps_max, lock_directory, drain_timeout, log_level"},
@@ -110,9 +115,9 @@ inline std::vector<BadFile> all() {
          "f.toml:52: device[16]: there are 17; accepted: 1 to 16 tables [[device]]"},
         {"an_unknown_key_near_to_one", worker_with("submit_brust = 8"),
          "f.toml:7: worker[0].submit_brust = 8: there is no such key, did you mean \"submit_burst\"?; "
-         "accepted: name, core, idle, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
+         "accepted: name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
         {"an_unknown_key_near_to_nothing", worker_with("priority = 99"),
-         "f.toml:7: worker[0].priority = 99: there is no such key; accepted: name, core, idle, submit_burst, "
+         "f.toml:7: worker[0].priority = 99: there is no such key; accepted: name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, "
          "complete_burst, qp_burst, cq_depth, poll"},
         {"an_unknown_key_in_quotes", memory_with("\"huge pages\" = \"never\""),
          "f.toml:8: memory.\"huge pages\" = \"never\": there is no such key, did you mean \"hugepages\"?; "
@@ -301,8 +306,51 @@ inline std::vector<BadFile> all() {
          "\"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn\"...: it has "
          "100 characters; accepted: a word of letters, digits, '_', '-' and '.', at most 63 characters"},
         {"an_unknown_choice", worker_with("idle = \"sleep\""),
-         "f.toml:7: worker[0].idle = \"sleep\": there is no such choice; accepted: \"spin\", \"pause\", "
-         "\"yield\""},
+         "f.toml:7: worker[0].idle = \"sleep\": there is no way to wait called \"sleep\"; accepted: " + idle_accepted()},
+        {"an_empty_ladder", worker_with("idle = []"), "f.toml:7: worker[0].idle = []: it is empty; accepted: " + idle_accepted()},
+        {"a_ladder_of_numbers", worker_with("idle = 5"),
+         "f.toml:7: worker[0].idle = 5: it is an integer where a way to wait, or a list of them, belongs; accepted: " +
+             idle_accepted()},
+        {"a_rung_without_its_time", worker_with("idle = [\"spin\", \"event\"]"),
+         "f.toml:7: worker[0].idle = [...]: \"spin\" has no time, and something follows it; accepted: " +
+             idle_accepted()},
+        {"a_last_rung_with_a_time", worker_with("idle = [{spin = \"20us\"}]"),
+         "f.toml:7: worker[0].idle = [...]: the last one, \"spin\", has a time, and nothing follows it; "
+         "accepted: " +
+             idle_accepted()},
+        {"a_rung_after_event", worker_with("idle = [{event = \"20us\"}, \"spin\"]"),
+         "f.toml:7: worker[0].idle = [...]: a worker sleeps until something wakes it, so that nothing "
+         "follows \"event\"; accepted: " +
+             idle_accepted()},
+        {"a_rung_twice", worker_with("idle = [{spin = \"20us\"}, {pause = \"1ms\"}, \"spin\"]"),
+         "f.toml:7: worker[0].idle = [...]: \"spin\" is in it twice; accepted: " +
+             idle_accepted()},
+        {"a_rung_without_a_unit", worker_with("idle = [{spin = \"20\"}, \"event\"]"),
+         "f.toml:7: worker[0].idle = [...]: the time of \"spin\": it has no unit; units are ns, us, ms, "
+         "s; accepted: " +
+             idle_accepted()},
+        {"a_rung_of_two", worker_with("idle = [{spin = \"20us\", pause = \"1ms\"}, \"event\"]"),
+         "f.toml:7: worker[0].idle = [...]: each of its tables is one way to wait "
+         "with its time, such as {spin = \"20us\"}; accepted: " +
+             idle_accepted()},
+        {"a_rung_of_no_time", worker_with("idle = [{spin = \"0us\"}, \"event\"]"),
+         "f.toml:7: worker[0].idle = [...]: the time of \"spin\" is 0; accepted: " + idle_accepted()},
+        {"a_rung_of_hours", worker_with("idle = [{spin = \"7200s\"}, \"event\"]"),
+         "f.toml:7: worker[0].idle = [...]: \"spin\" lasts for more than an hour; accepted: " +
+             idle_accepted()},
+        {"a_cpu_without_tpause", worker_with("idle = \"monitor\""),
+         "f.toml:7: worker[0].idle = \"monitor\": the CPUs of this machine have no TPAUSE (CPUID feature \"waitpkg\"), which "
+         "\"monitor\" is; \"pause\" is as near as they come; accepted: " +
+             idle_accepted()},
+        {"a_vector_of_a_worker_that_spins", worker_with("comp_vector = 1"),
+         "f.toml:7: worker[0].comp_vector = 1: this key is for workers whose idle has \"event\" only; accepted: name, core, idle, "
+         "submit_burst, complete_burst, qp_burst, cq_depth, poll"},
+        {"a_vector_that_is_negative", worker_with("idle = \"event\"\ncomp_vector = -1"),
+         "f.toml:8: worker[0].comp_vector = -1: it is negative; accepted: \"spread\", or an integer from 0 to 65535 that is "
+         "below the device's num_comp_vectors"},
+        {"moderation_without_a_period", worker_with("idle = \"event\"\nmoderation_count = 8"),
+         "f.toml:8: worker[0].moderation_count = 8: without a moderation_period fewer completions would wake the worker never; "
+         "accepted: 1, or more with a moderation_period above \"0us\""},
         {"an_unknown_way_to_poll", worker_with("poll = \"ex\""),
          "f.toml:7: worker[0].poll = \"ex\": there is no such choice; accepted: \"auto\", \"extended\", "
          "\"plain\""},

@@ -125,7 +125,7 @@ TEST(Sample, for_the_loopback_is_accepted_on_two_cpus) {
     EXPECT_EQ(parsed.devices[0].kind, DeviceConfig::Kind::soft);
     ASSERT_EQ(parsed.workers.size(), 1u);
     EXPECT_EQ(parsed.workers[0].core, 1u);
-    EXPECT_EQ(parsed.workers[0].idle, IdlePolicy::spin);
+    EXPECT_EQ(parsed.workers[0].idle, IdleLadder(IdlePolicy::spin));
     EXPECT_TRUE(parsed.services.empty());
 }
 
@@ -265,11 +265,28 @@ private:
         }
         return made;
     }
+    IdleLadder ladder() {
+        IdleLadder made;
+        made.rungs.clear();
+        for (const IdlePolicy policy : {IdlePolicy::yield, IdlePolicy::spin, IdlePolicy::pause, IdlePolicy::event}) {
+            if (number(0, 1) == 1 || (policy == IdlePolicy::event && made.rungs.empty())) {
+                made.rungs.push_back({policy, std::chrono::nanoseconds(number(1, 3'600'000'000'000))});
+            }
+        }
+        made.rungs.back().time = {};
+        return made;
+    }
     WorkerConfig worker(std::uint32_t core) {
         WorkerConfig made;
         made.name = word();
         made.core = core;
-        made.idle = static_cast<IdlePolicy>(number(0, 2));
+        made.idle = ladder();
+        if (made.idle.has(IdlePolicy::event)) {
+            made.wake_on = static_cast<WakeOn>(number(0, 1));
+            made.comp_vector = number(0, 1) == 1 ? std::optional(number32(0, 65535)) : std::nullopt;
+            made.moderation_period = std::chrono::microseconds(number(1, 65535));
+            made.moderation_count = number32(1, 65535);
+        }
         made.submit_burst = number32(1, kBurstMax);
         made.complete_burst = number32(1, kBurstMax);
         made.qp_burst = number32(1, kBurstMax);

@@ -6,15 +6,9 @@
 // Thread safety: open() before anybody rings, expect() and rest() by the thread that sleeps, ring() by any.
 #pragma once
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <cerrno>
-#include <cstdint>
 
-#include "base/unique_fd.hpp"
-#include "pollcore/error.hpp"
+#include "base/event_fd.hpp"
 
 namespace pollcore::soft {
 
@@ -24,9 +18,7 @@ public:
     void open() {
         if (fd_.valid())
             return;
-        fd_ = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-        if (!fd_.valid())
-            throw Error(errno, "cannot make an eventfd for a completion channel");
+        fd_ = make_event_fd("a completion channel");
         // Relaxed: the caller sees to it that nobody brings work with the old value, see Fabric::settle.
         used_.store(true, std::memory_order_relaxed);
     }
@@ -39,10 +31,8 @@ public:
     /// The thread is awake. Takes back what was rung.
     void rest() noexcept {
         // Where it was still expected nobody has rung; who rings at this moment makes fd() readable for nothing.
-        if (!asleep_.exchange(false, std::memory_order_seq_cst)) {
-            std::uint64_t rung = 0;
-            (void)!::read(fd_.get(), &rung, sizeof(rung));
-        }
+        if (!asleep_.exchange(false, std::memory_order_seq_cst))
+            (void)drain_event(fd_.get());
     }
     /// Work was published, by a sequentially consistent store or under the engine's lock.
     void ring() noexcept {
@@ -52,10 +42,8 @@ public:
 
 private:
     [[gnu::cold, gnu::noinline]] void wake() noexcept {
-        if (!asleep_.exchange(false, std::memory_order_seq_cst))
-            return;  // another has
-        const std::uint64_t one = 1;
-        (void)!::write(fd_.get(), &one, sizeof(one));  // cannot fail: the count is far from its end
+        if (asleep_.exchange(false, std::memory_order_seq_cst))  // else another has
+            signal_event(fd_.get());
     }
 
     std::atomic<bool> asleep_{false};

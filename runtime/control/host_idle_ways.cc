@@ -1,0 +1,67 @@
+#include "control/host_idle_ways.hpp"
+
+#include <sched.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <chrono>
+#include <ctime>
+
+#include "base/clock.hpp"
+
+namespace pollcore {
+namespace {
+
+constexpr std::chrono::nanoseconds kRest{1'000};
+// A command, which comes by another line, waits for so long.
+constexpr std::chrono::nanoseconds kWatch{20'000};
+
+#if defined(__x86_64__)
+
+// The lighter of the two states, which is left sooner (Intel SDM, TPAUSE and UMWAIT). The compiler's intrinsics, since EAL
+// has these two only as an interface that may still change.
+constexpr unsigned kC01 = 1;
+
+[[gnu::target("waitpkg")]] void rest_until(std::uint64_t cycles) noexcept { (void)_tpause(kC01, cycles); }
+
+[[gnu::target("waitpkg")]] void watch_until(const RingConsumer<WorkRequest>& source, std::uint64_t cycles) noexcept {
+    _umonitor(const_cast<std::uint8_t*>(source.next_lap()));
+    if (!source.ready()) {  // else it was written before the line was watched
+        (void)_umwait(kC01, cycles);
+    }
+}
+
+#else
+
+void rest_until(std::uint64_t) noexcept { cpu_pause(); }
+void watch_until(const RingConsumer<WorkRequest>&, std::uint64_t) noexcept { cpu_pause(); }
+
+#endif
+
+}  // namespace
+
+void HostIdleWays::monitor(const RingConsumer<WorkRequest>* only_source) noexcept {
+    if (only_source != nullptr) {
+        watch_until(*only_source, cycles_now() + cycles_from(kWatch));
+    } else {
+        rest_until(cycles_now() + cycles_from(kRest));
+    }
+}
+
+void HostIdleWays::yield() noexcept { (void)sched_yield(); }
+
+void HostIdleWays::wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept {
+    if (deadline_ns == CompletionChannel::kNever) {
+        (void)::ppoll(fds.data(), fds.size(), nullptr, nullptr);
+        return;
+    }
+    const auto now = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    const std::uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
+    constexpr std::uint64_t kSecond = 1'000'000'000;
+    const timespec limit{.tv_sec = static_cast<time_t>(left / kSecond), .tv_nsec = static_cast<long>(left % kSecond)};
+    (void)::ppoll(fds.data(), fds.size(), &limit, nullptr);
+}
+
+}  // namespace pollcore

@@ -1,0 +1,101 @@
+// An application thread that waits for completions.
+#include <poll.h>
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "base/cpu_pause.hpp"
+#include "base/event_fd.hpp"
+#include "pollcore/session.hpp"
+#include "session/layout.hpp"
+
+namespace pollcore {
+
+namespace {
+
+// While it spins, wait() reads the clock once in so many looks.
+constexpr int kLooksPerClock = 16;
+
+}  // namespace
+
+// There is news, or the session has ended, and then there may be completions that no worker made.
+bool Session::need_not_wait() const noexcept {
+    // Acquire, with the worker's release when it lets the session go, or retires what was unsignaled.
+    return completions_.ready() || header_->retired.load(std::memory_order_acquire) != retired_told_ ||
+           header_->closed.load(std::memory_order_acquire) != 0;
+}
+
+/// Whether there is something to tell, which is told by this.
+bool Session::tell_news() noexcept {
+    const std::uint64_t retired = header_->retired.load(std::memory_order_acquire);
+    const bool more_retired = std::exchange(retired_told_, retired) != retired;
+    const bool more_slots = wants_slots_ && submissions_.unreleased() < submissions_.capacity();
+    wants_slots_ = wants_slots_ && !more_slots;
+    return completions_.ready() || more_retired || more_slots ||
+           (header_->closed.load(std::memory_order_acquire) != 0 &&
+            (completions_.ready() || untaken_slots_ < submissions_.unreleased()));
+}
+
+/// Asks to be woken. False: there is something to tell.
+bool Session::expect_news() noexcept {
+    (void)drain_event(waking_.application_fd);
+    header_->application_sleep.expect();
+    schedule_point(SchedulePoint::look);
+    if (need_not_wait()) {
+        (void)header_->application_sleep.rest();
+        return false;
+    }
+    return true;
+}
+
+bool Session::arm() noexcept {
+    if (waking_.application_fd < 0 || header_ == nullptr || std::exchange(wants_slots_, false)) {
+        return false;
+    }
+    if (!expect_news()) {
+        (void)tell_news();
+        return false;
+    }
+    return true;
+}
+
+bool Session::wait(std::chrono::nanoseconds timeout) noexcept {
+    using Clock = std::chrono::steady_clock;
+    if (header_ == nullptr) {
+        return false;
+    }
+    const bool sleeps = waking_.application_fd >= 0;
+    const auto began = Clock::now();
+    for (;;) {
+        for (int looks = 0; looks < kLooksPerClock; ++looks) {
+            if (need_not_wait() || wants_slots_) {
+                if (tell_news()) {
+                    return true;
+                }
+                if (header_->closed.load(std::memory_order_acquire) != 0) {
+                    return false;  // and nothing will come any more
+                }
+            }
+            cpu_pause();
+        }
+        const std::chrono::nanoseconds waited = Clock::now() - began;
+        if (waited >= timeout) {
+            return tell_news();
+        }
+        if (sleeps && waited >= waking_.spin && !wants_slots_ && expect_news()) {
+            sleep(timeout - waited);
+        }
+    }
+}
+
+// Until event_fd() is readable; a signal, or a wake-up for nothing, ends it too.
+void Session::sleep(std::chrono::nanoseconds most) noexcept {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
+    const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (most - seconds).count()};
+    pollfd readable{.fd = waking_.application_fd, .events = POLLIN, .revents = 0};
+    (void)::ppoll(&readable, 1, &limit, nullptr);
+    (void)header_->application_sleep.rest();
+}
+
+}  // namespace pollcore

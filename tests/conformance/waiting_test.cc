@@ -1,0 +1,283 @@
+// Workers and applications that sleep until something wakes them.
+#include <sys/epoll.h>
+
+#include <fstream>
+#include <thread>
+
+#include "base/unique_fd.hpp"
+#include "fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+Config sleepers(WakeOn wake_on = WakeOn::all) {
+    Config config = test_config(2);
+    for (WorkerConfig& worker : config.workers) {
+        worker.idle = IdlePolicy::event;
+        worker.wake_on = wake_on;
+    }
+    return config;
+}
+
+// `session` sends by worker 0, on a; `far` receives by worker 1, on b, and may sleep. Both workers sleep when they have
+// nothing to do.
+class Waiting : public Conformance {
+protected:
+    explicit Waiting(const Config& config = sleepers())
+        : Conformance(config), far(runtime.open_session({.worker = "w1", .events = true, .wait_spin = 0ns})) {
+        QueuePairOptions there = shape();
+        there.shares = {{.session = &far, .send_depth = 64}};
+        QueuePairOptions here = shape();
+        here.shares = {{.session = &near, .send_depth = 64}};
+        a = runtime.create_queue_pair(here);
+        b = runtime.create_queue_pair(there);
+        const QpInfo info_a = a.info();
+        const QpInfo info_b = b.info();
+        a.connect(info_b);
+        b.connect(info_a);
+    }
+    [[nodiscard]] std::uint64_t sleeps(std::size_t worker) { return runtime.worker_counters(worker).sleeps.value(); }
+    [[nodiscard]] bool asleep(std::size_t worker) { return runtime.worker_counters(worker).asleep.value() != 0; }
+    // And nothing that was brought to it before is left to wake it.
+    void await_asleep(std::size_t worker) {
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        std::uint64_t before = 0;
+        do {
+            ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "worker " << worker << " does not sleep";
+            before = sleeps(worker);
+            std::this_thread::sleep_for(TestDevice::get().verbs ? 20ms : 2ms);
+        } while (!asleep(worker) || sleeps(worker) != before);
+    }
+    void await_asleep() {
+        await_asleep(0);
+        await_asleep(1);
+    }
+    // A stretch in which whatever is to happen would have happened.
+    static void pass_time() { std::this_thread::sleep_for(TestDevice::get().verbs ? 300ms : 50ms); }
+
+    TestSession near{runtime.open_session({.worker = "w0"})};
+    TestSession far;
+};
+
+TEST_F(Waiting, AWorkerSleepsUntilSomethingIsSubmitted) {
+    for (std::uint64_t tag = 1; tag <= 20; ++tag) {
+        await_asleep(0);
+        const std::uint64_t before = sleeps(0);
+        submit(near, rdma(Opcode::rdma_write, tag, 64));
+        const auto done = await(near, 1);
+        ASSERT_EQ(done.size(), 1u);
+        EXPECT_EQ(done[0].tag, tag);
+        EXPECT_EQ(done[0].status, Status::success);
+        await_asleep(0);
+        EXPECT_GT(sleeps(0), before);
+    }
+    std::uint64_t wakes = 0;
+    for (const Counter& bucket : runtime.worker_counters(0).wake_cycles) {
+        wakes += bucket.value();
+    }
+    EXPECT_GE(wakes, 20u) << "each wake-up by the session was timed";
+}
+
+TEST_F(Waiting, AWorkerSleepsUntilAMessageComes) {
+    for (std::uint64_t tag = 1; tag <= 20; ++tag) {
+        submit(far, recv(tag, 64));
+        await_asleep();
+        const std::uint64_t events = runtime.worker_counters(1).cq_events.value();
+        submit(near, send(tag, 32));
+        const auto received = await(far, 1);
+        ASSERT_EQ(received.size(), 1u);
+        EXPECT_EQ(received[0].tag, tag);
+        EXPECT_GT(runtime.worker_counters(1).cq_events.value(), events);
+        (void)await(near, 1);
+    }
+}
+
+TEST_F(Waiting, ACommandWakesAWorker) {
+    await_asleep();
+    const auto began = std::chrono::steady_clock::now();
+    Session more = runtime.open_session({.worker = "w1"});
+    more.close();
+    EXPECT_TRUE(a.reset());
+    EXPECT_TRUE(b.close());
+    EXPECT_LT(std::chrono::steady_clock::now() - began, kPatience / 2);
+    await_asleep();
+}
+
+TEST_F(Waiting, AnApplicationSleepsUntilACompletionComes) {
+    EXPECT_FALSE(far.wait(0ns));
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_FALSE(far.wait(30ms));
+    EXPECT_GE(std::chrono::steady_clock::now() - began, 30ms);
+    for (std::uint64_t tag = 1; tag <= 20; ++tag) {
+        submit(far, recv(tag, 64));
+        await_asleep();
+        std::thread sender([&] {
+            std::this_thread::sleep_for(2ms);
+            submit(near, send(tag, 32));
+        });
+        EXPECT_TRUE(far.wait(kPatience));
+        Completion received;
+        EXPECT_EQ(far.poll({&received, 1}), 1u);
+        EXPECT_EQ(received.tag, tag);
+        sender.join();
+        (void)await(near, 1);
+    }
+    EXPECT_GT(runtime.worker_counters(1).applications_woken.value(), 0u);
+    submit(far, recv(99, 64));
+    submit(near, send(99, 32));
+    (void)await(near, 1);
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!far.wait(0ns)) {
+        ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    }
+    EXPECT_TRUE(far.wait(0ns)) << "it stands there until it is polled";
+    EXPECT_FALSE(far.arm()) << "no need to";
+    EXPECT_EQ(await(far, 1).size(), 1u);
+}
+
+TEST_F(Waiting, AnApplicationWaitsInItsOwnEventLoop) {
+    EXPECT_EQ(near.event_fd(), -1) << "did not ask for events";
+    EXPECT_FALSE(near.arm());
+    const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event interest{.events = EPOLLIN, .data = {.u64 = 7}};
+    ASSERT_EQ(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, far.event_fd(), &interest), 0);
+    const auto readable = [&](std::chrono::milliseconds timeout) {
+        epoll_event event{};
+        return ::epoll_wait(epoll.get(), &event, 1, static_cast<int>(timeout.count())) == 1;
+    };
+    for (std::uint64_t tag = 1; tag <= 10; ++tag) {
+        submit(far, recv(tag, 64));
+        ASSERT_TRUE(far.arm());
+        EXPECT_FALSE(readable(0ms));
+        submit(near, send(tag, 32));
+        ASSERT_TRUE(readable(std::chrono::duration_cast<std::chrono::milliseconds>(kPatience)));
+        Completion received;
+        ASSERT_EQ(far.poll({&received, 1}), 1u);
+        EXPECT_EQ(received.tag, tag);
+        (void)await(near, 1);
+    }
+}
+
+TEST_F(Waiting, EndsWhenTheRuntimeStops) {
+    for (std::uint64_t tag = 1; tag <= 5; ++tag) {
+        submit(far, recv(tag, 64));
+    }
+    std::thread stopper([&] {
+        std::this_thread::sleep_for(20ms);
+        EXPECT_TRUE(runtime.stop());
+    });
+    std::size_t taken = 0;
+    while (far.wait(kPatience)) {
+        Completion some[8];
+        taken += far.poll(some);
+    }
+    EXPECT_EQ(taken, 5u);
+    stopper.join();
+}
+
+TEST_F(Waiting, QueuePairsAreClosedWhileTheirEventsAreNotAcknowledged) {
+    for (std::uint64_t tag = 1; tag <= 5; ++tag) {
+        submit(far, recv(tag, 64));
+        await_asleep();
+        submit(near, send(tag, 32));
+        (void)await(far, 1);
+        (void)await(near, 1);
+    }
+    const WorkerCounters& counters = runtime.worker_counters(1);
+    EXPECT_GT(counters.cq_events.value(), 0u);
+    EXPECT_EQ(counters.cq_event_acks.value(), 0u) << "that is done for many at once";
+    EXPECT_TRUE(a.close());
+    EXPECT_TRUE(b.close());
+    EXPECT_TRUE(runtime.stop());
+}
+
+// As top(1) would say.
+TEST_F(Waiting, AnIdleWorkerWithManyQueuePairsTakesNoCpu) {
+    std::vector<QueuePair> idle;
+    for (int i = 0; i < 100; ++i) {
+        QueuePairOptions options;
+        options.shares = {{.session = i % 2 == 0 ? &near : &far, .send_depth = 4}};
+        options.recv_depth = 4;
+        idle.push_back(runtime.create_queue_pair(options));
+    }
+    await_asleep();
+    const auto cpu_ns = [&](std::size_t worker) {
+        std::ifstream file("/proc/self/task/" + std::to_string(runtime.worker_thread_id(worker)) + "/schedstat");
+        std::uint64_t ns = 0;
+        EXPECT_TRUE(file >> ns);
+        return ns;
+    };
+    const std::uint64_t before[] = {cpu_ns(0), cpu_ns(1)};
+    std::this_thread::sleep_for(5s);
+    for (std::size_t worker = 0; worker < 2; ++worker) {
+        const std::uint64_t used = cpu_ns(worker) - before[worker];
+        RecordProperty("cpu_ns_of_worker_" + std::to_string(worker), std::to_string(used));
+        EXPECT_LT(used, 50'000'000u) << "of 5 s, by worker " << worker;
+        EXPECT_TRUE(asleep(worker));
+    }
+}
+
+class WaitingForSolicited : public Waiting {
+protected:
+    WaitingForSolicited() : Waiting(sleepers(WakeOn::solicited)) {}
+};
+
+TEST_F(WaitingForSolicited, OnlySolicitedAndFailedCompletionsWakeTheWorker) {
+    for (std::uint64_t tag = 1; tag <= 6; ++tag) {
+        submit(far, recv(tag, 64));
+    }
+    await_asleep();
+    const std::uint64_t before = sleeps(1);
+    submit(near, send(1, 32, 0));
+    submit(near, send(2, 32, 0));
+    pass_time();
+    Completion none;
+    EXPECT_EQ(far.poll({&none, 1}), 0u);
+    EXPECT_EQ(sleeps(1), before) << "it slept on";
+    submit(near, send(3, 32, kSolicited));
+    for (std::uint64_t tag = 1; const Completion& received : await(far, 3)) {
+        EXPECT_EQ(received.tag, tag++);
+    }
+    await_asleep();
+    submit(near, send(4, 32, 0));
+    pass_time();
+    EXPECT_EQ(far.poll({&none, 1}), 0u);
+    submit(near, send(5, 1024, 0));  // does not fit into its receive
+    const auto failed = await(far, 2);
+    ASSERT_EQ(failed.size(), 2u);
+    EXPECT_EQ(failed[0].status, Status::success);
+    EXPECT_EQ(failed[1].status, expected(Status::loc_len_err, Status::loc_qp_op_err));
+}
+
+TEST(WaitingRefused, WhereTheDeviceDoesNotModerate) {
+    Config config = sleepers();
+    config.workers[0].moderation_count = 8;
+    config.workers[0].moderation_period = 100us;
+    if (!TestDevice::get().verbs) {
+        EXPECT_NO_THROW(Runtime{config});
+        return;
+    }
+    try {
+        const Runtime runtime(config);
+        FAIL() << "Soft-RoCE does not moderate";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code().value(), EOPNOTSUPP) << error.what();
+        EXPECT_NE(std::string(error.what()).find("moderation_count = 8"), std::string::npos) << error.what();
+    }
+}
+
+TEST(WaitingRefused, WhereTheDeviceHasNoSuchVector) {
+    Config config = sleepers();
+    config.workers[1].comp_vector = 60000;
+    try {
+        const Runtime runtime(config);
+        FAIL() << "no device has so many";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("comp_vector = 60000"), std::string::npos) << error.what();
+    }
+}
+
+}  // namespace
+}  // namespace pollcore::testing

@@ -1,0 +1,284 @@
+// How a worker that has nothing to do waits: the ladder, with ways to wait and a clock that are made up, and falling asleep.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "stepped_world.hpp"
+#include "worker/run.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Writes down what the loop does. Each way to wait takes 10 cycles; so many of them, and the loop is to stop.
+class LadderScript final : public IdleWays {
+public:
+    LadderScript(SteppedWorld& world, int most) : world_(world), turns_(most) {}
+
+    void monitor(const RingConsumer<WorkRequest>* only_source) noexcept override {
+        turn(only_source != nullptr ? "watch" : "rest");
+    }
+    void yield() noexcept override { turn("yield"); }
+    void wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept override {
+        turn(deadline_ns == CompletionChannel::kNever ? "sleep" : "sleep for a time");
+        if (on_sleep) {
+            on_sleep();
+        }
+        (void)::poll(fds.data(), fds.size(), 0);
+    }
+    std::uint64_t now() noexcept { return world_.now += 1; }
+
+    std::vector<std::string> seen;
+    std::function<void()> on_turn;
+    std::function<void()> on_sleep;
+    std::atomic<bool> stop{false};
+
+private:
+    void turn(const char* what) noexcept {
+        world_.now += 10;
+        seen.emplace_back(what);
+        if (on_turn) {
+            on_turn();
+        }
+        if (--turns_ == 0) {
+            stop = true;
+            signal_event(world_.worker.bell());
+        }
+    }
+
+    SteppedWorld& world_;
+    int turns_;
+};
+
+class WaitingTest : public ::testing::Test {
+protected:
+    WaitingTest() : world(options()) {
+        std::tie(a, b) = world.pair(SteppedWorld::QpShape{});
+        memory = &world.register_memory(bytes.data(), bytes.size());
+    }
+    static SteppedWorld::Options options() {
+        SteppedWorld::Options options;
+        options.sleeps = true;
+        return options;
+    }
+    void turn(LadderScript& turns, const IdleLadder& ladder) {
+        turn_worker(world.worker, turns.stop, ladder, turns, [&] { return turns.now(); }, 1.0);
+    }
+    [[nodiscard]] WorkRequest write(std::uint64_t tag) const {
+        return {.tag = tag,
+                .sge = {reinterpret_cast<std::uintptr_t>(bytes.data()), 8, memory->lkey},
+                .remote_addr = reinterpret_cast<std::uintptr_t>(bytes.data() + 64),
+                .rkey = memory->rkey,
+                .qp = a->handle(),
+                .opcode = Opcode::rdma_write,
+                .flags = kSignaled,
+                .num_sge = 1};
+    }
+    [[nodiscard]] bool readable(int fd) const {
+        pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+        return ::poll(&one, 1, 0) == 1;
+    }
+
+    alignas(64) std::array<std::byte, 256> bytes{};
+    SteppedWorld world;
+    SteppedWorld::Qp* a = nullptr;
+    SteppedWorld::Qp* b = nullptr;
+    ibv_mr* memory = nullptr;
+};
+
+TEST_F(WaitingTest, TheLadderIsClimbedByTheTimesOfItsRungs) {
+    LadderScript turns(world, 12);
+    turn(turns, {{IdlePolicy::yield, 50ns}, {IdlePolicy::monitor, 30ns}, {IdlePolicy::event}});
+    const std::vector<std::string> expected{"yield", "yield", "yield", "yield", "yield",
+                                            "watch", "watch", "watch", "sleep", "sleep", "sleep", "sleep"};
+    EXPECT_EQ(turns.seen, expected);
+    const auto cycles = [&](IdlePolicy policy) {
+        return world.worker.counters().idle_cycles[static_cast<std::size_t>(policy)].value();
+    };
+    EXPECT_GE(cycles(IdlePolicy::yield), 50u);
+    EXPECT_GE(cycles(IdlePolicy::monitor), 30u);
+    EXPECT_GE(cycles(IdlePolicy::event), 40u);
+    EXPECT_EQ(cycles(IdlePolicy::spin), 0u);
+}
+
+TEST_F(WaitingTest, WorkBringsItBackToTheFirstRung) {
+    LadderScript turns(world, 9);
+    turns.on_turn = [&, n = 0]() mutable {
+        if (++n == 6) {
+            ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
+        }
+    };
+    turn(turns, {{IdlePolicy::yield, 45ns}, {IdlePolicy::monitor}});
+    const std::vector<std::string> expected{"yield", "yield", "yield", "yield", "yield", "watch", "yield", "yield", "yield"};
+    EXPECT_EQ(turns.seen, expected);
+    EXPECT_EQ(world.poll().size(), 1u);
+}
+
+TEST_F(WaitingTest, OneRungNeedsNoTime) {
+    LadderScript turns(world, 3);
+    turn(turns, IdlePolicy::event);
+    EXPECT_EQ(turns.seen, (std::vector<std::string>{"sleep", "sleep", "sleep"}));
+    EXPECT_EQ(world.worker.counters().sleeps.value(), 1u) << "what woke it before was nothing to wake up for";
+}
+
+TEST_F(WaitingTest, AWakeUpWithNothingBehindItIsCounted) {
+    LadderScript turns(world, 4);
+    turns.on_sleep = [&] { signal_event(world.worker.bell()); };
+    turn(turns, IdlePolicy::event);
+    const WorkerCounters& counters = world.worker.counters();
+    EXPECT_EQ(counters.sleeps.value(), 4u);
+    EXPECT_EQ(counters.spurious_wakeups.value(), 3u) << "after the fourth it was to stop";
+    EXPECT_EQ(counters.asleep.value(), 0u);
+}
+
+TEST_F(WaitingTest, TheCoreWatchesARingOnlyWhereNothingElseCanCome) {
+    EXPECT_NE(world.worker.only_source(), nullptr);
+    WorkRequest receive{.tag = 1, .qp = b->handle(), .opcode = Opcode::recv};
+    ASSERT_EQ(world.session().try_submit(receive), Refusal::none);
+    world.step();
+    EXPECT_EQ(world.worker.only_source(), nullptr) << "a message may come";
+    world.close(*b);
+    (void)world.poll();
+    EXPECT_NE(world.worker.only_source(), nullptr);
+    world.add_session();
+    EXPECT_EQ(world.worker.only_source(), nullptr) << "two sessions are two lines";
+}
+
+TEST_F(WaitingTest, SleepsOnlyWhenThereIsNothing) {
+    EXPECT_TRUE(world.worker.fall_asleep(world.now));
+    EXPECT_EQ(world.worker.counters().asleep.value(), 1u);
+    world.worker.wake_up(world.now);
+    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
+    EXPECT_FALSE(world.worker.fall_asleep(world.now)) << "a request stands in the ring";
+    EXPECT_EQ(world.worker.counters().asleep.value(), 0u);
+    ASSERT_EQ(world.poll().size(), 0u);
+    world.step();
+    const std::size_t at_once = world.poll().size();
+    EXPECT_EQ(world.worker.fall_asleep(world.now), at_once == 1) << "its completion stands in the CQ";
+    EXPECT_EQ(at_once + world.poll().size(), 1u) << "and was taken by that look";
+    world.worker.wake_up(world.now);
+    EXPECT_TRUE(world.worker.fall_asleep(world.now));
+    world.worker.wake_up(world.now);
+}
+
+TEST_F(WaitingTest, ASessionRingsOnceAndOnlyForASleeper) {
+    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
+    EXPECT_FALSE(readable(world.worker.bell())) << "it is awake";
+    (void)world.await(1);
+    ASSERT_TRUE(world.worker.fall_asleep(world.now));
+    ASSERT_EQ(world.session().try_submit(write(2)), Refusal::none);
+    EXPECT_TRUE(readable(world.worker.bell()));
+    EXPECT_TRUE(drain_event(world.worker.bell()));
+    ASSERT_EQ(world.session().try_submit(write(3)), Refusal::none);
+    EXPECT_FALSE(readable(world.worker.bell())) << "it is being woken already";
+    world.worker.wake_up(world.now);
+    EXPECT_EQ(world.await(2).size(), 2u);
+}
+
+TEST_F(WaitingTest, ACommandRings) {
+    ASSERT_TRUE(world.worker.fall_asleep(world.now));
+    world.add_session();  // the proxy turns the worker by itself
+    EXPECT_TRUE(readable(world.worker.bell()));
+}
+
+TEST_F(WaitingTest, DoesNotSleepWhileAQueuePairIsParkedOrRetiring) {
+    world.proxy.park(a->handle());
+    EXPECT_FALSE(world.worker.fall_asleep(world.now));
+    world.proxy.unpark(a->handle(), QpState::ready);
+    EXPECT_TRUE(world.worker.fall_asleep(world.now));
+    world.worker.wake_up(world.now);
+}
+
+TEST_F(WaitingTest, StaysAwakeWhereACqCannotBeArmed) {
+    world.device->inject({.kind = SoftFault::Kind::req_notify_cq, .count = 2, .error = ENOMEM});
+    EXPECT_FALSE(world.worker.fall_asleep(world.now));
+    EXPECT_FALSE(world.worker.fall_asleep(world.now));
+    EXPECT_EQ(world.worker.counters().failed_arms.value(), 2u);
+    EXPECT_TRUE(world.worker.fall_asleep(world.now));
+    world.worker.wake_up(world.now);
+}
+
+TEST_F(WaitingTest, EventsAreAcknowledgedInBatches) {
+    WorkRequest receive{.qp = b->handle(), .opcode = Opcode::recv};
+    WorkRequest message{.qp = a->handle(), .opcode = Opcode::send};
+    const WorkerCounters& counters = world.worker.counters();
+    while (counters.cq_events.value() < 130) {
+        receive.tag = message.tag = counters.cq_events.value();
+        ASSERT_EQ(world.session().try_submit(receive), Refusal::none);
+        ASSERT_EQ(world.session().try_submit(message), Refusal::none);
+        world.step();
+        while (!world.worker.fall_asleep(world.now)) {
+            world.step();
+        }
+        world.worker.wake_up(world.now);
+        (void)world.poll();
+    }
+    EXPECT_EQ(counters.cq_event_acks.value(), 2u);
+}
+
+TEST_F(WaitingTest, AnApplicationIsWokenOnceAndOnlyIfItSleeps) {
+    Session& session = world.session();
+    ASSERT_EQ(session.try_submit(write(1)), Refusal::none);
+    (void)world.await(1);
+    EXPECT_FALSE(readable(session.event_fd()));
+    ASSERT_TRUE(session.arm());
+    ASSERT_EQ(session.try_submit(write(2)), Refusal::none);
+    ASSERT_EQ(session.try_submit(write(3)), Refusal::none);
+    world.step(3);
+    EXPECT_TRUE(readable(session.event_fd()));
+    EXPECT_EQ(world.worker.counters().applications_woken.value(), 1u);
+    EXPECT_FALSE(session.arm()) << "completions stand in the ring";
+    EXPECT_EQ(world.poll().size(), 2u);
+    EXPECT_TRUE(session.arm());
+    EXPECT_FALSE(readable(session.event_fd()));
+}
+
+// The simulation found applications that slept for ever, with a queue full of unsignaled requests that had long succeeded.
+TEST_F(WaitingTest, AnApplicationIsWokenForTheRoomOfUnsignaledRequests) {
+    Session& session = world.session();
+    WorkRequest quiet = write(1);
+    quiet.flags = 0;
+    while (session.try_submit(quiet) == Refusal::none) {
+    }
+    ASSERT_TRUE(session.arm());
+    world.step(20);
+    EXPECT_TRUE(readable(session.event_fd()));
+    EXPECT_FALSE(session.arm()) << "some were retired";
+    EXPECT_TRUE(world.poll().empty());
+    EXPECT_EQ(session.try_submit(quiet), Refusal::none);
+    world.step(20);
+    EXPECT_FALSE(session.wait(0ns) && session.wait(0ns)) << "each is told once";
+}
+
+// And others that slept for ever when the ring had been full, since nothing completes where nothing could be submitted.
+TEST_F(WaitingTest, AnApplicationDoesNotSleepWhileTheRingIsFull) {
+    SteppedWorld::Options small = options();
+    small.submission_slots = 2;
+    SteppedWorld tight(small);
+    tight.pair(SteppedWorld::QpShape{});
+    Session& session = tight.session();
+    WorkRequest receive{.tag = 1, .qp = tight.qps[0]->handle(), .opcode = Opcode::recv};
+    ASSERT_EQ(session.try_submit(receive), Refusal::none);
+    ASSERT_EQ(session.try_submit(receive), Refusal::none);
+    ASSERT_EQ(session.try_submit(receive), Refusal::submission_ring_full);
+    EXPECT_FALSE(session.wait(0ns)) << "it is full";
+    EXPECT_FALSE(session.arm()) << "try again";
+    ASSERT_EQ(session.try_submit(receive), Refusal::submission_ring_full);
+    tight.step(2);
+    EXPECT_TRUE(session.wait(0ns));
+    EXPECT_FALSE(session.wait(0ns)) << "told once";
+    ASSERT_EQ(session.try_submit(receive), Refusal::none);
+    EXPECT_TRUE(session.arm());
+}
+
+TEST_F(WaitingTest, WithoutABellThereIsNoSleep) {
+    SteppedWorld spinning;
+    EXPECT_FALSE(spinning.worker.fall_asleep(spinning.now));
+}
+
+}  // namespace
+}  // namespace pollcore::testing
