@@ -1,5 +1,7 @@
 #include "sim/application.hpp"
 
+#include <poll.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,15 +59,27 @@ void Application::run() {
         for (Use& use : uses_) {
             keep_receives(use);
         }
+        rest(Scheduler::kForever);
         world_.scheduler.yield();
     }
     finish();
     ended_ = true;
 }
 
+// Sleeps until a completion comes, if its session tells of those.
+void Application::rest(std::uint64_t most_ns) {
+    if (!session_.arm()) {
+        return;
+    }
+    (void)world_.scheduler.wait(most_ns, [this] {
+        pollfd readable{.fd = session_.event_fd(), .events = POLLIN, .revents = 0};
+        return close_wanted_ || ::poll(&readable, 1, 0) == 1;
+    });
+}
+
 void Application::turn() {
     if (uses_.empty() || (shape_.idles != 0 && random_.one_in(shape_.idles))) {
-        return;
+        return rest(random_.between(100, 20'000));
     }
     Use& use = uses_[random_.below(static_cast<std::uint32_t>(uses_.size()))];
     const bool may_poll = world_.scheduler.steps() >= no_poll_until_;

@@ -72,6 +72,7 @@ private:
     };
 
     void turn();
+    void rest(std::uint64_t most_ns);
     void send_some(Use& use);
     [[nodiscard]] bool send_one(Use& use);
     void keep_receives(Use& use);

@@ -11,19 +11,38 @@ import sys
 
 PLANTS = {
     "session/session.cc": [
-        # published_early
-        ("    (void)submissions_.try_push(request);  // admit() reserved the slot\n",
+        # published_early, late_word
+        ("    (void)submissions_.try_push(request);  // admit() reserved the slot\n    submitted();\n",
          "    if (sim::planted(sim::Bug::published_early)) {\n"
          "        submissions_.commit(1);\n"
          "        schedule_point(SchedulePoint::publish);\n"
          "        submissions_.write(std::size_t(-1), request);\n"
+         "        submitted();\n"
          "        return Refusal::none;\n"
          "    }\n"
-         "    (void)submissions_.try_push(request);  // admit() reserved the slot\n"),
+         "    if (sim::planted(sim::Bug::late_word)) {\n"
+         "        submitted();\n"
+         "        (void)submissions_.try_push(request);\n"
+         "        return Refusal::none;\n"
+         "    }\n"
+         "    (void)submissions_.try_push(request);  // admit() reserved the slot\n    submitted();\n"),
         # stale_handle
         ("    if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {\n",
          "    if ((qp.generation != request.qp.generation && !sim::planted(sim::Bug::stale_handle)) ||\n"
          "        qp.state == QpState::closed) [[unlikely]] {\n"),
+    ],
+    "session/wait.cc": [
+        # careless_sleeper
+        ("    if (need_not_wait()) {\n        (void)header_->application_sleep.rest();\n",
+         "    if (!sim::planted(sim::Bug::careless_sleeper) && need_not_wait()) {\n"
+         "        (void)header_->application_sleep.rest();\n"),
+    ],
+    "worker/sleep.cc": [
+        # missed_rearm
+        ("            (*cq)->armed = false;\n", "            (*cq)->armed = sim::planted(sim::Bug::missed_rearm);\n"),
+        # no_last_look
+        ("    if (arm() && !look_again()) {\n",
+         "    if (arm() && (sim::planted(sim::Bug::no_last_look) || !look_again())) {\n"),
     ],
     "worker/submit.cc": [
         # stale_handle

@@ -20,6 +20,10 @@ const std::vector<BugKind>& bug_kinds() {
         {Bug::published_early, "published-early", "calm"},
         {Bug::given_back_early, "given-back-early", "ends"},
         {Bug::unacknowledged, "unacknowledged", "any"},
+        {Bug::missed_rearm, "missed-rearm", "calm"},
+        {Bug::no_last_look, "no-last-look", "calm"},
+        {Bug::late_word, "late-word", "calm"},
+        {Bug::careless_sleeper, "careless-sleeper", "calm"},
     };
     return kinds;
 }

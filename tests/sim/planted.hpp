@@ -22,6 +22,10 @@ enum class Bug : std::uint8_t {
     published_early,    ///< a slot is published, and then written
     given_back_early,   ///< requests are completed, and then their queue pair is destroyed
     unacknowledged,     ///< one asynchronous event in ten is not acknowledged
+    missed_rearm,       ///< a CQ whose event was taken counts as armed
+    no_last_look,       ///< a worker sleeps without looking once more
+    late_word,          ///< who submits looks whether the worker sleeps, and then publishes
+    careless_sleeper,   ///< an application sleeps without looking once more
 };
 
 struct BugKind {

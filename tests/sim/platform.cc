@@ -9,8 +9,9 @@
 #include <string>
 #include <utility>
 
+#include "base/event_fd.hpp"
 #include "sim/violation.hpp"
-#include "worker/worker.hpp"
+#include "worker/run.hpp"
 
 namespace pollcore::sim {
 namespace {
@@ -135,26 +136,57 @@ private:
     bool ended_ = false;
 };
 
+class SimIdleWays final : public IdleWays {
+public:
+    explicit SimIdleWays(Scheduler& scheduler) : scheduler_(scheduler) {}
+    void monitor(const RingConsumer<WorkRequest>*) noexcept override { scheduler_.yield(); }
+    void yield() noexcept override { scheduler_.yield(); }
+    void wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept override {
+        const std::uint64_t now = scheduler_.now_ns();
+        const std::uint64_t most = deadline_ns == CompletionChannel::kNever ? Scheduler::kForever
+                                   : deadline_ns > now                     ? deadline_ns - now
+                                                                           : 0;
+        (void)scheduler_.wait(most, [fds] { return ::poll(fds.data(), fds.size(), 0) > 0; });
+    }
+
+private:
+    Scheduler& scheduler_;
+};
+
 class SimWorkerThread final : public WorkerThread {
 public:
-    SimWorkerThread(Scheduler& scheduler, const std::string& name, const WorkerConfig& config, Worker& worker)
-        : scheduler_(scheduler) {
+    SimWorkerThread(Scheduler& scheduler, const std::string& name, const WorkerConfig& config, Worker& worker, Random random)
+        : scheduler_(scheduler), worker_(worker) {
         const std::uint32_t most = kCommandSlots + kSessionsHere * config.submit_burst + kCqsHere * config.complete_burst;
-        scheduler_.start(name, [this, &worker, most] {
+        const bool sleeps = config.idle.has(IdlePolicy::event);
+        const std::uint32_t idle_steps = random.below(4);
+        scheduler_.start(name, [this, most, sleeps, idle_steps] {
+            SimIdleWays ways(scheduler_);
+            std::uint32_t idle = 0;
             while (!stop_) {
-                const std::uint32_t work = worker.step(scheduler_.now_ns());
+                const std::uint32_t work = worker_.step(scheduler_.now_ns());
                 if (work != 0) {
                     scheduler_.progress();
+                    idle = 0;
                 }
                 if (work > most) {
                     throw Violation("I10 bounds", "a step did more than its bursts allow: " + std::to_string(work));
+                }
+                if (work == 0 && sleeps && idle++ >= idle_steps && worker_.fall_asleep(scheduler_.now_ns())) {
+                    sleep_until_woken(worker_, stop_, ways, [this] { return scheduler_.now_ns(); });
+                    idle = 0;
                 }
                 scheduler_.yield();
             }
             ended_ = true;
         });
     }
-    void stop() noexcept override { stop_ = true; }
+    void stop() noexcept override {
+        stop_ = true;
+        if (worker_.bell() >= 0) {
+            signal_event(worker_.bell());
+        }
+    }
     void join() noexcept override {
         scheduler_.wait([this] { return ended_; });
     }
@@ -166,7 +198,8 @@ private:
     static constexpr std::uint32_t kCqsHere = 16;
 
     Scheduler& scheduler_;
-    bool stop_ = false;
+    Worker& worker_;
+    std::atomic<bool> stop_{false};
     bool ended_ = false;
 };
 
@@ -194,7 +227,7 @@ std::unique_ptr<EventLoop> SimPlatform::start_event_loop(Executor& executor, std
 }
 
 std::unique_ptr<WorkerThread> SimPlatform::start_worker(const WorkerConfig& config, Worker& worker) {
-    return std::make_unique<SimWorkerThread>(scheduler_, name_ + " " + config.name, config, worker);
+    return std::make_unique<SimWorkerThread>(scheduler_, name_ + " " + config.name, config, worker, random_.split());
 }
 
 void SimPlatform::sleep(std::chrono::microseconds duration) {

@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kTroubleNames[] = {
     "delay",        "loss",         "outage",       "port flap",      "send status",    "receive status",
     "refuse send",  "refuse receive", "overrun",    "fail poll",      "fail modify",    "fail destroy",
-    "fail create",  "device fatal", "device removed", "local key",    "remote key",     "too long",
+    "fail create",  "fail arm",     "device fatal", "device removed", "local key",    "remote key",     "too long",
     "reset",        "disconnect",   "close qp",     "close session",  "stop runtime",   "stop polling",
 };
 static_assert(std::size(kTroubleNames) == kTroubles);
@@ -32,6 +32,8 @@ bool can_meet(Trouble trouble, Doing doing) noexcept {
         // Nothing completes before it is connected.
         case Trouble::overrun:
         case Trouble::fail_poll: return doing != Doing::unconnected;
+        // A worker sleeps for the queue pairs that it has.
+        case Trouble::fail_arm: return true;
         // It is modified when it is connected, and when it ends.
         case Trouble::fail_modify: return doing == Doing::unconnected || doing == Doing::ending;
         // It is destroyed when it ends, and with its CQ, which is not lost before anything completes.

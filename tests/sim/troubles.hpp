@@ -26,6 +26,7 @@ enum class Trouble : std::uint8_t {
     fail_modify,     ///< ibv_modify_qp fails
     fail_destroy,    ///< ibv_destroy_qp fails
     fail_create,     ///< ibv_create_qp, _cq, ibv_alloc_pd or ibv_reg_mr fails
+    fail_arm,        ///< ibv_req_notify_cq fails
     device_fatal,
     device_removed,
     // The program's.
@@ -39,7 +40,7 @@ enum class Trouble : std::uint8_t {
     stop_runtime,
     stop_polling, ///< an application takes no completions for a time
 };
-inline constexpr std::size_t kTroubles = 24;
+inline constexpr std::size_t kTroubles = 25;
 
 [[nodiscard]] std::string_view trouble_name(Trouble trouble) noexcept;
 

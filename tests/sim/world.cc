@@ -41,7 +41,8 @@ const std::vector<WorldKind>& world_kinds() {
          {Trouble::delay, Trouble::loss, Trouble::outage, Trouble::port_flap}},
         {"provider", "calls that fail, bad statuses, full CQs, lost devices", 3, 4,
          {Trouble::send_status, Trouble::receive_status, Trouble::refuse_send, Trouble::refuse_receive, Trouble::overrun,
-          Trouble::fail_poll, Trouble::fail_modify, Trouble::fail_destroy, Trouble::fail_create, Trouble::device_fatal,
+          Trouble::fail_poll, Trouble::fail_modify, Trouble::fail_destroy, Trouble::fail_create, Trouble::fail_arm,
+          Trouble::device_fatal,
           Trouble::device_removed}},
         {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6,
          {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::stop_runtime,
@@ -170,6 +171,7 @@ void World::set_up() {
         for (std::uint32_t worker = 0; worker < workers; ++worker) {
             config.workers.push_back({.name = fmt::format("worker{}", worker),
                                       .core = worker,
+                                      .idle = random_.one_in(2) ? IdlePolicy::event : IdlePolicy::spin,
                                       .submit_burst = std::max(8u, random_.pick(kBursts)),
                                       .complete_burst = random_.pick(kBursts),
                                       .qp_burst = random_.pick(kBursts),
@@ -191,6 +193,7 @@ void World::set_up() {
         SessionOptions options;
         options.submission_slots = power_of_two(random_, 2, 6);
         options.completion_slots = power_of_two(random_, 4, 6);
+        options.events = random_.one_in(2);
         applications_.push_back(std::make_unique<Application>(
             *this, fmt::format("{} {} {}", side.name, shape.name, i % 2), random_.split(), side.runtime->open_session(options),
             options.completion_slots, shape));

@@ -186,6 +186,10 @@ void World::cause(const Planned& planned) {
             fault.kind = trouble == Trouble::overrun ? SoftFault::Kind::overrun : SoftFault::Kind::poll_cq;
             excuse_device(side, kCqLost, kPeerEnding);
             return inject(side, nullptr, trouble, fault);
+        case Trouble::fail_arm:
+            fault.kind = SoftFault::Kind::req_notify_cq;
+            fault.nth = 1;
+            return inject(side, nullptr, trouble, fault);
         case Trouble::fail_modify:
             fault.kind = SoftFault::Kind::modify;
             control_may_fail_ = true;
