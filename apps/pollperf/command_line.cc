@@ -14,8 +14,8 @@ void add_options(CLI::App& command, LatArguments& arguments) {
                        "send, write, read, fetch-add, several with commas, or all (send; with --config all)");
     command.add_option(
         "--path", arguments.path,
-        "direct: plain verbs on the calling thread; runtime: through a worker; both: side by side, in one "
-        "process (both where possible, else direct)");
+        "direct: plain verbs on the calling thread; event: the same with a completion channel; runtime: through a "
+        "worker; both: the latter beside the direct one, in one process (both where possible, else direct)");
     command.add_option(
         "-d,--device", arguments.device,
         "Device as ibv_devices(1) prints it; 'soft...' is a software device; with --config a name of the "
@@ -38,10 +38,15 @@ void add_options(CLI::App& command, LatArguments& arguments) {
         "software device 0)");
     command.add_option("--core", arguments.core, "CPU of the application's thread (one that is no worker's)");
     command.add_option("--worker-core", arguments.worker_core, "CPU of the worker (another one)");
-    command.add_option("--idle", arguments.idle, "How the worker waits: spin, pause or yield (spin)");
+    command.add_option("--wait", arguments.wait,
+                       "How the application's thread waits, and on path runtime the worker too: spin or event; the worker "
+                       "also pause, monitor or yield (spin)");
+    command.add_option("--idle", arguments.idle,
+                       "How the worker waits, if not as --wait has it: one of those, or as a configuration's idle, such as "
+                       "'[{spin = \"20us\"}, \"event\"]'");
     command.add_flag("--verify", arguments.verify, "Check every byte that arrives");
     command.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)");
-    command.add_option("--wait", arguments.wait, "How long a server waits for its client (60s)");
+    command.add_option("--client-timeout", arguments.client_timeout, "How long a server waits for its client (60s)");
     command.add_option("--json", arguments.json, "Write everything that was measured to this file, too");
     // perftest's, for command lines that have them.
     command.add_flag("-F,--CPU-freq", arguments.cpu_freq, "Accepted: CPU frequencies are never warned about");

@@ -31,7 +31,8 @@ struct LatArguments {
     bool verify = false;
     std::filesystem::path json;
     std::string timeout = "10s";
-    std::string wait = "60s";
+    std::string client_timeout = "60s";
+    std::string wait;
     bool cpu_freq = false;  ///< perftest's, without an effect here
     bool rdma_cm = false;
 };

@@ -1,8 +1,14 @@
 // Setting the direct path up, and what it says when it fails.
 #include "direct_path.hpp"
 
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <random>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -28,11 +34,55 @@ DirectPath::DirectPath(Device& device, const PathSetup& setup)
                            (device.limits().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0)),
                    {&device});
     // Room for all that may complete: every queue of both ends.
-    cq_ = UniqueCq(
-        device.create_cq({.cqe = setup.ends * (kSendDepth + kReceiveSlots), .domain = domain_.get()}),
-        {&device});
+    if (setup.sleeps) {
+        channel_ = device.create_channel(domain_.get());
+    }
+    cq_ = UniqueCq(device.create_cq({.cqe = setup.ends * (kSendDepth + kReceiveSlots),
+                                     .domain = domain_.get(),
+                                     .channel = channel_ != nullptr ? channel_->verbs() : nullptr}),
+                   {&device});
     for (unsigned index = 0; index < setup.ends; ++index) {
         create_end(index, setup);
+    }
+}
+
+DirectPath::~DirectPath() {
+    if (unacknowledged_ != 0) {
+        channel_->acknowledge(*cq_, unacknowledged_);
+    }
+}
+
+void DirectPath::sleep() {
+    constexpr std::uint32_t kEventsPerAck = 64;  // each takes a mutex
+    const auto event = [this] {
+        ibv_cq* cq = nullptr;
+        const int result = channel_->next_event(cq);
+        if (result != 0 && result != EAGAIN) {
+            throw MeasurementError(fmt::format("path event: no event can be taken: {}", std::strerror(result)));
+        }
+        if (result == 0 && ++unacknowledged_ == kEventsPerAck) {
+            channel_->acknowledge(*cq_, std::exchange(unacknowledged_, 0));
+        }
+        return result == 0;
+    };
+    if (const int error = ibv_req_notify_cq(cq_.get(), 0); error != 0) {
+        throw MeasurementError(fmt::format("path event: ibv_req_notify_cq: {}", std::strerror(error)));
+    }
+    if (take() > 0) {
+        return;
+    }
+    using Clock = std::chrono::steady_clock;
+    for (const auto deadline = Clock::now() + Watch::kSleepMax; !event();) {
+        const auto now = Clock::now();
+        const Clock::time_point again(Clock::duration(static_cast<Clock::rep>(
+            std::min<std::uint64_t>(channel_->look_again_ns(), static_cast<std::uint64_t>(deadline.time_since_epoch().count())))));
+        if (now >= deadline) {
+            return;
+        }
+        const auto left = std::max<std::chrono::nanoseconds>(again - now, std::chrono::nanoseconds(0));
+        const timespec limit{.tv_sec = 0, .tv_nsec = static_cast<long>(left.count())};  // kSleepMax is under a second
+        pollfd readable{.fd = channel_->fd(), .events = POLLIN, .revents = 0};
+        (void)::ppoll(&readable, 1, &limit, nullptr);
     }
 }
 

@@ -18,6 +18,7 @@
 #include "direct_link.hpp"
 #include "path_setup.hpp"
 #include "payload.hpp"
+#include "watch.hpp"
 #include "workload.hpp"
 
 namespace pollcore::perf {
@@ -25,9 +26,11 @@ namespace pollcore::perf {
 class DirectPath {
 public:
     static constexpr PathKind kKind = PathKind::direct;
+    [[nodiscard]] static constexpr std::uint32_t spins_per_look() noexcept { return Watch::kSpinsPerLook; }
 
     /// The device must outlive the path.
     DirectPath(Device& device, const PathSetup& setup);
+    ~DirectPath();
     DirectPath(const DirectPath&) = delete;
     DirectPath& operator=(const DirectPath&) = delete;
 
@@ -90,7 +93,9 @@ public:
         state.reposted += kRepostBatch;
     }
 
-    void poll() {
+    void poll() { (void)take(); }
+    /// How many completions there were.
+    int take() {
         std::array<ibv_wc, kPollBatch> wcs;
         const int n = ibv_poll_cq(cq_.get(), kPollBatch, wcs.data());
         for (int i = 0; i < n; ++i) {
@@ -104,7 +109,10 @@ public:
         if (n < 0) [[unlikely]] {
             fail_poll(n);
         }
+        return n;
     }
+    /// Until something may have completed, or for kSleepMax. With PathSetup::sleeps.
+    void sleep();
 
     [[nodiscard]] std::uint64_t send_doorbells() const noexcept { return ends_[0].issued + ends_[1].issued; }
     [[nodiscard]] std::uint64_t receive_doorbells() const noexcept {
@@ -150,17 +158,34 @@ private:
     unsigned ends_used_ = 0;
     std::unique_ptr<ThreadDomain> domain_;
     std::unique_ptr<std::byte[], MemoryFree> memory_;
+    std::unique_ptr<CompletionChannel> channel_;
     UniquePd pd_;
     UniqueMr mr_;
     Workload workload_;
     // Used in the loops.
     UniqueCq cq_;
+    std::uint32_t unacknowledged_ = 0;
     std::array<std::unique_ptr<Requests>, 2> requests_;
     std::array<EndState, 2> ends_{};
     unsigned send_flags_ = 0;
     bool always_signal_ = false;
 
     std::unique_ptr<DirectLink> link_;  ///< null: the ends are connected with each other
+};
+
+/// The same for a thread that sleeps, on a completion channel: ibv_req_notify_cq, one more look, ibv_get_cq_event.
+class EventPath : public DirectPath {
+public:
+    static constexpr PathKind kKind = PathKind::event;
+    [[nodiscard]] static constexpr std::uint32_t spins_per_look() noexcept { return 1; }
+
+    using DirectPath::DirectPath;
+
+    void poll() {
+        if (take() == 0) {
+            sleep();
+        }
+    }
 };
 
 }  // namespace pollcore::perf

@@ -65,13 +65,14 @@ void connect_ends(Path& path) {
 }
 
 // Both ends here; the paths by turns, so that whatever drifts meets both alike.
-void measure_both_ends(const LatOptions& options, std::uint32_t inline_max, DirectPath* direct,
-                       RuntimePath* runtime, LatResults& results) {
+template <class Direct>
+void measure_both_ends(const LatOptions& options, std::uint32_t inline_max, Direct* direct, RuntimePath* runtime,
+                       LatResults& results) {
     Watch watch(options.timeout);
     const PinnedScope pinned(options.core);
     for (const Op op : options.ops) {
         const Workload workload = make_workload(options, op, inline_max);
-        std::optional<Measurement<DirectPath>> on_direct;
+        std::optional<Measurement<Direct>> on_direct;
         std::optional<Measurement<RuntimePath>> on_runtime;
         const auto begin = [&](auto& measurement, auto* path) {
             if (path != nullptr) {
@@ -113,6 +114,8 @@ void measure_with_peer(const LatOptions& options, std::uint32_t inline_max, Path
     }
 }
 
+// `Direct`: the path of plain verbs.
+template <class Direct>
 void measure_paths(LatOptions& options, LatResults& results) {
     PathSetup setup;
     std::uint32_t size_max = 0;
@@ -126,17 +129,18 @@ void measure_paths(LatOptions& options, LatResults& results) {
         device_config.gid = gid_address(device_config, *options.gid_index);
     }
     setup.gid = device_config.gid;
+    setup.sleeps = options.sleeps;
 
     // Destroyed from the bottom: paths, then what they run on.
     std::unique_ptr<Device> device;
     std::optional<Runtime> runtime;
-    std::unique_ptr<DirectPath> direct;
+    std::unique_ptr<Direct> direct;
     std::unique_ptr<RuntimePath> through_runtime;
-    if (options.direct) {
+    if (options.direct || options.event) {
         device = open_device(device_config);
         results.device = device->describe();
         setup.inline_max = choose_inline(options, device->limits().inline_max, results.device);
-        direct = std::make_unique<DirectPath>(*device, setup);
+        direct = std::make_unique<Direct>(*device, setup);
     }
     if (options.runtime) {
         runtime.emplace(options.config);
@@ -175,7 +179,7 @@ LatResults run_lat(LatOptions options) {
         return options.runtime ? measure_round_trip(options.core, options.worker_core, kRoundTripTime) : std::nullopt;
     };
     const std::optional<RoundTrip> before = round_trip();
-    measure_paths(options, results);
+    options.event ? measure_paths<EventPath>(options, results) : measure_paths<DirectPath>(options, results);
     const std::optional<RoundTrip> after = round_trip();
     if (before && after) {
         results.round_trip = {*before, *after};

@@ -1,11 +1,17 @@
 #include "options.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
+#include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
 #include "config/cpus.hpp"
+#include "config/refusal.hpp"
+#include "config/rules.hpp"
+#include "config/toml_tree.hpp"
 #include "config/units.hpp"
 #include "placement.hpp"
 
@@ -63,16 +69,6 @@ std::chrono::milliseconds parse_time(const char* option, const std::string& text
     return std::chrono::duration_cast<std::chrono::milliseconds>(time);
 }
 
-IdlePolicy parse_idle(const std::string& text) {
-    if (text.empty() || text == "spin")
-        return IdlePolicy::spin;
-    if (text == "pause")
-        return IdlePolicy::pause;
-    if (text == "yield")
-        return IdlePolicy::yield;
-    throw UsageError(fmt::format("--idle {}: there are spin, pause and yield", text));
-}
-
 void refuse_if(bool given, const char* option, const char* why) {
     if (given) {
         throw UsageError(fmt::format("{}: {}", option, why));
@@ -113,6 +109,8 @@ void resolve_device(const LatArguments& arguments, LatOptions& options) {
         refuse_if(arguments.worker_core.has_value(), "--worker-core",
                   "the configuration says where workers run");
         refuse_if(!arguments.idle.empty(), "--idle", "the configuration says how workers wait");
+        refuse_if(!arguments.wait.empty() && arguments.wait != "spin" && arguments.wait != "event", "--wait",
+                  "the configuration says how workers wait; the application's thread has spin and event");
         options.config = load_config(arguments.config);
         auto& devices = options.config.devices;
         const auto chosen = std::find_if(devices.begin(), devices.end(), [&](const DeviceConfig& device) {
@@ -133,14 +131,17 @@ void resolve_path(const LatArguments& arguments, LatOptions& options) {
     if (path.empty()) {
         path = options.role == Role::both ? "both" : "direct";
     }
-    if (path != "direct" && path != "runtime" && path != "both") {
-        throw UsageError(fmt::format("--path {}: there are direct, runtime, and both in one process", path));
+    if (path != "direct" && path != "event" && path != "runtime" && path != "both") {
+        throw UsageError(fmt::format("--path {}: there are direct, event, runtime, and both in one process", path));
     }
     refuse_if(
         path == "both" && options.role != Role::both, "--path both",
         "a connection to another process has one path at a time; run direct and runtime one after the other");
-    options.direct = path != "runtime";
-    options.runtime = path != "direct";
+    options.sleeps = arguments.wait == "event" || path == "event";
+    options.direct = path == "direct" || path == "both";
+    options.event = path == "event" || (options.direct && options.sleeps);
+    options.direct = options.direct && !options.event;
+    options.runtime = path == "runtime" || path == "both";
 }
 
 void resolve_figures(const LatArguments& arguments, LatOptions& options) {
@@ -179,7 +180,14 @@ void resolve_figures(const LatArguments& arguments, LatOptions& options) {
     options.port =
         static_cast<std::uint16_t>(in_range("--port", arguments.port.value_or(kPortDefault), 1, 65535));
     options.timeout = parse_time("--timeout", arguments.timeout);
-    options.wait = parse_time("--wait", arguments.wait);
+    options.client_timeout = parse_time("--client-timeout", arguments.client_timeout);
+}
+
+IdleLadder worker_idle(const LatArguments& arguments) {
+    if (!arguments.idle.empty()) {
+        return parse_idle("--idle", arguments.idle);
+    }
+    return arguments.wait.empty() ? IdleLadder(IdlePolicy::spin) : parse_idle("--wait", arguments.wait);
 }
 
 void resolve_cores(const LatArguments& arguments, LatOptions& options) {
@@ -201,7 +209,7 @@ void resolve_cores(const LatArguments& arguments, LatOptions& options) {
     options.worker_core = placement.worker;
     if (options.runtime && options.config.workers.empty()) {
         options.config.workers = {
-            {.name = kOwnWorker, .core = placement.worker, .idle = parse_idle(arguments.idle)}};
+            {.name = kOwnWorker, .core = placement.worker, .idle = worker_idle(arguments)}};
     }
     if (options.runtime) {
         options.worker = options.config.workers.front().name;
@@ -239,6 +247,9 @@ LatOptions resolve(const LatArguments& arguments) {
     resolve_path(arguments, options);
     refuse_if(arguments.worker_core.has_value() && !options.runtime, "--worker-core",
               "--path direct has no worker");
+    refuse_if(options.sleeps && std::find(options.ops.begin(), options.ops.end(), Op::write) != options.ops.end(), "--op write",
+              "its receiver looks for the bytes in its memory, and no event tells of them; --op send,read,fetch-add can wait "
+              "for events");
     resolve_figures(arguments, options);
     resolve_cores(arguments, options);
     make_room(arguments, options);
@@ -251,6 +262,34 @@ LatOptions resolve(const LatArguments& arguments) {
             fmt::format(fmt::runtime(bare_ipv6 ? "[{}]:{}" : "{}:{}"), arguments.address, options.port);
     }
     return options;
+}
+
+IdleLadder parse_idle(const char* option, const std::string& text) {
+    const auto cpus = config::Cpus::of_this_process();
+    const config::IdleRule rule{cpus};
+    const auto refuse = [&](const std::string& why) {
+        return UsageError(fmt::format("{} {}: {}; accepted: {}", option, text, why, rule.accepted()));
+    };
+    // As a file would have it; a word needs no quotes here.
+    const bool word = std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalpha(c) != 0; });
+    try {
+        const config::TomlNode document =
+            config::read_toml(word ? fmt::format("idle = \"{}\"", text) : "idle = " + text, config::Origin(option));
+        const config::TomlNode* node = document.find("idle");
+        if (node == nullptr) {
+            throw refuse("it is empty");
+        }
+        auto ladder = rule.read(*node);
+        if (const auto* reason = std::get_if<config::Reason>(&ladder)) {
+            throw refuse(reason->text);
+        }
+        if (const auto why = rule.check(std::get<IdleLadder>(ladder))) {
+            throw refuse(*why);
+        }
+        return std::get<IdleLadder>(std::move(ladder));
+    } catch (const ConfigError&) {
+        throw refuse("it is neither a word nor a value as in TOML");
+    }
 }
 
 std::uint32_t size_of(const LatOptions& options, Op op) noexcept {

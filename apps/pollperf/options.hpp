@@ -28,6 +28,7 @@ struct LatOptions {
     Role role = Role::both;
     std::vector<Op> ops;
     bool direct = false;
+    bool event = false;  ///< the direct path's thread sleeps
     bool runtime = false;
     std::string device;      ///< as the configuration calls it
     Config config;           ///< of the runtime, with this device alone; workers are there when runtime is
@@ -45,11 +46,15 @@ struct LatOptions {
     std::string address;  ///< of the server, with its port
     std::filesystem::path json;
     std::chrono::milliseconds timeout{};
-    std::chrono::milliseconds wait{};  ///< of a server, for its client
+    std::chrono::milliseconds client_timeout{};  ///< of a server
+    bool sleeps = false;  ///< the application's thread, until something has completed
 };
 
 /// Throws UsageError, or ConfigError for the file.
 [[nodiscard]] LatOptions resolve(const LatArguments& arguments);
+
+/// A worker's way to wait, as a word or as the configuration has it. Throws UsageError, which begins with `option`.
+[[nodiscard]] IdleLadder parse_idle(const char* option, const std::string& text);
 
 [[nodiscard]] std::uint32_t size_of(const LatOptions& options, Op op) noexcept;
 

@@ -82,7 +82,7 @@ template <class Path>
     const std::string address = path.listen(fmt::format("0.0.0.0:{}", options.port));
     fmt::print(stderr, "pollperf: {} of {} bytes, path {}: waiting for a client at {}\n", op_name(ours.op),
                ours.size, path_name(ours.path), address);
-    const auto deadline = std::chrono::steady_clock::now() + options.wait;
+    const auto deadline = std::chrono::steady_clock::now() + options.client_timeout;
     for (;;) {
         const auto left =
             std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -90,7 +90,7 @@ template <class Path>
         if (!request) {
             if (std::chrono::steady_clock::now() >= deadline) {
                 throw MeasurementError(
-                    fmt::format("no client came to {} within {} ms (--wait)", address, options.wait.count()));
+                    fmt::format("no client came to {} within {} ms (--client-timeout)", address, options.client_timeout.count()));
             }
             continue;
         }

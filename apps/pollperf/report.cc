@@ -11,6 +11,7 @@ std::vector<Hop> hops(const LatResults& results) {
     std::vector<Hop> hops;
     for (const Op op : kOps) {
         const PathResult* direct = results.find(op, PathKind::direct);
+        direct = direct != nullptr ? direct : results.find(op, PathKind::event);
         const PathResult* runtime = results.find(op, PathKind::runtime);
         if (direct == nullptr || runtime == nullptr) {
             continue;
@@ -42,7 +43,7 @@ void title(Out out, const LatOptions& options, const LatResults& results) {
     const bool adds_only = options.ops.size() == 1 && options.ops.front() == Op::fetch_add;
     fmt::format_to(out, "{} iterations{}{}, {} bytes{}\n\n", options.iterations,
                    options.rounds > 1 ? fmt::format(" in {} rounds", options.rounds) : "",
-                   options.direct && options.runtime ? ", the paths by turns" : "",
+                   (options.direct || options.event) && options.runtime ? ", the paths by turns" : "",
                    adds_only ? kAtomicSize : options.size, options.verify ? ", every byte checked" : "");
 }
 
@@ -51,16 +52,17 @@ void comparison(Out out, const LatOptions& options, const LatResults& results) {
     if (rows.empty()) {
         return;
     }
-    fmt::format_to(out, "{:<16}{:>15}{:>15}{:>15}{:>26}\n", "typical latency", "direct", "runtime",
-                   "difference", "difference / round trip");
+    const char* const plain = options.event ? "event" : "direct";
+    fmt::format_to(out, "{:<16}{:>15}{:>15}{:>15}{:>26}\n", "typical latency", plain, "runtime", "difference",
+                   "difference / round trip");
     for (const Hop& row : rows) {
         fmt::format_to(out, "{:<16}{:>12.0f} ns{:>12.0f} ns{:>+12.0f} ns{:>26}\n", op_name(row.op),
                        row.direct_ns, row.runtime_ns, row.difference_ns,
                        row.round_trips ? fmt::format("{:.2f}", *row.round_trips) : "-");
     }
     fmt::format_to(out, "\n");
-    fmt::format_to(out, "  direct      plain verbs, called by the application's thread on CPU {}\n",
-                   options.core);
+    fmt::format_to(out, "  {:<12}plain verbs, called by the application's thread on CPU {}{}\n", plain, options.core,
+                   options.event ? ", which sleeps on a completion channel" : "");
     fmt::format_to(out, "  runtime     through a ring to the worker on CPU {}, and back through another\n",
                    options.worker_core);
     fmt::format_to(out, "  difference  what the way over the worker's core costs\n");

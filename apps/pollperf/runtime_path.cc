@@ -15,7 +15,9 @@ RuntimePath::RuntimePath(Runtime& runtime, const std::string& device, const std:
       layout_(setup.layout),
       ends_used_(setup.ends),
       memory_(runtime.allocate(setup.layout.bytes() * setup.ends, Access::all(), device)),
-      session_(runtime.open_session({.worker = worker})) {
+      session_(runtime.open_session(
+          {.worker = worker, .events = setup.sleeps, .wait_spin = std::chrono::nanoseconds(0)})),
+      sleeps_(setup.sleeps) {
     for (unsigned index = 0; index < setup.ends; ++index) {
         qps_[index] = runtime.create_queue_pair({.device = device,
                                                  .shares = {{.session = &session_, .send_depth = kSendDepth}},

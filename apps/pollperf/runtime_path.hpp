@@ -17,6 +17,7 @@
 #include "path_setup.hpp"
 #include "payload.hpp"
 #include "pollcore/runtime.hpp"
+#include "watch.hpp"
 #include "workload.hpp"
 
 namespace pollcore::perf {
@@ -83,8 +84,13 @@ public:
         state.reposted += kRepostBatch;
     }
 
+    [[nodiscard]] std::uint32_t spins_per_look() const noexcept { return sleeps_ ? 1 : Watch::kSpinsPerLook; }
+
     void poll() {
         const std::size_t n = session_.poll(completions_);
+        if (n == 0 && sleeps_) {
+            (void)session_.wait(Watch::kSleepMax);
+        }
         for (std::size_t i = 0; i < n; ++i) {
             const Completion& completion = completions_[i];
             if (!completion.ok()) [[unlikely]] {
@@ -129,6 +135,7 @@ private:
     // Used in the loops.
     Session session_;
     std::array<Completion, kPollBatch> completions_;  ///< not the loop's own, which would clear it for each look
+    bool sleeps_ = false;  ///< the thread does, until something has completed
     bool inlined_ = false;
     bool always_signal_ = false;
     std::array<EndState, 2> ends_{};

@@ -13,8 +13,10 @@ namespace pollcore::perf {
 
 class Watch {
 public:
-    /// How many empty turns of a loop go by between two looks at the clock: a few milliseconds.
+    /// How many empty turns of a loop that spins go by between two looks at the clock: a few milliseconds.
     static constexpr std::uint32_t kSpinsPerLook = 1u << 14;
+    /// How long one turn of a loop that sleeps takes at most.
+    static constexpr std::chrono::milliseconds kSleepMax{50};
 
     explicit Watch(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
@@ -26,7 +28,7 @@ public:
         std::uint32_t looks = 0;
         while (!done()) {
             path.poll();
-            if (++spins == kSpinsPerLook) [[unlikely]] {
+            if (++spins >= path.spins_per_look()) [[unlikely]] {
                 spins = 0;
                 if (look(looks++)) {
                     check(path, end, what);

@@ -26,6 +26,7 @@ inline constexpr Op kOps[] = {Op::send, Op::write, Op::read, Op::fetch_add};
 enum class PathKind : std::uint8_t {
     direct,   ///< plain verbs on the calling thread
     runtime,  ///< through a session and its worker
+    event,    ///< plain verbs on the calling thread, which sleeps on a completion channel
 };
 
 /// How the ends of a connection share the work.
@@ -45,7 +46,12 @@ enum class Role : std::uint8_t {
     return "?";
 }
 [[nodiscard]] constexpr std::string_view path_name(PathKind path) noexcept {
-    return path == PathKind::direct ? "direct" : "runtime";
+    switch (path) {
+        case PathKind::direct: return "direct";
+        case PathKind::runtime: return "runtime";
+        case PathKind::event: return "event";
+    }
+    return "?";
 }
 
 inline constexpr std::uint32_t kAtomicSize = 8;

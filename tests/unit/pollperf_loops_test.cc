@@ -16,6 +16,7 @@ namespace {
 class ScriptedPath {
 public:
     static constexpr PathKind kKind = PathKind::direct;
+    [[nodiscard]] static constexpr std::uint32_t spins_per_look() noexcept { return Watch::kSpinsPerLook; }
 
     explicit ScriptedPath(std::uint32_t size) : layout_(size) {
         for (unsigned i = 0; i < 2; ++i) {

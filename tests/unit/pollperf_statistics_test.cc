@@ -133,7 +133,10 @@ const Refused kRefused[] = {
     {"-d soft0 --timeout 1ms", "100ms"},
     {"-d soft0 --path direct --core 100000", "may not run on that CPU"},
     {"-d soft0 --path direct --worker-core 1", "has no worker"},
-    {"-d soft0 --idle sleep", "spin, pause and yield"},
+    {"-d soft0 --idle sleep", "there is no way to wait called \"sleep\""},
+    {"-d soft0 --wait [", "neither a word nor a value"},
+    {"-d soft0 --wait event -o write", "no event tells of them"},
+    {"--config loopback.toml --wait pause", "the configuration says how workers wait"},
     {"--config nowhere.toml", "nowhere.toml"},
     {"-d rxe0 --loopback 192.0.2.1", "both ends are in this process"},
 };
