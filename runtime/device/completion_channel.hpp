@@ -34,6 +34,9 @@ public:
     /// somebody looks, and has timers.
     [[nodiscard]] virtual std::uint64_t look_again_ns() noexcept { return kNever; }
 
+    /// The thread does not sleep any more, so that nobody need wake it: after next_event() has said that there is none.
+    virtual void awake() noexcept {}
+
     static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
 protected:

@@ -150,6 +150,9 @@ void Worker::wake_up(std::uint64_t now) noexcept {
         counters_.wake_cycles[wake_bucket(woken_at < now ? now - woken_at : 0)].add();
     }
     (void)command_sleep_.rest();
+    for (CompletionChannel* channel : channels_) {
+        channel->awake();
+    }
     counters_.asleep.set(0);
 }
 

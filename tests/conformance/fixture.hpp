@@ -101,7 +101,8 @@ inline Config test_config(std::uint32_t workers = 1) {
         WorkerConfig worker;
         worker.name = "w" + std::to_string(i);
         worker.core = worker_core() - i;
-        worker.idle = IdlePolicy::yield;  // the machine may have fewer cores than threads
+        // The machine may have fewer cores than threads.
+        worker.idle = std::getenv("POLLCORE_TEST_SLEEP") != nullptr ? IdlePolicy::event : IdlePolicy::yield;
         worker.cq_depth = 1024;
         worker.poll = TestDevice::get().poll;
         config.workers.push_back(worker);

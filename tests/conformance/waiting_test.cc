@@ -1,9 +1,13 @@
 // Workers and applications that sleep until something wakes them.
 #include <sys/epoll.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <fstream>
+#include <random>
 #include <thread>
 
+#include "base/cpu_pause.hpp"
 #include "base/unique_fd.hpp"
 #include "fixture.hpp"
 
@@ -217,6 +221,87 @@ TEST_F(Waiting, AnIdleWorkerWithManyQueuePairsTakesNoCpu) {
         EXPECT_LT(used, 50'000'000u) << "of 5 s, by worker " << worker;
         EXPECT_TRUE(asleep(worker));
     }
+}
+
+// Messages to and fro between two threads that sleep, by workers that sleep, with pauses of about the time that falling asleep
+// takes. A wake-up that is lost ends it within seconds, with what everybody was doing.
+TEST_F(Waiting, NoWakeUpIsLostInARace) {
+    const char* const wanted = std::getenv("POLLCORE_RACE_SECONDS");
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(wanted != nullptr ? std::atoi(wanted) : 1);
+    TestSession caller{runtime.open_session({.worker = "w0", .events = true, .wait_spin = 0ns})};
+    QueuePairOptions here = shape();
+    here.shares = {{.session = &caller, .send_depth = 64}};
+    QueuePairOptions there = shape();
+    there.shares = {{.session = &far, .send_depth = 64}};
+    QueuePair c = runtime.create_queue_pair(here);
+    QueuePair d = runtime.create_queue_pair(there);
+    const QpInfo info_c = c.info();
+    const QpInfo info_d = d.info();
+    c.connect(info_d);
+    d.connect(info_c);
+
+    constexpr auto kLost = 5s;
+    std::atomic<bool> stop{false};
+    const auto pause = [](std::mt19937& random) {
+        for (std::uint32_t spins = random() % 8 == 0 ? random() % 20'000 : 0; spins > 0; --spins) {
+            cpu_pause();
+        }
+    };
+    // Takes one message, with its own receive posted before. False when it does not come.
+    const auto take = [&](Session& from) {
+        while (from.wait(kLost)) {
+            Completion completion;
+            while (from.poll({&completion, 1}) == 1) {
+                EXPECT_TRUE(completion.ok());
+                if (completion.from_recv_queue()) {
+                    return true;
+                }
+            }
+        }
+        return false;
+    };
+    const auto post = [&](Session& from, const QueuePair& qp, Opcode opcode) {
+        const WorkRequest request{.sge = local_sge(8), .qp = qp.handle(), .opcode = opcode, .num_sge = 1};
+        while (from.try_submit(request) != Refusal::none) {
+            (void)from.wait(kLost);
+        }
+    };
+    std::uint64_t rounds = 0;
+    post(far, d, Opcode::recv);
+    std::thread answerer([&] {
+        std::mt19937 random(1);
+        while (!stop) {
+            if (take(far) && !stop) {
+                post(far, d, Opcode::recv);
+                pause(random);
+                post(far, d, Opcode::send);
+            }
+        }
+    });
+    std::mt19937 random(2);
+    bool lost = false;
+    while (!lost && std::chrono::steady_clock::now() < until) {
+        post(caller, c, Opcode::recv);
+        pause(random);
+        post(caller, c, Opcode::send);
+        lost = !take(caller);
+        rounds += !lost;
+    }
+    if (lost) {
+        for (std::size_t worker = 0; worker < 2; ++worker) {
+            const WorkerCounters& counters = runtime.worker_counters(worker);
+            ADD_FAILURE() << "worker " << worker << (asleep(worker) ? " sleeps" : " is awake") << " after "
+                          << counters.sleeps.value() << " sleeps, " << counters.cq_events.value() << " events, "
+                          << counters.steps.value() << " steps; applications woken: " << counters.applications_woken.value();
+        }
+        ADD_FAILURE() << "after " << rounds << " rounds; in flight here " << caller.figures().in_flight();
+    }
+    stop = true;
+    post(caller, c, Opcode::send);  // the last that the answerer waits for
+    answerer.join();
+    RecordProperty("rounds", std::to_string(rounds));
+    EXPECT_GT(rounds, 10u);
+    EXPECT_GT(sleeps(0) + sleeps(1), rounds);
 }
 
 class WaitingForSolicited : public Waiting {

@@ -112,7 +112,7 @@ enum Outcome { kClean = 0, kNoRefusals = 91, kFailedWork = 92, kAllocated = 93, 
 // `sabotage` makes one of the forbidden things happen, so that the test is known to see it.
 enum class Sabotage { none, system_call, allocation };
 
-[[noreturn]] void child(IdlePolicy idle, PollVerbs poll, Sabotage sabotage) {
+[[noreturn]] void child(const IdleLadder& idle, PollVerbs poll, Sabotage sabotage) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(0, &one);
@@ -261,7 +261,7 @@ enum class Sabotage { none, system_call, allocation };
     _exit(outcome);
 }
 
-int run(IdlePolicy idle, Sabotage sabotage, PollVerbs poll = PollVerbs::extended) {
+int run(const IdleLadder& idle, Sabotage sabotage, PollVerbs poll = PollVerbs::extended) {
     const pid_t pid = fork();
     if (pid == 0) {
         alarm(120);
@@ -287,6 +287,10 @@ TEST_F(HotPath, IsAsBareByIbvPollCq) {
     EXPECT_EQ(run(IdlePolicy::spin, Sabotage::none, PollVerbs::plain), kClean);
 }
 TEST_F(HotPath, IsAsBareWithThePauseInstruction) { EXPECT_EQ(run(IdlePolicy::pause, Sabotage::none), kClean); }
+// The worker was asleep before the first request. What its CQs were armed for then makes its events without a call.
+TEST_F(HotPath, IsAsBareWhereTheWorkerSleepsWhenThereIsNothingToDo) {
+    EXPECT_EQ(run({{IdlePolicy::spin, std::chrono::seconds(1)}, {IdlePolicy::event}}, Sabotage::none), kClean);
+}
 TEST_F(HotPath, ThisTestSeesASystemCall) { EXPECT_EQ(run(IdlePolicy::spin, Sabotage::system_call), kSystemCall); }
 TEST_F(HotPath, ThisTestSeesAnAllocation) { EXPECT_EQ(run(IdlePolicy::spin, Sabotage::allocation), kAllocated); }
 

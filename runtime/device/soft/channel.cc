@@ -67,6 +67,11 @@ void Channel::acknowledge(ibv_cq& cq, std::uint32_t events) noexcept {
     own.events_taken -= std::min(events, own.events_taken);
 }
 
+void Channel::awake() noexcept {
+    const std::lock_guard guard(engine_->lock());
+    engine_->doorbell()->rest();
+}
+
 std::uint64_t Channel::look_again_ns() noexcept {
     const std::lock_guard guard(engine_->lock());
     if (engine_->has_packets())

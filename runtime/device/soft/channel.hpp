@@ -35,6 +35,7 @@ public:
     [[nodiscard]] int next_event(ibv_cq*& cq) noexcept;
     void acknowledge(ibv_cq& cq, std::uint32_t events) noexcept;
     [[nodiscard]] std::uint64_t look_again_ns() noexcept;
+    void awake() noexcept;
 
 private:
     std::shared_ptr<Engine> engine_;
@@ -51,6 +52,7 @@ public:
     [[nodiscard]] int next_event(ibv_cq*& cq) noexcept override { return channel_->next_event(cq); }
     void acknowledge(ibv_cq& cq, std::uint32_t events) noexcept override { channel_->acknowledge(cq, events); }
     [[nodiscard]] std::uint64_t look_again_ns() noexcept override { return channel_->look_again_ns(); }
+    void awake() noexcept override { channel_->awake(); }
 
 private:
     std::shared_ptr<Channel> channel_;
