@@ -114,31 +114,37 @@ TEST_F(Waiting, AnApplicationSleepsUntilACompletionComes) {
     const auto began = std::chrono::steady_clock::now();
     EXPECT_FALSE(far.wait(30ms));
     EXPECT_GE(std::chrono::steady_clock::now() - began, 30ms);
-    for (std::uint64_t tag = 1; tag <= 20; ++tag) {
+
+    constexpr std::uint64_t kMessages = 20;
+    std::atomic<std::uint64_t> asked{0};
+    // The session is this thread's alone. Not by submit(), which notes what was exercised for the other.
+    std::thread sender([&] {
+        Session& own = near;
+        for (std::uint64_t tag = 1; tag <= kMessages; ++tag) {
+            asked.wait(tag - 1);
+            std::this_thread::sleep_for(2ms);
+            EXPECT_EQ(own.try_submit(send(tag, 32)), Refusal::none);
+            Completion sent;
+            while (own.poll({&sent, 1}) == 0) {
+                std::this_thread::sleep_for(100us);
+            }
+            EXPECT_TRUE(sent.ok());
+        }
+    });
+    for (std::uint64_t tag = 1; tag <= kMessages; ++tag) {
         submit(far, recv(tag, 64));
         await_asleep();
-        std::thread sender([&] {
-            std::this_thread::sleep_for(2ms);
-            submit(near, send(tag, 32));
-        });
+        asked = tag;
+        asked.notify_one();
         EXPECT_TRUE(far.wait(kPatience));
+        EXPECT_TRUE(far.wait(0ns)) << "it stands there until it is polled";
+        EXPECT_FALSE(far.arm()) << "no need to";
         Completion received;
         EXPECT_EQ(far.poll({&received, 1}), 1u);
         EXPECT_EQ(received.tag, tag);
-        sender.join();
-        (void)await(near, 1);
     }
+    sender.join();
     EXPECT_GT(runtime.worker_counters(1).applications_woken.value(), 0u);
-    submit(far, recv(99, 64));
-    submit(near, send(99, 32));
-    (void)await(near, 1);
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (!far.wait(0ns)) {
-        ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-    }
-    EXPECT_TRUE(far.wait(0ns)) << "it stands there until it is polled";
-    EXPECT_FALSE(far.arm()) << "no need to";
-    EXPECT_EQ(await(far, 1).size(), 1u);
 }
 
 TEST_F(Waiting, AnApplicationWaitsInItsOwnEventLoop) {
@@ -267,9 +273,12 @@ TEST_F(Waiting, NoWakeUpIsLostInARace) {
         }
     };
     std::uint64_t rounds = 0;
-    post(far, d, Opcode::recv);
+    std::atomic<bool> ready{false};
     std::thread answerer([&] {
         std::mt19937 random(1);
+        post(far, d, Opcode::recv);
+        ready = true;
+        ready.notify_one();
         while (!stop) {
             if (take(far) && !stop) {
                 post(far, d, Opcode::recv);
@@ -278,6 +287,7 @@ TEST_F(Waiting, NoWakeUpIsLostInARace) {
             }
         }
     });
+    ready.wait(false);
     std::mt19937 random(2);
     bool lost = false;
     while (!lost && std::chrono::steady_clock::now() < until) {
