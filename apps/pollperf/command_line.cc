@@ -53,6 +53,19 @@ void add_options(CLI::App& command, LatArguments& arguments) {
     command.add_flag("-R,--rdma_cm", arguments.rdma_cm, "Accepted: connections are always made by rdma_cm");
 }
 
+void add_options(CLI::App& command, WakeArguments& arguments) {
+    command.add_option("-d,--device", arguments.device,
+                       "Device as ibv_devices(1) prints it; 'soft...' is a software device (soft0)");
+    command.add_option("--wait", arguments.wait,
+                       "A way for the worker to wait, as in a configuration: event, or '[{spin = \"20us\"}, \"event\"]'. May be "
+                       "given several times (spin, pause, yield, a ladder up to event, event)");
+    command.add_option("-n,--iters", arguments.iterations, "Operations that are timed, of each kind (1000)");
+    command.add_option("--gap", arguments.gap, "Time between two operations (1ms)");
+    command.add_option("--core", arguments.core, "CPU of the application's threads (the first)");
+    command.add_option("--worker-core", arguments.worker_core, "CPU of the worker (another one)");
+    command.add_option("--json", arguments.json, "Write everything that was measured to this file, too");
+}
+
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
@@ -62,12 +75,19 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     app.get_formatter()->column_width(34);
     LatArguments lat;
     add_options(*app.add_subcommand("lat", "Latency of single operations: to and fro, one at a time"), lat);
+    WakeArguments wake;
+    CLI::App& of_wake =
+        *app.add_subcommand("wake", "What each way to wait costs: how long waking up takes, and how much CPU waiting does");
+    add_options(of_wake, wake);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        return {std::nullopt, app.exit(error) == 0 ? kExitOk : kExitUsage};
+        return {std::nullopt, std::nullopt, app.exit(error) == 0 ? kExitOk : kExitUsage};
     }
-    return {std::move(lat), kExitOk};
+    if (of_wake.parsed()) {
+        return {std::nullopt, std::move(wake), kExitOk};
+    }
+    return {std::move(lat), std::nullopt, kExitOk};
 }
 
 }  // namespace pollcore::perf

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace pollcore::perf {
 
@@ -37,10 +38,22 @@ struct LatArguments {
     bool rdma_cm = false;
 };
 
+/// Of `pollperf wake`.
+struct WakeArguments {
+    std::string device = "soft0";
+    std::vector<std::string> wait;
+    std::optional<std::uint32_t> iterations;
+    std::string gap = "1ms";
+    std::optional<std::uint32_t> core;
+    std::optional<std::uint32_t> worker_core;
+    std::filesystem::path json;
+};
+
 /// What the command line comes to: arguments to go on with, or an exit code when everything is said already (--help,
 /// --version, or a mistake, which is told on stderr).
 struct CommandLine {
     std::optional<LatArguments> lat;
+    std::optional<WakeArguments> wake;
     int exit_code = 0;
 };
 [[nodiscard]] CommandLine parse_command_line(int argc, const char* const* argv);

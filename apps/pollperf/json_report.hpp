@@ -8,11 +8,13 @@
 
 #include "options.hpp"
 #include "results.hpp"
+#include "wake.hpp"
 
 namespace pollcore::perf {
 
 [[nodiscard]] std::string json_report(const LatOptions& options, const LatResults& results);
+[[nodiscard]] std::string json_report(const WakeOptions& options, const WakeResults& results);
 /// Throws pollcore::Error when the file cannot be written.
-void write_json(const std::filesystem::path& file, const LatOptions& options, const LatResults& results);
+void write_json(const std::filesystem::path& file, const std::string& report);
 
 }  // namespace pollcore::perf

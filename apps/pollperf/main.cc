@@ -10,6 +10,7 @@
 #include "lat.hpp"
 #include "options.hpp"
 #include "report.hpp"
+#include "wake.hpp"
 
 namespace {
 
@@ -33,7 +34,17 @@ int lat(const LatArguments& arguments) {
     // The table first: should the file fail, the figures are not lost.
     fmt::print("{}", report(options, results));
     if (!options.json.empty()) {
-        write_json(options.json, options, results);
+        write_json(options.json, json_report(options, results));
+    }
+    return kExitOk;
+}
+
+int wake(const WakeArguments& arguments) {
+    const WakeOptions options = resolve(arguments);
+    const WakeResults results = run_wake(options);
+    fmt::print("{}", report(options, results));
+    if (!options.json.empty()) {
+        write_json(options.json, json_report(options, results));
     }
     return kExitOk;
 }
@@ -42,11 +53,11 @@ int lat(const LatArguments& arguments) {
 
 int main(int argc, char** argv) {
     const CommandLine line = parse_command_line(argc, argv);
-    if (!line.lat) {
+    if (!line.lat && !line.wake) {
         return line.exit_code;
     }
     try {
-        return lat(*line.lat);
+        return line.lat ? lat(*line.lat) : wake(*line.wake);
     } catch (const UsageError& error) {
         return usage_error(error);  // seen only once the device was open
     } catch (const std::exception& error) {

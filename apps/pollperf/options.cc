@@ -98,12 +98,7 @@ void resolve_device(const LatArguments& arguments, LatOptions& options) {
                 "say what to measure: --config FILE, or --device NAME (soft0, or as ibv_devices(1) "
                 "prints it)");
         }
-        DeviceConfig device{.name = arguments.device};
-        if (!arguments.device.starts_with(kSoftwarePrefix)) {
-            device.kind = DeviceConfig::Kind::verbs;
-            device.verbs_name = arguments.device;
-        }
-        options.config.devices = {device};
+        options.config.devices = {device_named(arguments.device)};
         options.config.log_level = LogLevel::warning;
     } else {
         refuse_if(arguments.worker_core.has_value(), "--worker-core",
@@ -262,6 +257,15 @@ LatOptions resolve(const LatArguments& arguments) {
             fmt::format(fmt::runtime(bare_ipv6 ? "[{}]:{}" : "{}:{}"), arguments.address, options.port);
     }
     return options;
+}
+
+DeviceConfig device_named(const std::string& name) {
+    DeviceConfig device{.name = name};
+    if (!name.starts_with(kSoftwarePrefix)) {
+        device.kind = DeviceConfig::Kind::verbs;
+        device.verbs_name = name;
+    }
+    return device;
 }
 
 IdleLadder parse_idle(const char* option, const std::string& text) {

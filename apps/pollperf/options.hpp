@@ -53,6 +53,9 @@ struct LatOptions {
 /// Throws UsageError, or ConfigError for the file.
 [[nodiscard]] LatOptions resolve(const LatArguments& arguments);
 
+/// A software device where the name says so, else a verbs device.
+[[nodiscard]] DeviceConfig device_named(const std::string& name);
+
 /// A worker's way to wait, as a word or as the configuration has it. Throws UsageError, which begins with `option`.
 [[nodiscard]] IdleLadder parse_idle(const char* option, const std::string& text);
 

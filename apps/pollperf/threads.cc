@@ -58,6 +58,16 @@ ContextSwitches context_switches(int thread_id) {
     return switches;
 }
 
+std::uint64_t cpu_time_ns(int thread_id) {
+    const std::string path = fmt::format("/proc/self/task/{}/schedstat", thread_id);
+    std::ifstream file(path);
+    std::uint64_t ns = 0;
+    if (!(file >> ns)) {
+        throw Error(ENODATA, fmt::format("reading the CPU time of thread {} from {}", thread_id, path));
+    }
+    return ns;
+}
+
 std::uint64_t steal_ms() {
     std::ifstream file("/proc/stat");
     std::string word;

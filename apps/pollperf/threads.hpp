@@ -42,6 +42,9 @@ struct ContextSwitches {
 /// Of a thread of this process. Throws pollcore::Error when the kernel does not say.
 [[nodiscard]] ContextSwitches context_switches(int thread_id);
 
+/// Time that a thread of this process has had of a CPU. Throws pollcore::Error when the kernel does not say.
+[[nodiscard]] std::uint64_t cpu_time_ns(int thread_id);
+
 /// Time that a hypervisor gave to others while this machine's CPUs wanted to run, in milliseconds since boot.
 [[nodiscard]] std::uint64_t steal_ms();
 

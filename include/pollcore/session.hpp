@@ -120,7 +120,7 @@ public:
 
     /// Waits until poll() has something to give, or there may be room for what was refused: unsignaled requests were retired
     /// since this was last said, or the worker has taken from a ring that was full. For SessionOptions::wait_spin by looking,
-    /// then asleep. False when the time was over before. Without SessionOptions::events it does not sleep, and looks all the
+    /// then asleep. False when the time was over before; max() is no time limit, and saves the kernel a timer. Without SessionOptions::events it does not sleep, and looks all the
     /// time; nor while the submission ring is full, which takes the worker microseconds.
     [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
     /// For a program with an event loop of its own: readable when wait() may have nothing to wait for, once arm() has returned

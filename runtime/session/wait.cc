@@ -84,17 +84,18 @@ bool Session::wait(std::chrono::nanoseconds timeout) noexcept {
             return tell_news();
         }
         if (sleeps && waited >= waking_.spin && !wants_slots_ && expect_news()) {
-            sleep(timeout - waited);
+            sleep(timeout == std::chrono::nanoseconds::max() ? timeout : timeout - waited);
         }
     }
 }
 
-// Until event_fd() is readable; a signal, or a wake-up for nothing, ends it too.
+// Until event_fd() is readable; a signal, or a wake-up for nothing, ends it too. max(): without a timer, which takes a
+// virtual machine longer than all the rest.
 void Session::sleep(std::chrono::nanoseconds most) noexcept {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
     const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (most - seconds).count()};
     pollfd readable{.fd = waking_.application_fd, .events = POLLIN, .revents = 0};
-    (void)::ppoll(&readable, 1, &limit, nullptr);
+    (void)::ppoll(&readable, 1, most == std::chrono::nanoseconds::max() ? nullptr : &limit, nullptr);
     (void)header_->application_sleep.rest();
 }
 

@@ -127,7 +127,7 @@ void Worker::acknowledge_events() noexcept {
     }
 }
 
-bool Worker::woken(bool rung) noexcept { return (take_events() != 0) | rung; }
+bool Worker::woken(bool rung) noexcept { return rung || take_events() != 0; }
 
 std::uint64_t Worker::look_again_ns() const noexcept {
     std::uint64_t earliest = CompletionChannel::kNever;
