@@ -68,18 +68,29 @@ void Application::run() {
 
 // Sleeps until a completion comes, if its session tells of those.
 void Application::rest(std::uint64_t most_ns) {
+    if (news_) {
+        if (world_.scheduler.steps() >= no_poll_until_) {
+            news_ = false;
+            poll_all_and_retire();  // it is told once
+        }
+        return;
+    }
+    news_ = session_.event_fd() >= 0;
     if (!session_.arm()) {
         return;
     }
     (void)world_.scheduler.wait(most_ns, [this] {
         pollfd readable{.fd = session_.event_fd(), .events = POLLIN, .revents = 0};
-        return close_wanted_ || ::poll(&readable, 1, 0) == 1;
+        // A queue pair that has begun anew wants its receives.
+        const bool new_life = std::any_of(uses_.begin(), uses_.end(), [](const Use& use) { return use.life != use.channel->end; });
+        return close_wanted_ || new_life || ::poll(&readable, 1, 0) == 1;
     });
 }
 
 void Application::turn() {
     if (uses_.empty() || (shape_.idles != 0 && random_.one_in(shape_.idles))) {
-        return rest(random_.between(100, 20'000));
+        const bool forever = random_.one_in(4) && keeps_all_receives();
+        return rest(forever ? Scheduler::kForever : random_.between(100, 20'000));
     }
     Use& use = uses_[random_.below(static_cast<std::uint32_t>(uses_.size()))];
     const bool may_poll = world_.scheduler.steps() >= no_poll_until_;
@@ -249,15 +260,30 @@ bool Application::send_one(Use& use) {
     return true;
 }
 
+std::uint32_t Application::receives_wanted(const Channel& channel, std::uint32_t per_cent) const noexcept {
+    // Receives of one queue pair must leave completion slots for the others', or all would wait for each other's messages.
+    const auto fair = completion_slots_ / 2 / static_cast<std::uint32_t>(uses_.size());
+    return std::clamp(channel.receives_max * per_cent / 100, 1u, std::max(fair, 1u));
+}
+
+// So that nobody waits for this application but for what wakes it.
+bool Application::keeps_all_receives() {
+    return std::all_of(uses_.begin(), uses_.end(), [&](Use& use) {
+        if (!use.receives) {
+            return true;
+        }
+        keep_receives(use);
+        return use.life == use.channel->end && use.life != nullptr &&
+               use.life->receives.size() >= receives_wanted(*use.channel, 100);
+    });
+}
+
 void Application::keep_receives(Use& use) {
     Channel& channel = *use.channel;
     if (!use.receives || channel.end == nullptr || channel.closed || closed_) {
         return;
     }
-    const bool all = world_.winding_down();
-    // Receives of one queue pair must leave completion slots for the others', or all would wait for each other's messages.
-    const auto fair = completion_slots_ / 2 / static_cast<std::uint32_t>(uses_.size());
-    const std::uint32_t wanted = std::clamp(channel.receives_max * (all ? 100 : shape_.receives) / 100, 1u, std::max(fair, 1u));
+    const std::uint32_t wanted = receives_wanted(channel, world_.winding_down() ? 100 : shape_.receives);
     // A submission may take long enough for the queue pair to be reset meanwhile.
     while (channel.end->receives.size() < wanted) {
         End& end = *channel.end;

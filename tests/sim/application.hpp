@@ -76,6 +76,8 @@ private:
     void send_some(Use& use);
     [[nodiscard]] bool send_one(Use& use);
     void keep_receives(Use& use);
+    [[nodiscard]] std::uint32_t receives_wanted(const Channel& channel, std::uint32_t per_cent) const noexcept;
+    [[nodiscard]] bool keeps_all_receives();
     void poll_all_and_retire();
     bool poll();
     void try_old_handle(Use& use);
@@ -98,6 +100,7 @@ private:
     std::uint64_t retired_ = 0;
     std::vector<std::span<std::byte>> given_back_;
     std::uint32_t completion_slots_;
+    bool news_ = false;     ///< it may have been told that something was completed or retired
     bool in_call_ = false;  ///< in the middle of a call, where figures need not agree
     bool close_wanted_ = false;
     bool closed_ = false;

@@ -50,7 +50,8 @@ const std::vector<WorldKind>& world_kinds() {
         {"resets", "queue pairs that have trouble while they are reset and connected again", 2, 16,
          {Trouble::reset, Trouble::reset, Trouble::loss, Trouble::outage, Trouble::delay, Trouble::refuse_receive,
           Trouble::refuse_send, Trouble::receive_status, Trouble::send_status, Trouble::fail_modify, Trouble::fail_create,
-          Trouble::stop_polling, Trouble::device_fatal, Trouble::fail_arm, Trouble::disconnect}},
+          Trouble::stop_polling, Trouble::device_fatal, Trouble::fail_arm, Trouble::disconnect,
+          Trouble::too_long}},
         {"storm", "one connection and many troubles", 1, 12, {}},
     };
     return kinds;
