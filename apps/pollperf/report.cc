@@ -161,7 +161,11 @@ void ran_on(Out out, const LatOptions& options, const LatResults& results) {
         steal > 0 ? fmt::format("; its hypervisor gave {} ms of the timed part to others", steal) : "");
     fmt::format_to(
         out, "  threads   application on CPU {}{}\n", options.core,
-        options.runtime ? fmt::format(", worker '{}' on CPU {}", options.worker, options.worker_core) : "");
+        options.runtime ? fmt::format(", worker '{}' on CPU {}{}", options.worker, options.worker_core,
+                                      options.config.workers.empty()
+                                          ? ""
+                                          : ", which waits by " + options.config.workers.front().idle.describe())
+                        : "");
     fmt::format_to(out, "  device    {}\n", results.device);
     if (!results.peer.empty()) {
         fmt::format_to(out, "  peer      {}\n", results.peer);

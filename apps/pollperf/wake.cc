@@ -26,8 +26,8 @@ using Clock = std::chrono::steady_clock;
 using Samples = std::vector<std::uint64_t>;
 
 constexpr std::chrono::seconds kPatience{10};
-constexpr std::chrono::milliseconds kIdleTime{300};  // in which the CPU that waiting takes is measured
-constexpr std::chrono::milliseconds kLoadTime{200};  // of full load
+constexpr std::chrono::milliseconds kIdleTime{200};  // in which the CPU that waiting takes is measured
+constexpr std::chrono::milliseconds kLoadTime{100};  // of full load
 constexpr std::uint32_t kBytes = 8;
 constexpr std::uint32_t kInFlight = 128;
 

@@ -165,6 +165,11 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
                       "each connection takes a queue pair, and runtime.qps_max allows fewer",
                       fmt::format("an integer from 1 to {}", config.qps_max));
     }
+    if (service.kind == ServiceConfig::Kind::echo && worker.wake_on == WakeOn::solicited) {
+        origin.refuse(path + ".worker", toml_quoted_short(service.worker),
+                      "only solicited messages wake that worker (wake_on), and those of an echo service's peers need not be",
+                      "a worker with wake_on = \"all\"");
+    }
     if (service.kind == ServiceConfig::Kind::echo && service.depth > worker.cq_depth) {
         origin.refuse(
             path + ".depth", fmt::format("{}", service.depth),

@@ -348,6 +348,10 @@ inline std::vector<BadFile> all() {
         {"a_vector_that_is_negative", worker_with("idle = \"event\"\ncomp_vector = -1"),
          "f.toml:8: worker[0].comp_vector = -1: it is negative; accepted: \"spread\", or an integer from 0 to 65535 that is "
          "below the device's num_comp_vectors"},
+        {"an_echo_that_nothing_wakes",
+         join({kDevice, kWorker, "idle = \"event\"\nwake_on = \"solicited\"\n", kEcho, "address = \"x\"\n"}),
+         "f.toml:13: service[0].worker = \"w\": only solicited messages wake that worker (wake_on), and those of an echo "
+         "service's peers need not be; accepted: a worker with wake_on = \"all\""},
         {"moderation_without_a_period", worker_with("idle = \"event\"\nmoderation_count = 8"),
          "f.toml:8: worker[0].moderation_count = 8: without a moderation_period fewer completions would wake the worker never; "
          "accepted: 1, or more with a moderation_period above \"0us\""},

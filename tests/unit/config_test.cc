@@ -54,6 +54,35 @@ TEST(ConfigBadFiles, have_a_row_for_each_kind_of_mistake) {
     EXPECT_GE(bad_files::all().size(), 100u);
 }
 
+// ---- Ways to wait
+
+TEST(ConfigIdle, is_a_ladder_of_ways_to_wait) {
+    const auto idle = [](const std::string& value, bool waitpkg = false) {
+        config::Cpus cpus = kCpus;
+        cpus.waitpkg = waitpkg;
+        return config::parse(bad_files::worker_with("idle = " + value), "f.toml", cpus).workers[0].idle;
+    };
+    EXPECT_EQ(idle("\"yield\""), IdleLadder(IdlePolicy::yield));
+    const IdleLadder three{{IdlePolicy::spin, 20us}, {IdlePolicy::pause, 200us}, {IdlePolicy::event}};
+    EXPECT_EQ(idle("[{spin = \"20us\"}, {pause = \"200us\"}, \"event\"]"), three);
+    EXPECT_EQ(idle("[{spin = \"20000ns\"}, {pause = \"200us\"}, \"event\"]"), three);
+    EXPECT_EQ(three.describe(), "spin 20us, pause 200us, event");
+    EXPECT_TRUE(three.has(IdlePolicy::event));
+    EXPECT_FALSE(three.has(IdlePolicy::monitor));
+    EXPECT_EQ(idle("\"monitor\"", true), IdleLadder(IdlePolicy::monitor)) << "on CPUs that have it";
+    EXPECT_THROW((void)idle("\"monitor\"", false), ConfigError);
+}
+
+TEST(ConfigIdle, that_was_built_in_code_is_checked_too) {
+    Config config = small_config();
+    config.workers[0].idle = IdleLadder{{IdlePolicy::event}, {IdlePolicy::spin}};
+    EXPECT_THROW(config::check(config, kCpus, config::Origin()), ConfigError);
+    config.workers[0].idle.rungs.clear();
+    EXPECT_THROW(config::check(config, kCpus, config::Origin()), ConfigError);
+    config.workers[0].idle = static_cast<IdlePolicy>(77);
+    EXPECT_THROW(config::check(config, kCpus, config::Origin()), ConfigError);
+}
+
 TEST(ConfigFile, that_cannot_be_read_is_refused_with_the_cause) {
     const std::string missing = testing::TempDir() + "pollcore-no-such-file.toml";
     try {
