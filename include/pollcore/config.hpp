@@ -82,7 +82,9 @@ struct IdleLadder {
 /// Which completions wake a worker that sleeps.
 enum class WakeOn {
     all,
-    solicited,  ///< those of messages whose sender asked for it (kSolicited), and failures
+    /// Those of messages whose sender asked for it (kSolicited), and failures. The rest waits until something wakes the
+    /// worker, the completions of its own sends too: an application that sleeps for one of those may do so for long.
+    solicited,
 };
 
 /// By which verbs a worker polls its CQs.

@@ -217,6 +217,7 @@ private:
     std::uint64_t untaken_slots_ = 0;     // of those that no worker will take, completed here
     std::uint64_t untaken_requests_ = 0;
     std::uint64_t retired_told_ = 0;  // by wait() or arm()
+    bool end_told_ = false;           // by arm()
     bool wants_slots_ = false;        // a request was refused for want of them, and this has not been told
     std::shared_ptr<SessionHost> host_;
 #ifndef NDEBUG

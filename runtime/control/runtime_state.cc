@@ -126,7 +126,7 @@ bool RuntimeState::stop_here() {
         srq.reset();
     }
     for (auto& [id, session] : sessions_) {
-        session.end.reset();
+        end_session_here(session);
     }
     for (const auto& worker : workers_) {
         worker->worker->acknowledge_events();

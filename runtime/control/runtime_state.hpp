@@ -226,6 +226,7 @@ private:
 
     // sessions.cc
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
+    void end_session_here(SessionSlot& session) noexcept;
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline);
     [[nodiscard]] SessionSlot& session_slot(std::uint32_t id);
 

@@ -125,6 +125,20 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     return whole;
 }
 
+// After the workers have ended: one that could not be closed, since a provider kept a queue pair, is told so here.
+void RuntimeState::end_session_here(SessionSlot& session) noexcept {
+    if (session.end == nullptr) {
+        return;
+    }
+    WorkerSession& end = *session.end;
+    end.submissions.publish();
+    end.header->closed.store(1, std::memory_order_release);
+    if (session.application_fd.valid() && end.header->application_sleep.take()) {
+        signal_event(session.application_fd.get());
+    }
+    session.end.reset();
+}
+
 void RuntimeState::close_session(std::uint32_t session_id) noexcept {
     try {
         executor_->run([&] {

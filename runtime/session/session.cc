@@ -63,6 +63,7 @@ Session& Session::operator=(Session&& other) noexcept {
     untaken_slots_ = other.untaken_slots_;
     untaken_requests_ = other.untaken_requests_;
     retired_told_ = other.retired_told_;
+    end_told_ = other.end_told_;
     wants_slots_ = other.wants_slots_;
     host_ = std::move(other.host_);
 #ifndef NDEBUG

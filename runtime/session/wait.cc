@@ -53,11 +53,11 @@ bool Session::arm() noexcept {
     if (waking_.application_fd < 0 || header_ == nullptr || std::exchange(wants_slots_, false)) {
         return false;
     }
-    if (!expect_news()) {
-        (void)tell_news();
-        return false;
+    if (expect_news()) {
+        return true;
     }
-    return true;
+    // Of a session that has ended nothing comes any more: said once, or its program would never sleep again.
+    return !tell_news() && std::exchange(end_told_, true);
 }
 
 bool Session::wait(std::chrono::nanoseconds timeout) noexcept {

@@ -78,10 +78,14 @@ std::uint32_t Worker::run_commands() noexcept {
         }
         case CommandKind::add_cq:
             command.cq->index = command.index;
+            if (std::find(channels_.begin(), channels_.end(), command.cq->channel) == channels_.end()) {
+                command.cq->channel = nullptr;  // it was given up
+            }
             place(cqs_, command.index, command.cq);
             polled_cqs_.push_back(command.cq);
             break;
         case CommandKind::remove_cq:
+            (void)take_events();  // its own too: none is taken once whoever destroys it looks
             std::erase(polled_cqs_, cqs_[command.index]);
             acknowledge(*cqs_[command.index]);
             cqs_[command.index] = nullptr;

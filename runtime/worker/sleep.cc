@@ -107,6 +107,7 @@ std::uint32_t Worker::take_events() noexcept {
             }
             channels_.erase(channels_.begin() + static_cast<std::ptrdiff_t>(i));
             counters_.failed_channels.add();
+            ++taken;  // nobody is to sleep for what makes no more events
             continue;
         }
         ++i;

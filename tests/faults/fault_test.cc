@@ -1,4 +1,6 @@
 // What fails on a device that goes on: requests, calls, packets, each alone and all at once.
+#include <poll.h>
+
 #include <map>
 #include <random>
 
@@ -258,6 +260,21 @@ TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepTheOthersOfItsSession) {
     device.clear_faults();
     EXPECT_TRUE(first.close());
     other.close();
+}
+
+TEST_P(Faults, AnApplicationThatSleepsIsToldOfTheEndOfItsSessionAllTheSame) {
+    Session other = runtime.open_session({.events = true});
+    QueuePairOptions options = shape();
+    options.shares = {{.session = &other}};
+    QueuePair kept = runtime.create_queue_pair(options);
+    device.inject({.kind = Kind::destroy_qp, .qp_num = kept.qp_num(), .count = 1000});
+    ASSERT_TRUE(other.arm());
+    EXPECT_FALSE(runtime.stop()) << "a queue pair is kept";
+    pollfd fd{.fd = other.event_fd(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&fd, 1, 0), 1);
+    EXPECT_FALSE(other.arm()) << "something has come: the end";
+    EXPECT_FALSE(other.wait(std::chrono::seconds(1))) << "at once, since nothing can come";
+    EXPECT_TRUE(other.arm()) << "and it is told once";
 }
 
 // ---- Everything at once ----

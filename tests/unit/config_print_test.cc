@@ -306,7 +306,7 @@ private:
         made.connections_max = number32(1, 16);
         made.address =
             device.kind == DeviceConfig::Kind::soft ? word() : "[fe80::1%eth0]:" + std::to_string(++words_);
-        if (number(0, 1) == 1) {
+        if (number(0, 1) == 1 || worker.wake_on == WakeOn::solicited) {
             made.kind = ServiceConfig::Kind::memory;
             made.size = number(64, made_so_far.memory.size / kServicesMax);
         } else {

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "base/event_fd.hpp"
 #include "soft_fixture.hpp"
 
 namespace pollcore::test {
@@ -145,6 +146,15 @@ TEST_F(SoftChannel, does_not_let_sleep_who_has_not_seen_what_came_meanwhile) {
     send();
     EXPECT_EQ(channel->look_again_ns(), 0u);
     EXPECT_TRUE(event());
+}
+
+// Somebody found the thread asleep, and wrote only after that one had looked.
+TEST_F(SoftChannel, takes_a_late_ring_back) {
+    sleep();
+    signal_event(channel->fd());
+    EXPECT_TRUE(readable());
+    EXPECT_FALSE(event());
+    EXPECT_FALSE(readable()) << "or the thread would never sleep again";
 }
 
 TEST_F(SoftChannel, wakes_for_what_another_thread_does_to_a_queue_pair) {

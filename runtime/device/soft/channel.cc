@@ -44,7 +44,7 @@ int Channel::next_event(ibv_cq*& cq) noexcept {
     const std::lock_guard guard(engine_->lock());
     if (raised_.empty()) {
         Doorbell& bell = *engine_->doorbell();
-        bell.rest();
+        bell.answer();
         engine_->tick(engine_->now_ns());
         for (int moves = 0; moves < kMovesMax && engine_->move() != 0 && raised_.empty(); ++moves) {
         }

@@ -3,7 +3,7 @@
 // No wake-up is lost: who brings work publishes it and then looks whether the thread sleeps, the thread says that it sleeps
 // and then looks for work, all by sequentially consistent operations, so at least one of them sees the other's (I8, H22).
 //
-// Thread safety: open() before anybody rings, expect() and rest() by the thread that sleeps, ring() by any.
+// Thread safety: open() before anybody rings, expect(), answer() and rest() by the thread that sleeps, ring() by any.
 #pragma once
 
 #include <atomic>
@@ -28,12 +28,14 @@ public:
 
     /// The thread will sleep unless it finds work after this.
     void expect() noexcept { asleep_.store(true, std::memory_order_seq_cst); }
-    /// The thread is awake. Takes back what was rung.
-    void rest() noexcept {
-        // Where it was still expected nobody has rung; who rings at this moment makes fd() readable for nothing.
-        if (!asleep_.exchange(false, std::memory_order_seq_cst))
-            (void)drain_event(fd_.get());
+    /// The thread looks for what was brought. Takes back what was rung, also what somebody rang late who had found it
+    /// asleep: else fd() stayed readable, and the thread would never sleep again.
+    void answer() noexcept {
+        asleep_.store(false, std::memory_order_seq_cst);
+        (void)drain_event(fd_.get());
     }
+    /// The thread is awake, and need not be told of anything. No system call.
+    void rest() noexcept { asleep_.store(false, std::memory_order_seq_cst); }
     /// Work was published, by a sequentially consistent store or under the engine's lock.
     void ring() noexcept {
         if (asleep_.load(std::memory_order_seq_cst)) [[unlikely]]

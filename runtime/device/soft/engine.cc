@@ -185,6 +185,7 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
         if (moderation.until_ns == 0) {
             moderation.until_ns = now_ns() + moderation.period_ns;
             moderated_cqs_.push_back(&cq);
+            doorbell_->ring();  // a timer that who sleeps does not know of
         }
         return;
     }
