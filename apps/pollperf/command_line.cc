@@ -7,6 +7,13 @@
 namespace pollcore::perf {
 namespace {
 
+template <class Arguments>
+void add_common_options(CLI::App& command, Arguments& arguments) {
+    command.add_option("--core", arguments.core, "CPU of the application's threads (one that is no worker's)");
+    command.add_option("--worker-core", arguments.worker_core, "CPU of the worker (another one)");
+    command.add_option("--json", arguments.json, "Write everything that was measured to this file, too");
+}
+
 void add_options(CLI::App& command, LatArguments& arguments) {
     command.add_option("ADDRESS", arguments.address,
                        "Server to connect to; without it this is the server. Numeric");
@@ -35,19 +42,19 @@ void add_options(CLI::App& command, LatArguments& arguments) {
     command.add_option(
         "-I,--inline_size", arguments.inline_size,
         "Messages up to this size travel in the work request (220, or what the device takes; on a "
-        "software device 0)");
-    command.add_option("--core", arguments.core, "CPU of the application's thread (one that is no worker's)");
-    command.add_option("--worker-core", arguments.worker_core, "CPU of the worker (another one)");
+        "software device 16)");
+    add_common_options(command, arguments);
     command.add_option("--wait", arguments.wait,
                        "How the application's thread waits, and on path runtime the worker too: spin or event; the worker "
                        "also pause, monitor or yield (spin)");
     command.add_option("--idle", arguments.idle,
                        "How the worker waits, if not as --wait has it: one of those, or as a configuration's idle, such as "
                        "'[{spin = \"20us\"}, \"event\"]'");
+    command.add_option("--flow", arguments.flow,
+                       "Flow control of path runtime: off, credits or ring (off). Between processes both have the same");
     command.add_flag("--verify", arguments.verify, "Check every byte that arrives");
     command.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)");
     command.add_option("--client-timeout", arguments.client_timeout, "How long a server waits for its client (60s)");
-    command.add_option("--json", arguments.json, "Write everything that was measured to this file, too");
     // perftest's, for command lines that have them.
     command.add_flag("-F,--CPU-freq", arguments.cpu_freq, "Accepted: CPU frequencies are never warned about");
     command.add_flag("-R,--rdma_cm", arguments.rdma_cm, "Accepted: connections are always made by rdma_cm");
@@ -61,9 +68,7 @@ void add_options(CLI::App& command, WakeArguments& arguments) {
                        "given several times (spin, pause, yield, a ladder up to event, event)");
     command.add_option("-n,--iters", arguments.iterations, "Operations that are timed, of each kind (1000)");
     command.add_option("--gap", arguments.gap, "Time between two operations (1ms)");
-    command.add_option("--core", arguments.core, "CPU of the application's threads (the first)");
-    command.add_option("--worker-core", arguments.worker_core, "CPU of the worker (another one)");
-    command.add_option("--json", arguments.json, "Write everything that was measured to this file, too");
+    add_common_options(command, arguments);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ struct LatArguments {
     std::optional<std::uint32_t> core;
     std::optional<std::uint32_t> worker_core;
     std::string idle;
+    std::string flow = "off";
     bool verify = false;
     std::filesystem::path json;
     std::string timeout = "10s";

@@ -51,7 +51,9 @@ public:
 
     [[nodiscard]] RemoteBlock own_block(unsigned end) const;
     void prepare(const Workload& workload);
-    /// One operation beside the timed ones, up to its completion.
+    /// One operation beside the timed ones.
+    void post_once(Op op);
+    /// The same up to its completion.
     template <class Watch>
     void run_once(Op op, Watch& watch) {
         post_once(op);
@@ -63,6 +65,10 @@ public:
 
     [[nodiscard]] EndState& end(unsigned index) noexcept { return ends_[index]; }
     [[nodiscard]] const EndLayout& layout() const noexcept { return layout_; }
+    /// The message of this number, from 0, which has not been given back.
+    [[nodiscard]] const std::byte* received(unsigned index, std::uint64_t number) const noexcept {
+        return ends_[index].memory + layout_.slot(number);
+    }
 
     void issue(unsigned index, bool last) {
         EndState& state = ends_[index];
@@ -145,7 +151,6 @@ private:
 
     void create_end(unsigned index, const PathSetup& setup);
     void build(Op op, unsigned index, ibv_send_wr& wr, ibv_sge& sge) const;
-    void post_once(Op op);
     [[nodiscard]] std::string name_of(unsigned index) const;
     [[noreturn, gnu::cold, gnu::noinline]] void fail_post(unsigned index, const char* call, int error);
     [[noreturn, gnu::cold, gnu::noinline]] void fail_completion(const ibv_wc& wc);

@@ -72,6 +72,7 @@ std::string json_report(const LatOptions& options, const LatResults& results) {
                        {"warmup", options.warmup},
                        {"rounds", options.rounds},
                        {"verify", options.verify},
+                       {"flow", flow_name(options.flow)},
                        {"application_cpu", options.core}};
     if (options.runtime) {
         json["options"]["worker_cpu"] = options.worker_core;

@@ -65,9 +65,8 @@ public:
     void check_message(unsigned end) {
         if constexpr (kVerify) {
             const EndState& state = path_.end(end);
-            const std::span<const std::byte> bytes{
-                state.memory + path_.layout().slot(state.received_before + state.sequence - 1),
-                workload_.size};
+            const std::span<const std::byte> bytes{path_.received(end, state.received_before + state.sequence - 1),
+                                                   workload_.size};
             demand(first_difference(bytes, state.sequence), bytes, end);
         }
     }

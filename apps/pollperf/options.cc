@@ -137,6 +137,14 @@ void resolve_path(const LatArguments& arguments, LatOptions& options) {
     options.event = path == "event" || (options.direct && options.sleeps);
     options.direct = options.direct && !options.event;
     options.runtime = path == "runtime" || path == "both";
+    const auto* flow =
+        std::find_if(std::begin(kFlows), std::end(kFlows), [&](FlowControl kind) { return flow_name(kind) == arguments.flow; });
+    if (flow == std::end(kFlows)) {
+        throw UsageError(fmt::format("--flow {}: there are off, credits and ring", arguments.flow));
+    }
+    options.flow = *flow;
+    refuse_if(options.flow == FlowControl::ring && options.sleeps, "--flow ring", "a worker that sleeps does not look at memory; use --wait spin");
+    refuse_if(options.flow != FlowControl::off && !options.runtime, "--flow", "plain verbs have none; --path runtime has");
 }
 
 void resolve_figures(const LatArguments& arguments, LatOptions& options) {

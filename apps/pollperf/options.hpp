@@ -13,6 +13,7 @@
 
 #include "command_line.hpp"
 #include "pollcore/config.hpp"
+#include "pollcore/queue_pair.hpp"
 #include "workload.hpp"
 
 namespace pollcore::perf {
@@ -48,6 +49,7 @@ struct LatOptions {
     std::chrono::milliseconds timeout{};
     std::chrono::milliseconds client_timeout{};  ///< of a server
     bool sleeps = false;  ///< the application's thread, until something has completed
+    FlowControl flow = FlowControl::off;  ///< of path runtime
 };
 
 /// Throws UsageError, or ConfigError for the file.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "pollcore/queue_pair.hpp"
 #include "workload.hpp"
 
 namespace pollcore::perf {
@@ -20,6 +21,7 @@ struct PathSetup {
     /// To connect the two ends with each other: the address whose GID is used. Empty: the first of RoCE v2.
     std::string gid;
     bool sleeps = false;  ///< the thread sleeps until something has completed
+    FlowControl flow = FlowControl::off;  ///< of the runtime's path
 };
 
 /// A peer that asks for a connection; the path that offered it answers with accept() or reject().

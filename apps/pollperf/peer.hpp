@@ -32,6 +32,17 @@ namespace pollcore::perf {
             .memory = memory};
 }
 
+/// Each end is told by its own device when its last request is done, some time after the other end has the message: an
+/// end that parts at once may still fail the other. So the client, which has the last message, says when it is through,
+/// and the server parts.
+template <class Path>
+void await_last_word(Path& path, const Workload& workload, const LatOptions& options) {
+    const EndState& state = path.end(kNear);
+    const std::uint64_t messages = workload.op == Op::send ? state.sequence : 0;
+    Watch watch(options.timeout);
+    watch.until(path, kNear, "the client's last word", [&] { return state.received > state.received_before + messages; });
+}
+
 /// False when the peer was still there at the end of the time.
 template <class Path>
 [[nodiscard]] bool wait_until_left(Path& path, std::chrono::milliseconds time) {
@@ -65,9 +76,8 @@ void run_client(const LatOptions& options, Workload workload, Path& path, LatRes
     path.end(kNear).remote = peer.memory;
     workload.one_sided = workload.one_sided || !peer.answers;
     measure_rounds(options, workload, path, results);
-    // A pollperf server has to hear that its last answer arrived before the connection goes, so it goes
-    // first.
     if (peer.ends_connection && !workload.one_sided) {
+        path.post_once(Op::send);  // the last word
         (void)wait_until_left(path, options.timeout);
     }
     if (!path.peer_left()) {
@@ -115,6 +125,7 @@ void run_server(const LatOptions& options, const Workload& workload, Path& path,
     path.end(kNear).remote = client.memory;
     if (!workload.one_sided) {
         measure_rounds(options, workload, path, results);
+        await_last_word(path, workload, options);
         path.disconnect(options.timeout);
         return;
     }

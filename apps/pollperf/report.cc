@@ -41,10 +41,12 @@ void title(Out out, const LatOptions& options, const LatResults& results) {
                                                   : "server of ",
                    options.role == Role::both ? "" : results.peer);
     const bool adds_only = options.ops.size() == 1 && options.ops.front() == Op::fetch_add;
-    fmt::format_to(out, "{} iterations{}{}, {} bytes{}\n\n", options.iterations,
+    const bool inlined = std::ranges::any_of(results.paths, &PathResult::inlined);
+    fmt::format_to(out, "{} iterations{}{}, {} bytes{}{}\n\n", options.iterations,
                    options.rounds > 1 ? fmt::format(" in {} rounds", options.rounds) : "",
                    (options.direct || options.event) && options.runtime ? ", the paths by turns" : "",
-                   adds_only ? kAtomicSize : options.size, options.verify ? ", every byte checked" : "");
+                   adds_only ? kAtomicSize : options.size, inlined ? ", inline where they are sent or written" : "",
+                   options.verify ? ", every byte checked" : "");
 }
 
 void comparison(Out out, const LatOptions& options, const LatResults& results) {
@@ -166,6 +168,9 @@ void ran_on(Out out, const LatOptions& options, const LatResults& results) {
                                           ? ""
                                           : ", which waits by " + options.config.workers.front().idle.describe())
                         : "");
+    if (options.flow != FlowControl::off) {
+        fmt::format_to(out, "  flow      by {}\n", options.flow == FlowControl::ring ? "write rings" : "credits");
+    }
     fmt::format_to(out, "  device    {}\n", results.device);
     if (!results.peer.empty()) {
         fmt::format_to(out, "  peer      {}\n", results.peer);

@@ -1,6 +1,7 @@
 // Setting the runtime's path up, and what it says when it fails.
 #include "runtime_path.hpp"
 
+#include <bit>
 #include <cstring>
 #include <thread>
 
@@ -16,15 +17,32 @@ RuntimePath::RuntimePath(Runtime& runtime, const std::string& device, const std:
       ends_used_(setup.ends),
       memory_(runtime.allocate(setup.layout.bytes() * setup.ends, Access::all(), device)),
       session_(runtime.open_session(
-          {.worker = worker, .events = setup.sleeps, .wait_spin = std::chrono::nanoseconds(0)})),
+          {.worker = worker,
+           .pool_buffers = setup.flow == FlowControl::ring ? 2 * (kReceiveSlots + 1) : 0,
+           .events = setup.sleeps,
+           .wait_spin = std::chrono::nanoseconds(0)})),
       sleeps_(setup.sleeps) {
     for (unsigned index = 0; index < setup.ends; ++index) {
+        const bool ring = setup.flow == FlowControl::ring;
+        if (ring) {
+            // With room for those that are with the program, and as many on their way as make a batch.
+            const std::uint64_t bytes = std::bit_ceil((kReceiveSlots + std::uint64_t{kRepostBatch}) * (setup.layout.size + 2 * kCacheLine));
+            rings_[index] = runtime.create_write_ring({.device = device,
+                                                       .session = &session_,
+                                                       .bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 1u << 31)),
+                                                       .messages = kReceiveSlots});
+        }
         qps_[index] = runtime.create_queue_pair({.device = device,
                                                  .shares = {{.session = &session_, .send_depth = kSendDepth}},
                                                  .recv_depth = kReceiveSlots,
-                                                 .inline_max = setup.inline_max});
+                                                 .pool = ring ? &rings_[index] : nullptr,
+                                                 .inline_max = setup.inline_max,
+                                                 .flow = setup.flow});
         EndState& state = ends_[index];
         state.memory = memory_.data() + index * layout_.bytes();
+        if (ring) {
+            state.reposted = kReceiveSlots;
+        }
         for (std::uint32_t slot = 0; slot < kReceiveSlots; ++slot) {
             WorkRequest& receive = receives_[index][slot];
             receive.tag = index;
@@ -135,6 +153,15 @@ void RuntimePath::post_once(Op op) {
     ++ends_[kNear].signaled;
 }
 
+void RuntimePath::give_records_back(unsigned index) {
+    EndState& state = ends_[index];
+    const std::span<const Completion> batch(&records_[index][state.reposted % kReceiveSlots], kRepostBatch);
+    if (const Submitted released = session_.release(batch); released.refusal != Refusal::none) {
+        fail_submit(index, released.refusal);
+    }
+    state.reposted += kRepostBatch;
+}
+
 std::string RuntimePath::name_of(unsigned index) const {
     return fmt::format("QP {}{}", qps_[index].qp_num(),
                        ends_used_ == 2 ? (index == kNear ? " (first end)" : " (second end)") : "");
@@ -167,7 +194,7 @@ void RuntimePath::fail_submit(unsigned index, Refusal refusal) {
 }
 
 void RuntimePath::fail_completion(const Completion& completion) {
-    const auto index = static_cast<unsigned>(completion.tag);
+    const unsigned index = end_of(completion);
     throw MeasurementError(
         fmt::format("path runtime, {} of {} bytes, after {} requests: {} of {} completed with {} "
                     "({}), vendor code {:#x}{}",

@@ -46,6 +46,7 @@ public:
 
     [[nodiscard]] RemoteBlock own_block(unsigned end) const;
     void prepare(const Workload& workload);
+    void post_once(Op op);
     template <class Watch>
     void run_once(Op op, Watch& watch) {
         post_once(op);
@@ -57,6 +58,10 @@ public:
 
     [[nodiscard]] EndState& end(unsigned index) noexcept { return ends_[index]; }
     [[nodiscard]] const EndLayout& layout() const noexcept { return layout_; }
+    [[nodiscard]] const std::byte* received(unsigned index, std::uint64_t number) const noexcept {
+        return rings_[index].valid() ? rings_[index].message(records_[index][number % kReceiveSlots]).data()
+                                     : ends_[index].memory + layout_.slot(number);
+    }
 
     void issue(unsigned index, bool last) {
         EndState& state = ends_[index];
@@ -75,6 +80,10 @@ public:
 
     void repost(unsigned index) {
         EndState& state = ends_[index];
+        if (rings_[index].valid()) {
+            give_records_back(index);
+            return;
+        }
         const std::span<const WorkRequest> batch(&receives_[index][state.reposted % kReceiveSlots],
                                                  kRepostBatch);
         const Submitted submitted = session_.try_submit(batch);
@@ -95,6 +104,10 @@ public:
             const Completion& completion = completions_[i];
             if (!completion.ok()) [[unlikely]] {
                 fail_completion(completion);
+            }
+            if (completion.pooled()) {
+                take_record(completion);
+                continue;
             }
             EndState& state = ends_[completion.tag];
             ++(completion.from_recv_queue() ? state.received : state.completed);
@@ -119,7 +132,14 @@ private:
         return runtime_.worker_counters(session_.worker());
     }
     void build(Op op, unsigned index, WorkRequest& request) const;
-    void post_once(Op op);
+    [[nodiscard]] unsigned end_of(const Completion& completion) const noexcept {
+        return completion.qp == qps_[kNear].handle() ? kNear : kFar;
+    }
+    void take_record(const Completion& completion) {
+        const unsigned index = end_of(completion);
+        records_[index][ends_[index].received++ % kReceiveSlots] = completion;
+    }
+    void give_records_back(unsigned index);
     [[nodiscard]] std::string name_of(unsigned index) const;
     [[noreturn, gnu::cold, gnu::noinline]] void fail_submit(unsigned index, Refusal refusal);
     [[noreturn, gnu::cold, gnu::noinline]] void fail_completion(const Completion& completion);
@@ -142,6 +162,8 @@ private:
     std::array<std::array<WorkRequest, 2>, 2> sends_{};  ///< by end; unsignaled and signaled
     std::array<std::array<WorkRequest, kReceiveSlots>, 2> receives_{};
 
+    std::array<ReceivePool, 2> rings_;  ///< with FlowControl::ring
+    std::array<std::array<Completion, kReceiveSlots>, 2> records_{};
     std::array<QueuePair, 2> qps_;
     Listener listener_;
     std::optional<ConnectionRequest> request_;

@@ -123,8 +123,7 @@ private:
 
     /// Gives receives back once there are enough of them, after the message that could not wait for it.
     void give_back(unsigned end) {
-        const EndState& state = path_.end(end);
-        if (state.reposted + kRepostBatch <= state.received + kReceiveSlots) {
+        if (path_.end(end).repost_due()) {
             path_.repost(end);
         }
     }

@@ -214,11 +214,16 @@ void measure_bare_worker(const WakeOptions& options, std::uint32_t n, Samples& s
 // ---- An application's thread waits, and the worker spins ----
 
 // Not asleep: whether a core has gone idle a moment before somebody is woken there makes more of a difference than what is
-// measured.
-void give_core_until(const std::atomic<std::uint32_t>& word, std::uint32_t not_this) noexcept {
+// measured. False when nothing came for long.
+[[nodiscard]] bool give_core_until(const std::atomic<std::uint32_t>& word, std::uint32_t not_this) noexcept {
+    const auto deadline = Clock::now() + kPatience;
     while (word.load() == not_this) {
+        if (Clock::now() >= deadline) {
+            return false;
+        }
         (void)sched_yield();
     }
+    return true;
 }
 
 // Both threads have the application's core: the one that submits gives it to the other.
@@ -250,7 +255,11 @@ void measure_application(const WakeOptions& options, std::uint32_t n, Samples& s
         std::this_thread::sleep_for(options.gap);
         began.store(stamp());
         lines.submit(lines.session, lines.a, Opcode::send);
-        give_core_until(answered, i);
+        if (!give_core_until(answered, i)) {
+            lines.runtime.stop();  // which ends the wait
+            application.join();
+            throw MeasurementError(fmt::format("a message did not come within {} s", kPatience.count()));
+        }
         Lines::take(lines.session, "the end of a send");
     }
     application.join();
@@ -288,7 +297,8 @@ void measure_bare_application(const WakeOptions& options, std::uint32_t n, Sampl
         std::this_thread::sleep_for(options.gap);
         began.store(stamp());
         asked.store(i, std::memory_order_release);
-        give_core_until(answered, i);
+        while (!give_core_until(answered, i)) {  // an eventfd loses nothing
+        }
     }
     application.join();
     in_workers_place.join();

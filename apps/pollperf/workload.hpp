@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "pollcore/limits.hpp"
+#include "pollcore/queue_pair.hpp"
 
 namespace pollcore::perf {
 
@@ -50,6 +51,16 @@ enum class Role : std::uint8_t {
         case PathKind::direct: return "direct";
         case PathKind::runtime: return "runtime";
         case PathKind::event: return "event";
+    }
+    return "?";
+}
+
+inline constexpr FlowControl kFlows[] = {FlowControl::off, FlowControl::credits, FlowControl::ring};
+[[nodiscard]] constexpr std::string_view flow_name(FlowControl flow) noexcept {
+    switch (flow) {
+        case FlowControl::off: return "off";
+        case FlowControl::credits: return "credits";
+        case FlowControl::ring: return "ring";
     }
     return "?";
 }
@@ -116,6 +127,8 @@ struct EndState {
     std::uint64_t sequence = 0;  ///< number of the message, from 1 in each workload; both ends count alike
     std::uint64_t received_before = 0;  ///< `received` when the workload began
 
+    /// Receives that are with the program: enough of them for a batch.
+    [[nodiscard]] bool repost_due() const noexcept { return reposted + kRepostBatch <= received + kReceiveSlots; }
     [[nodiscard]] bool idle() const noexcept { return completed == signaled; }
     /// The peer's message of the present number is here. It may come long before anybody waits for it: any
     /// poll takes it.

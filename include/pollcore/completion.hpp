@@ -47,6 +47,8 @@ enum class Status : std::uint8_t {
     device_removed = 132,
     daemon_gone = 133,
     srq_closed = 134,      ///< the shared receive queue was closed before a message took the receive
+    flow_violation = 135,  ///< what the peer says of its receives cannot be: see FlowControl
+    message_too_long = 136, ///< longer than the peer's receives; nothing was sent, and the queue pair goes on
 };
 
 /// The verbs' name, such as "IBV_WC_WR_FLUSH_ERR"; the runtime's own begin with "POLLCORE_".
@@ -76,13 +78,19 @@ enum CompletionFlag : std::uint8_t {
     kFromRecvQueue = 1 << 3,
     kWithInv = 1 << 4,      ///< of a receive: the peer ended the binding of the window with key `invalidated_rkey`
     kDatagram = 1 << 5,     ///< received by a UD queue pair: the payload begins at byte kGrhBytes, GRH or not
+    kPooled = 1 << 6,       ///< pool() and buffer() say where the message is; Session::release gives the buffer back
 };
+
+/// The tag of a completion that names a buffer of a receive pool.
+[[nodiscard]] constexpr std::uint64_t pool_tag(PoolHandle pool, std::uint32_t buffer) noexcept {
+    return std::uint64_t{pool.index} << 48 | std::uint64_t{pool.generation} << 32 | buffer;
+}
 
 /// What stands before the payload of each datagram in its receive's buffer (ibv_create_ah_from_wc(3)).
 inline constexpr std::uint32_t kGrhBytes = 40;
 
 struct alignas(32) Completion {
-    std::uint64_t tag = 0;      ///< WorkRequest::tag
+    std::uint64_t tag = 0;      ///< WorkRequest::tag; with kPooled the pool and the buffer: see pool_tag()
     QpHandle qp{};              ///< the queue pair; of a shared receive that no message took, none
     /// Receives, reads, atomics: bytes placed in memory; else 0. Only on success. As with the verbs a datagram's
     /// count the kGrhBytes before its payload: see payload_length().
@@ -101,6 +109,12 @@ struct alignas(32) Completion {
     std::uint8_t ring_lap = 0;  ///< the ring's
 
     [[nodiscard]] constexpr bool ok() const noexcept { return status == Status::success; }
+    [[nodiscard]] constexpr bool pooled() const noexcept { return (flags & kPooled) != 0; }
+    /// With kPooled, whatever the status.
+    [[nodiscard]] constexpr PoolHandle pool() const noexcept {
+        return {static_cast<std::uint16_t>(tag >> 48), static_cast<std::uint16_t>(tag >> 32)};
+    }
+    [[nodiscard]] constexpr std::uint32_t buffer() const noexcept { return static_cast<std::uint32_t>(tag); }
     [[nodiscard]] constexpr bool from_recv_queue() const noexcept { return (flags & kFromRecvQueue) != 0; }
     /// A successful receive: where in its buffer the message begins, and how long it is.
     [[nodiscard]] constexpr std::uint32_t payload_offset() const noexcept {
@@ -120,7 +134,7 @@ static_assert(offsetof(Completion, ring_lap) == 31);
 /// does; of anything else, and on failure, all is 0.
 struct alignas(32) CompletionExtension {
     std::uint64_t device_time = 0;  ///< kept free for the device's time stamp
-    std::uint32_t buffer = 0;       ///< kept free for the name of a receive pool's buffer
+    std::uint32_t reserved = 0;
     std::uint32_t src_qp = 0;       ///< the sender's QP number
     std::uint16_t slid = 0;         ///< the sender's LID; 0 on RoCE
     std::uint16_t pkey_index = 0;

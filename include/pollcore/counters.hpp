@@ -62,6 +62,9 @@ struct alignas(kCacheLine) WorkerCounters {
     Counter forced_signals;      ///< signals that the application did not ask for
     Counter markers;             ///< work requests of the runtime's own
     Counter post_failures;       ///< of those, the ones that it refused
+    Counter waits_for_credit;    ///< work requests that the peer had no receive for at once
+    Counter grants;              ///< writes that told a peer of receives
+    Counter flow_faults;         ///< peers that broke the agreement on flow control
     Counter refused_requests;    ///< work requests that failed the worker's own admission
     Counter cut_short;           ///< work requests whose queue pair ended before the device had completed them
     Counter stale_completions;   ///< of queue pairs that are gone, or that name nothing in flight
@@ -80,6 +83,20 @@ struct alignas(kCacheLine) WorkerCounters {
     Counter asleep;              ///< 1 while it sleeps
     std::array<Counter, kWakeBuckets> wake_cycles;  ///< from a session's wake-up to the worker's next step, by wake_bucket()
     Counter longest_step_cycles; ///< longest time between two turns: commands, and then looks for work until one found some
+};
+
+/// Of one receive pool. Written by its worker's thread.
+struct alignas(kCacheLine) ReceivePoolCounters {
+    Counter posted;        ///< buffers that wait for a message now
+    Counter held;          ///< buffers that the application has now
+    Counter orphaned;      ///< of those, the ones whose queue pair was closed
+    Counter delivered;     ///< messages
+    Counter released;      ///< buffers given back
+    Counter refills;       ///< batches of receives that were posted
+    Counter low_water;     ///< times that a queue had no more receives than at which it is filled
+    Counter ran_dry;       ///< times that a queue had none left
+    Counter bad_releases;  ///< of buffers that the application did not have
+    Counter torn;          ///< messages of a write ring that were seen before they were whole
 };
 
 /// Written by the control thread.

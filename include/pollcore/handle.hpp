@@ -32,6 +32,8 @@ struct PlainHandle {
 using QpHandle = Handle<struct QpTag>;
 /// A shared receive queue.
 using SrqHandle = Handle<struct SrqTag>;
+/// A receive pool.
+using PoolHandle = Handle<struct PoolTag>;
 /// An address handle, for UD destinations.
 using AhHandle = Handle<struct AhTag>;
 /// A memory window, and a memory region that windows can be bound to.

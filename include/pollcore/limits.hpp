@@ -21,6 +21,11 @@ inline constexpr std::uint32_t kAhsMax = 65536;
 /// Shared receive queues of one runtime: each session has a record of every one.
 inline constexpr std::uint32_t kSrqsMax = 256;
 
+/// Receive pools of one runtime, and buffers of one of them.
+inline constexpr std::uint32_t kReceivePoolsMax = 256;
+inline constexpr std::uint32_t kPoolBuffersMax = 1u << 20;
+inline constexpr std::uint32_t kPoolBufferBytesMax = 1u << 30;
+
 /// Sessions of one worker. An in-flight entry names its session in 16 bits.
 inline constexpr std::uint32_t kSessionsPerWorkerMax = 1024;
 
@@ -60,10 +65,22 @@ inline constexpr std::size_t kEventsMax = 1024;
 /// Characters of a name in the configuration. The kernel's device names have as many (IBV_SYSFS_NAME_MAX - 1).
 inline constexpr std::size_t kNameLengthMax = 63;
 
+/// Lines of a write ring.
+inline constexpr std::uint32_t kRingLinesMin = 64;
+inline constexpr std::uint32_t kRingLinesMax = 1u << 24;
+/// What stands behind a message in a write ring, at the end of its last line.
+inline constexpr std::uint32_t kRecordTail = 24;
+/// Of a message of `length` bytes.
+[[nodiscard]] constexpr std::uint32_t record_lines(std::uint32_t length) noexcept {
+    return (length + kRecordTail + kCacheLine - 1) / kCacheLine;
+}
+
 /// Private data that a user may send along with a connection. rdma_cm over RoCE carries 56 bytes in
 /// a request, 196 in a reply and 148 in a rejection (rdma_connect(3)); four of them hold our own length,
-/// since what arrives may be padded with zeros.
+/// since what arrives may be padded with zeros, and where there is flow control twelve more say where its control block is.
 inline constexpr std::size_t kPrivateDataHeader = 4;
+inline constexpr std::size_t kPrivateDataFlow = 12;
+static_assert(kPrivateDataHeader + kPrivateDataFlow <= 24);
 inline constexpr std::size_t kRequestPrivateDataMax = 56 - kPrivateDataHeader;
 inline constexpr std::size_t kReplyPrivateDataMax = 196 - kPrivateDataHeader;
 inline constexpr std::size_t kRejectPrivateDataMax = 148 - kPrivateDataHeader;

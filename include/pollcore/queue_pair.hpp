@@ -18,6 +18,7 @@ namespace pollcore {
 
 class Session;
 class ProtectionDomain;
+class ReceivePool;
 class SharedReceiveQueue;
 
 /// The transport service of a queue pair; values of `enum ibv_qp_type` (ibv_create_qp(3)).
@@ -61,6 +62,30 @@ struct PathAttributes {
     std::uint8_t max_dest_rd_atomic = 16; ///< and those it serves
 };
 
+/// How a connection keeps its senders from meeting a receiver that is not ready. Both ends have the same.
+enum class FlowControl : std::uint8_t {
+    off,      ///< nothing but the program's own bytes is on the wire; a send that finds no receive is repeated (rnr_retry)
+    /// RC only. Each end says in the other's memory how many receives it has posted, and how long a message they take. Sends,
+    /// and writes with immediate, that the peer has no receive for wait at the worker, in order, with all that the queue pair's
+    /// sessions submit to it after them; nobody else waits. Neither the program's bytes nor the immediate are touched.
+    credits,
+    /// RC only. Sends go by RDMA write into a ring in the peer's memory (Runtime::create_write_ring), whose worker finds them
+    /// there by looking, without a receive or a CQ. No ring means that the end takes no messages. What the ring has no room for
+    /// waits as with credits. Unless the peer's device promises the order in which a write arrives
+    /// (ibv_query_qp_data_in_order(3)), Session::try_submit reads the bytes of a send to sum them up, so they must be the
+    /// program's own, by the address that it knows them by. There are no receives, hence no writes with immediate and no
+    /// sends that invalidate.
+    ring,
+};
+
+/// Where the peer of a connection with flow control says what it has posted or read: its own memory's address and key.
+struct FlowBlock {
+    std::uint64_t addr = 0;
+    std::uint32_t rkey = 0;
+    FlowControl kind = FlowControl::off;
+    std::uint8_t reserved[3] = {};
+};
+
 /// What a peer must know to connect by its own channel, without rdma_cm. Plain data, sent as it is
 /// between machines of the same byte order.
 struct QpInfo {
@@ -73,9 +98,11 @@ struct QpInfo {
     std::uint16_t lid = 0;
     std::uint16_t mtu = 0;  ///< bytes, what the port has active
     QpType type = QpType::rc;  ///< both sides must be of one
-    std::uint8_t reserved[3] = {};
+    FlowControl flow = FlowControl::off;  ///< the same
+    std::uint8_t reserved[2] = {};
+    FlowBlock flow_block{};  ///< with flow control
 };
-static_assert(sizeof(QpInfo) == 32);
+static_assert(sizeof(QpInfo) == 48);
 
 enum class QpState : std::uint8_t {
     init,   ///< takes receives, no sends
@@ -110,15 +137,23 @@ struct QueuePairOptions {
     /// Where receives are taken from; the first share's session must be the one that it belongs to, and recv_depth is of
     /// no use. Null: the QP has a receive queue of its own.
     const SharedReceiveQueue* srq = nullptr;
+    /// What posts the receives, up to recv_depth of them; the first share's session must be the one that it belongs to, whose
+    /// completions are wide for a UD queue pair. Null: the session does. With FlowControl::ring the write ring where messages
+    /// arrive, of this queue pair alone; then there are no receives. Null: none does.
+    const ReceivePool* pool = nullptr;
+    /// Buffers of the pool that are this queue pair's, posted or with the application; 0: twice recv_depth.
+    std::uint32_t pool_share = 0;
     std::uint32_t sges_max = 1;     ///< per work request, send and receive
     std::uint32_t inline_max = 0;   ///< bytes
     RemoteAccess remote_access{};
+    FlowControl flow = FlowControl::off;
     bool separate_cqs = false;      ///< receives complete on another CQ than sends
 };
 
 struct ConnectOptions {
     PathAttributes path{};
-    std::vector<std::byte> private_data{};  ///< at most kRequestPrivateDataMax, or kReplyPrivateDataMax in an answer
+    /// At most kRequestPrivateDataMax, or kReplyPrivateDataMax in an answer; with credits kPrivateDataFlow less.
+    std::vector<std::byte> private_data{};
     std::chrono::milliseconds timeout{5000};
 };
 

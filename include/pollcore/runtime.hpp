@@ -30,6 +30,7 @@
 #include "pollcore/event.hpp"
 #include "pollcore/memory.hpp"
 #include "pollcore/queue_pair.hpp"
+#include "pollcore/receive_pool.hpp"
 #include "pollcore/session.hpp"
 #include "pollcore/shared_receive_queue.hpp"
 
@@ -44,6 +45,8 @@ struct SessionOptions {
     std::string worker{};                 ///< name from the configuration; empty: the one with the fewest sessions
     std::uint32_t submission_slots = 1024;  ///< a power of two; 64 bytes each
     std::uint32_t completion_slots = 1024;  ///< a power of two; 32 bytes each: the most work requests in flight
+    /// Completions beside those, for messages of receive pools: as many as the session's pools have buffers together.
+    std::uint32_t pool_buffers = 0;
     /// Completions of 64 bytes: Session::poll can give WideCompletions, which say where datagrams came from.
     bool wide_completions = false;
     /// Session::wait() may sleep, and event_fd() and arm() are there. For each step that completes something the worker looks
@@ -113,6 +116,8 @@ public:
 
     [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
     [[nodiscard]] const std::vector<std::byte>& private_data() const noexcept { return private_data_; }
+    /// What the queue pair that accepts it must have.
+    [[nodiscard]] FlowControl flow() const noexcept { return flow_ ? flow_->kind : FlowControl::off; }
 
     /// Returns when the peer knows. A receive may complete before (H13).
     void accept(QueuePair& qp, const ConnectOptions& options = {});
@@ -125,6 +130,7 @@ private:
     std::uint32_t device_ = 0;
     std::string peer_;
     std::vector<std::byte> private_data_;
+    std::optional<FlowBlock> flow_;
 };
 
 /// A place where peers connect.
@@ -188,6 +194,8 @@ public:
     [[nodiscard]] Session open_session(const SessionOptions& options = {});
     [[nodiscard]] QueuePair create_queue_pair(const QueuePairOptions& options);
     [[nodiscard]] SharedReceiveQueue create_shared_receive_queue(const SharedReceiveQueueOptions& options);
+    [[nodiscard]] ReceivePool create_receive_pool(const ReceivePoolOptions& options);
+    [[nodiscard]] ReceivePool create_write_ring(const WriteRingOptions& options);
     [[nodiscard]] ProtectionDomain create_protection_domain(const std::string& device = "");
 
     /// Memory from hugepages where there are any (zeroed, cache-line aligned, on the device's NUMA node), registered.

@@ -44,8 +44,9 @@ enum class Refusal : std::uint8_t {
     too_many_sges,
     inline_too_long,
     misaligned_atomic,  ///< the remote address of an atomic is no multiple of 8, or its length is not 8
-    not_receiver,       ///< receives of this QP belong to another session, or come from a shared receive queue
+    not_receiver,       ///< receives of this QP belong to another session, or come from a shared receive queue or a pool
     no_share,           ///< this session has no part in the QP's send queue
+    message_too_long,   ///< with credits: longer than Session::message_max
     session_closed,
 };
 [[nodiscard]] std::string_view refusal_name(Refusal refusal) noexcept;
@@ -118,10 +119,17 @@ public:
     [[nodiscard]] std::size_t poll(std::span<Completion> out) noexcept;
     [[nodiscard]] std::size_t poll(std::span<WideCompletion> out) noexcept;
 
+    /// Gives buffers of receive pools back, of completions that name one (kPooled); others are passed over. They are not to
+    /// be touched any more. Says how many completions were dealt with; when those are fewer than given, it is since the
+    /// submission ring was full (for the rest: try again) or the session is closed. Several at once take fewer slots of it.
+    [[nodiscard]] Submitted release(std::span<const Completion> completions) noexcept;
+    [[nodiscard]] Refusal release(const Completion& completion) noexcept { return release({&completion, 1}).refusal; }
+
     /// Waits until poll() has something to give, or there may be room for what was refused: unsignaled requests were retired
     /// since this was last said, or the worker has taken from a ring that was full. For SessionOptions::wait_spin by looking,
-    /// then asleep. False when the time was over before; max() is no time limit, and saves the kernel a timer. Without SessionOptions::events it does not sleep, and looks all the
-    /// time; nor while the submission ring is full, which takes the worker microseconds.
+    /// then asleep. False when the time was over before; max() is no time limit, and saves the kernel a timer. Without
+    /// SessionOptions::events it does not sleep, and looks all the time; nor while the submission ring is full, which takes
+    /// the worker microseconds.
     [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
     /// For a program with an event loop of its own: readable when wait() may have nothing to wait for, once arm() has returned
     /// true. It may be readable for nothing. -1 without SessionOptions::events. The session's; poll it, and leave reading it
@@ -140,6 +148,8 @@ public:
 
     /// State of a queue pair as its worker last published it; `closed` for a stale handle.
     [[nodiscard]] QpState state(QpHandle qp) const noexcept;
+    /// With credits, once the peer has said it: the longest message that it receives. Else 0.
+    [[nodiscard]] std::uint32_t message_max(QpHandle qp) const noexcept;
     /// What put the QP into error; success when it is not.
     [[nodiscard]] Status cause(QpHandle qp) const noexcept;
 
@@ -168,10 +178,12 @@ private:
     };
 
     [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
-                                std::uint32_t slots, std::size_t ahead = 0) noexcept;
+                                std::uint64_t bytes, std::uint32_t slots, std::size_t ahead = 0) noexcept;
     [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
                                        std::size_t ahead) noexcept;
     [[nodiscard]] Refusal admit_slots(std::uint32_t slots, std::size_t ahead) noexcept;
+    void count_refused() noexcept;
+    [[nodiscard]] WorkRequest summed(const WorkRequest& request, std::span<const Sge> sges) noexcept;
     [[nodiscard]] QpAccount& account(QpHandle qp) noexcept;
     [[nodiscard]] SrqAccount& account(SrqHandle srq) noexcept;
     void refresh_retired(QpHandle qp) noexcept;
@@ -190,7 +202,7 @@ private:
     [[nodiscard]] bool expect_news() noexcept;
     void sleep(std::chrono::nanoseconds most) noexcept;
     void settle(const Completion& completion) noexcept;
-    void settle_shared(const Completion& completion) noexcept;
+    void settle_other(const Completion& completion) noexcept;
     void assert_owner() noexcept;
 
     // Read on every call.
@@ -204,9 +216,11 @@ private:
     std::uint32_t completion_slots_ = 0;
     std::uint32_t wide_ = 0;  // a completion takes 1 << wide_ slots of the ring
     bool worker_sleeps_ = false;
+    bool summing_ = false;  // the request that was just admitted needs the sum of its payload
     std::uint64_t accepted_ = 0;
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
     std::uint64_t refused_ = 0;
+    std::uint64_t pooled_taken_ = 0;  // completions that no request of this session asked for
     SrqRecord* srq_records_ = nullptr;  // written by the worker
     OwnLines<SrqAccount> srq_accounts_;  // by SRQ index
     // Cold.
@@ -220,9 +234,7 @@ private:
     bool end_told_ = false;           // by arm()
     bool wants_slots_ = false;        // a request was refused for want of them, and this has not been told
     std::shared_ptr<SessionHost> host_;
-#ifndef NDEBUG
-    std::uint64_t owner_ = 0;
-#endif
+    std::uint64_t owner_ = 0;  // the thread that uses it, where that is checked; there in every build: one layout for all
 };
 
 }  // namespace pollcore

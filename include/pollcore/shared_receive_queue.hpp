@@ -20,6 +20,7 @@
 namespace pollcore {
 
 class ProtectionDomain;
+class ReceivePool;
 class RuntimeState;
 class Session;
 
@@ -29,6 +30,11 @@ struct SharedReceiveQueueOptions {
     Session* session = nullptr;            ///< submits the receives and gets all their completions
     std::uint32_t depth = 256;             ///< receives in flight, on all queue pairs together
     std::uint32_t sges_max = 1;            ///< per receive
+    const ReceivePool* pool = nullptr;     ///< posts the receives, and the session none. Null: the session does
+    std::uint32_t pool_share = 0;          ///< as QueuePairOptions::pool_share; 0: twice the depth
+    /// Queue pairs with FlowControl::credits that may use it at a time; each is granted an equal part of the depth at most, so that
+    /// one that sends nothing keeps no receive from the others. Then all its queue pairs have credits. 0: none has.
+    std::uint32_t credit_connections = 0;
 };
 
 /// Move-only. Named by QueuePairOptions::srq.

@@ -29,6 +29,7 @@ enum class Opcode : std::uint8_t {
     send_with_inv = 9,  ///< a send that ends the binding of a window of the peer's
     recv = 128,         ///< a receive (ibv_post_recv(3))
     srq_recv = 129,     ///< a receive of a shared receive queue (ibv_post_srq_recv(3)): WorkRequest::srq names it
+    release = 130,      ///< gives buffers back to a receive pool: see ReleaseRequest. Session::release submits it
 };
 
 [[nodiscard]] constexpr bool is_recv(Opcode opcode) noexcept {
@@ -36,6 +37,14 @@ enum class Opcode : std::uint8_t {
 }
 [[nodiscard]] constexpr bool has_imm(Opcode opcode) noexcept {
     return opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm;
+}
+/// What fills a receive with its bytes.
+[[nodiscard]] constexpr bool is_send(Opcode opcode) noexcept {
+    return opcode == Opcode::send || opcode == Opcode::send_with_imm || opcode == Opcode::send_with_inv;
+}
+/// What takes a receive of the peer's (ibv_post_send(3)).
+[[nodiscard]] constexpr bool takes_receive(Opcode opcode) noexcept {
+    return is_send(opcode) || opcode == Opcode::rdma_write_with_imm;
 }
 [[nodiscard]] constexpr bool is_atomic(Opcode opcode) noexcept {
     return opcode == Opcode::atomic_cmp_and_swp || opcode == Opcode::atomic_fetch_and_add;
@@ -139,6 +148,7 @@ struct alignas(kCacheLine) WorkRequest {
     union {
         std::uint64_t remote_addr = 0;  ///< RDMA and atomics: address at the peer; bind_mw: where the window begins
         UdDestination ud;               ///< on a UD queue pair
+        std::uint64_t payload_sum;      ///< sends into a write ring; the library's
     };
     union {
         std::uint64_t compare_add = 0;  ///< atomics: compare value, or the addend
@@ -185,6 +195,21 @@ struct alignas(kCacheLine) WorkRequestContinuation {
 };
 static_assert(sizeof(WorkRequestContinuation) == sizeof(WorkRequest));
 static_assert(WorkRequestContinuation::kSges == 3);
+
+/// Buffers of a receive pool that the application has done with, in a slot of the submission ring. It makes no completion.
+struct alignas(kCacheLine) ReleaseRequest {
+    static constexpr std::size_t kBuffers = 13;
+
+    std::array<std::uint32_t, kBuffers> buffers{};  ///< the first `count`
+    std::uint32_t count = 0;
+    PoolHandle pool{};
+    Opcode opcode = Opcode::release;
+    std::array<std::uint8_t, 2> zero{};  ///< where a work request has flags and num_sge
+    std::uint8_t ring_lap = 0;
+};
+static_assert(sizeof(ReleaseRequest) == sizeof(WorkRequest) && std::is_trivially_copyable_v<ReleaseRequest>);
+static_assert(offsetof(ReleaseRequest, opcode) == offsetof(WorkRequest, opcode));
+static_assert(offsetof(ReleaseRequest, zero) == offsetof(WorkRequest, flags));
 
 /// Slots that a work request takes in the submission ring.
 [[nodiscard]] constexpr std::uint32_t slots_for_sges(std::uint32_t num_sge) noexcept {

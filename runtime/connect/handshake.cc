@@ -8,18 +8,45 @@
 
 namespace pollcore {
 
-std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, std::size_t payload_max) {
-    if (payload.size() > payload_max) {
+namespace {
+
+template <class Word>
+void put(std::span<std::byte> to, Word word) noexcept {
+    for (std::size_t i = 0; i < sizeof(Word); ++i) {
+        to[i] = static_cast<std::byte>(word >> 8 * i);
+    }
+}
+
+template <class Word>
+[[nodiscard]] Word get(std::span<const std::byte> from) noexcept {
+    Word word = 0;
+    for (std::size_t i = 0; i < sizeof(Word); ++i) {
+        word |= static_cast<Word>(std::to_integer<Word>(from[i]) << 8 * i);
+    }
+    return word;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, std::size_t payload_max,
+                                           const std::optional<FlowBlock>& flow) {
+    const std::size_t flow_bytes = flow ? kPrivateDataFlow : 0;
+    if (payload.size() + flow_bytes > payload_max) {
         throw Error(EMSGSIZE,
                     fmt::format("private data of {} bytes does not fit: this message of rdma_cm carries "
-                                "at most {}; send the rest over the connection",
-                                payload.size(), payload_max));
+                                "at most {}{}; send the rest over the connection",
+                                payload.size(), payload_max - flow_bytes, flow ? " beside what flow control needs" : ""));
     }
-    std::vector<std::byte> frame(kPrivateDataHeader + payload.size());
+    std::vector<std::byte> frame(kPrivateDataHeader + flow_bytes + payload.size());
     std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), frame.begin());
-    frame[2] = std::byte{kPrivateDataVersion};
+    frame[2] = std::byte{flow ? (flow->kind == FlowControl::ring ? kPrivateDataVersionRing : kPrivateDataVersionCredits) : kPrivateDataVersion};
     frame[3] = static_cast<std::byte>(payload.size());
-    std::copy(payload.begin(), payload.end(), frame.begin() + kPrivateDataHeader);
+    const std::span<std::byte> body = std::span(frame).subspan(kPrivateDataHeader);
+    if (flow) {
+        put(body, flow->addr);
+        put(body.subspan(sizeof(flow->addr)), flow->rkey);
+    }
+    std::copy(payload.begin(), payload.end(), body.subspan(flow_bytes).begin());
     return frame;
 }
 
@@ -35,20 +62,32 @@ std::string_view private_data_fault_text(PrivateDataFault fault) noexcept {
 }
 
 DecodedPrivateData decode_private_data(std::span<const std::byte> received) noexcept {
-    const auto fault = [](PrivateDataFault what) { return DecodedPrivateData{what, true, {}}; };
+    const auto fault = [](PrivateDataFault what) { return DecodedPrivateData{.fault = what, .framed = true, .payload = {}}; };
 
     if (received.size() < kPrivateDataMagic.size() ||
         !std::equal(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), received.begin())) {
-        return {PrivateDataFault::none, false, received};
+        return {.payload = received};
     }
     if (received.size() < kPrivateDataHeader) {
         return fault(PrivateDataFault::cut_off);
     }
-    if (received[2] != std::byte{kPrivateDataVersion}) {
+    const bool with_ring = received[2] == std::byte{kPrivateDataVersionRing};
+    const bool with_flow = with_ring || received[2] == std::byte{kPrivateDataVersionCredits};
+    if (!with_flow && received[2] != std::byte{kPrivateDataVersion}) {
         return fault(PrivateDataFault::other_version);
     }
     const auto length = std::to_integer<std::size_t>(received[3]);
-    const auto body = received.subspan(kPrivateDataHeader);
+    std::span<const std::byte> body = received.subspan(kPrivateDataHeader);
+    std::optional<FlowBlock> flow;
+    if (with_flow) {
+        if (body.size() < kPrivateDataFlow) {
+            return fault(PrivateDataFault::cut_off);
+        }
+        flow = FlowBlock{.addr = get<std::uint64_t>(body),
+                         .rkey = get<std::uint32_t>(body.subspan(sizeof(std::uint64_t))),
+                         .kind = with_ring ? FlowControl::ring : FlowControl::credits};
+        body = body.subspan(kPrivateDataFlow);
+    }
     if (length > body.size()) {
         return fault(PrivateDataFault::too_long);
     }
@@ -56,7 +95,7 @@ DecodedPrivateData decode_private_data(std::span<const std::byte> received) noex
     if (std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; })) {
         return fault(PrivateDataFault::dirty_padding);
     }
-    return {PrivateDataFault::none, true, body.first(length)};
+    return {.framed = true, .flow = flow, .payload = body.first(length)};
 }
 
 }  // namespace pollcore

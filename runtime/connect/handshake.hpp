@@ -1,8 +1,9 @@
 // How a user's private data travels with an rdma_cm connection.
 //
 // What arrives may be longer than what was sent: the carrier pads with zeros (H14). So the payload goes
-// behind four bytes: two of magic, a version, and its own length. A program that knows nothing of pollcore
-// sends no such header; its bytes are then given as they came, padding included.
+// behind four bytes: two of magic, a version, and its own length. Between them stands, in the versions for flow control, where the
+// sender's control block is: address and key, the lowest byte first. A program that knows nothing of pollcore sends no such
+// header; its bytes are then given as they came, padding included.
 //
 // Everything here is a pure function on bytes. What comes from a peer is hostile: no length is believed
 // before it was compared with what is there.
@@ -11,24 +12,28 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "pollcore/limits.hpp"
+#include "pollcore/queue_pair.hpp"
 
 namespace pollcore {
 
 /// No letters, so that no text begins so by chance.
 inline constexpr std::array<std::byte, 2> kPrivateDataMagic{std::byte{0xb7}, std::byte{0x9c}};
 inline constexpr std::uint8_t kPrivateDataVersion = 1;
+inline constexpr std::uint8_t kPrivateDataVersionCredits = 2;
+inline constexpr std::uint8_t kPrivateDataVersionRing = 3;
 static_assert(kPrivateDataHeader == kPrivateDataMagic.size() + 2);
 static_assert(kRequestPrivateDataMax <= 255 && kReplyPrivateDataMax <= 255, "a length is one byte");
 
-/// Header and payload. `payload_max` is what the carrier takes besides the header (kRequestPrivateDataMax and
-/// its kin). Throws pollcore::Error (EMSGSIZE) for more.
-[[nodiscard]] std::vector<std::byte> encode_private_data(std::span<const std::byte> payload,
-                                                         std::size_t payload_max);
+/// Header, control block if there is one, and payload. `payload_max` is what the carrier takes besides the header
+/// (kRequestPrivateDataMax and its kin). Throws pollcore::Error (EMSGSIZE) for more.
+[[nodiscard]] std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, std::size_t payload_max,
+                                                         const std::optional<FlowBlock>& flow = {});
 
 /// Why bytes with our magic are no private data of ours.
 enum class PrivateDataFault {
@@ -43,6 +48,7 @@ enum class PrivateDataFault {
 struct DecodedPrivateData {
     PrivateDataFault fault = PrivateDataFault::none;
     bool framed = false;                 ///< false: no header, `payload` is all that came
+    std::optional<FlowBlock> flow{};     ///< the peer's
     std::span<const std::byte> payload;  ///< within the bytes that were given; empty with a fault
 };
 [[nodiscard]] DecodedPrivateData decode_private_data(std::span<const std::byte> received) noexcept;

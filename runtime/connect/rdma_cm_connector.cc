@@ -170,7 +170,7 @@ ConnectionId RdmaCmConnector::connect(const std::string& address, ConnectingQp q
                         "information",
                         address, path.mtu, port_mtu, own_device()));
     }
-    std::vector<std::byte> frame = encode_private_data(private_data, kRequestPrivateDataMax);
+    std::vector<std::byte> frame = encode_private_data(private_data, kRequestPrivateDataMax, qp.flow);
 
     Connection connection;
     connection.number = ++last_number_;
@@ -214,7 +214,7 @@ void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAt
     Connection& connection = find_request(request, "accept");
     check_type(qp);
     check_path(path);
-    connection.frame = encode_private_data(private_data, kReplyPrivateDataMax);
+    connection.frame = encode_private_data(private_data, kReplyPrivateDataMax, qp.flow);
     connection.qp = std::move(qp);
     connection.path = path;
     if (auto failed = attempt(connection, [&] { send_accept(connection); })) {

@@ -154,6 +154,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_request(CmEvent& event) {
     result.kind = ConnectEvent::Kind::request;
     result.connection = connection.number;
     result.private_data.assign(data.payload.begin(), data.payload.end());
+    result.flow = data.flow;
     result.text = connection.peer;
     connections_.emplace(connection.number, std::move(connection));
     return result;
@@ -227,6 +228,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_response(Connection& connect
                                             connection.peer, private_data_fault_text(data.fault)));
         }
         result.private_data.assign(data.payload.begin(), data.payload.end());
+        result.flow = data.flow;
         connection.rd_atomic = std::min(connection.rd_atomic, event.initiator_depth);
         connection.dest_rd_atomic = std::min(connection.dest_rd_atomic, event.responder_resources);
         move_to_rtr_and_rts(connection);

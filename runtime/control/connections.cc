@@ -22,7 +22,7 @@ ConnectingQp RuntimeState::connecting(QpSlot& qp) {
                 const bool moves = (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;
                 modify_here(slot, attr, mask, to_rts ? QpState::ready : slot.state);
                 slot.moved |= moves;
-            }, .type = qp.type};
+            }, .type = qp.type, .flow = qp.end->flow != nullptr ? std::optional(flow_block_of(qp)) : std::nullopt};
 }
 
 std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string& address,
@@ -46,7 +46,8 @@ std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string&
     return await_connection(device, connection, handle, options, fmt::format("connecting to {}", address));
 }
 
-void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle handle, const ConnectOptions& options) {
+void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle handle, const std::optional<FlowBlock>& flow,
+                          const ConnectOptions& options) {
     require_private_data(options.private_data.size(), kReplyPrivateDataMax);
     executor_->run([&] {
         QpSlot& qp = live_qp_slot(handle);
@@ -57,7 +58,9 @@ void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle h
         if (qp.connection != 0 || qp.moved) {
             throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
         }
+        require_same_flow(qp, flow ? flow->kind : FlowControl::off);
         qp.connection = request;
+        qp.peer_flow = flow;
         {
             const std::lock_guard lock(waiting_mutex_);
             attempts_[{device, request}] = {};
@@ -111,6 +114,7 @@ std::vector<std::byte> RuntimeState::await_connection(std::uint32_t device, Conn
 
 // Forgets a connection that never came to be. A QP that had not moved may be used for another attempt.
 void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
+    qp.peer_flow.reset();
     if (qp.connection != 0) {
         devices_[qp.device]->connector->forget(std::exchange(qp.connection, 0));
     }
@@ -146,6 +150,7 @@ void RuntimeState::disconnect(QpHandle handle) {
 }
 
 void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
+    qp.peer_flow.reset();
     if (qp.connection == 0) {
         return;
     }
@@ -234,6 +239,7 @@ std::optional<ConnectionRequest> RuntimeState::next_request(std::uint32_t device
     request.device_ = device;
     request.peer_ = std::move(event.text);
     request.private_data_ = std::move(event.private_data);
+    request.flow_ = event.flow;
     return request;
 }
 
@@ -306,6 +312,15 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
         }
         case ConnectEvent::Kind::established:
             counters.connections.add();
+            if (QpSlot* qp = qp_of_connection(device.index, event.connection); qp != nullptr) {
+                try {
+                    start_flow_here(*qp, event.flow ? event.flow : std::exchange(qp->peer_flow, {}));
+                } catch (const Error& error) {
+                    event.kind = ConnectEvent::Kind::failed;
+                    event.error = error.code().value();
+                    event.text = error.what();
+                }
+            }
             [[fallthrough]];
         case ConnectEvent::Kind::failed: {
             if (event.connection == 0) {  // a request that could not be offered, or the listener itself

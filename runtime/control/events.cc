@@ -1,4 +1,6 @@
 // What devices and workers say without being asked.
+#include <algorithm>
+
 #include "base/log.hpp"
 #include "control/runtime_state.hpp"
 
@@ -216,6 +218,29 @@ void RuntimeState::lose_device(DeviceSlot& device) {
             log_error("shared receive queue {} of a lost device: {}", srq->handle.index, error.what());
         }
     }
+    lose_cqs_here(device);
+}
+
+// A CQ that can make no more events would keep its worker awake. Those without queues go; the others stay until their last
+// queue pair is closed, and are left alone, unless a provider has kept one of those.
+void RuntimeState::lose_cqs_here(const DeviceSlot& device) {
+    for (const auto& worker : workers_) {
+        for (std::uint32_t i = 0; i < worker->cqs.size(); ++i) {
+            const CqSlot* cq = worker->cqs[i].get();
+            const auto is_kept = [&](const auto& qp) {
+                return qp != nullptr && qp->qp != nullptr && workers_[qp->worker] == worker && (qp->send_cq == i || qp->recv_cq == i);
+            };
+            if (cq == nullptr || cq->device != device.index || std::any_of(qps_.begin(), qps_.end(), is_kept)) {
+                continue;
+            }
+            if (cq->queues == 0) {
+                worker->proxy->remove_cq(i);
+                worker->cqs[i].reset();
+            } else {
+                worker->proxy->lose_cq(i);
+            }
+        }
+    }
 }
 
 // For who was answered EIO: the device may be lost and its event not be taken yet. Then all its QPs are lost here.
@@ -287,6 +312,9 @@ void RuntimeState::take_worker_reports() {
                     log_error("session {} of worker \"{}\" wrote what no session writes; it is closed", id,
                               worker->config.name);
                     close_session_here(id, platform->now() + config.drain_timeout);
+                } else if (said.kind == AnswerKind::flow_failed) {
+                    fail_flow_here(*worker, said.index, static_cast<std::uint16_t>(said.object_id >> 8),
+                                   static_cast<FlowFault>(said.object_id & 0xff));
                 }
             } catch (const std::exception& error) {
                 log_error("worker \"{}\": {}", worker->config.name, error.what());

@@ -6,6 +6,7 @@
 #include <immintrin.h>
 #endif
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 
@@ -52,13 +53,13 @@ void HostIdleWays::monitor(const RingConsumer<WorkRequest>* only_source) noexcep
 
 void HostIdleWays::yield() noexcept { (void)sched_yield(); }
 
-void HostIdleWays::wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept {
-    if (deadline_ns == CompletionChannel::kNever) {
+void HostIdleWays::wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept {
+    if (deadline_ns == CompletionChannel::kNever && most_ns == CompletionChannel::kNever) {
         (void)::ppoll(fds.data(), fds.size(), nullptr, nullptr);
         return;
     }
     const auto now = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-    const std::uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
+    const std::uint64_t left = std::min(deadline_ns > now ? deadline_ns - now : 0, most_ns);
     constexpr std::uint64_t kSecond = 1'000'000'000;
     const timespec limit{.tv_sec = static_cast<time_t>(left / kSecond), .tv_nsec = static_cast<long>(left % kSecond)};
     (void)::ppoll(fds.data(), fds.size(), &limit, nullptr);

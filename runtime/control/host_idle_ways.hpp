@@ -10,7 +10,7 @@ public:
     /// TPAUSE, or UMWAIT where there is one line to watch (H23). Only on CPUs that have them.
     void monitor(const RingConsumer<WorkRequest>* only_source) noexcept override;
     void yield() noexcept override;
-    void wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept override;
+    void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept override;
 };
 
 }  // namespace pollcore

@@ -103,6 +103,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     worker.forget(qp.handle, leftovers);
     renew_windows_here(qp);  // those whose binds it did not complete
     release_entries(qp);
+    return_share(qp.pool);
     qps_[qp.handle.index].reset();
 }
 

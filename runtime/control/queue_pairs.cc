@@ -87,7 +87,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
             throw Error(EINVAL, fmt::format("send_depth = {}: accepted is up to {}", share.send_depth, kQueueDepthMax));
         }
         send_depth += share.send_depth;
-        const bool receives = i == 0 && options.srq == nullptr;
+        const bool receives = i == 0 && options.srq == nullptr && options.pool == nullptr && options.flow != FlowControl::ring;
         end.shares.push_back({session.index, share.send_depth, receives ? options.recv_depth : 0});
     }
     if (send_depth > kQueueDepthMax) {
@@ -104,8 +104,13 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     slot->qkey = options.qkey;
     slot->remote_access = options.remote_access;
     slot->srq = srq_for(options, *slot);
+    slot->pool = pool_for(options, *slot);
     slot->send_entries = send_depth + kMarkersPerQp;
-    slot->recv_entries = end.shares.front().recv_depth;
+    const bool rings = options.flow == FlowControl::ring;
+    if (options.flow != FlowControl::off) {
+        slot->send_entries += CreditFlow::kWritesMax;
+    }
+    slot->recv_entries = options.pool != nullptr && !rings ? options.recv_depth : end.shares.front().recv_depth;
 
     const std::uint32_t both = slot->send_entries + slot->recv_entries;
     if (options.separate_cqs) {
@@ -115,6 +120,11 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
         slot->send_cq = slot->recv_cq = choose_cq(worker, device, both, slot->srq, std::nullopt);
     }
 
+    // Grants go inline, and what a record has beside its payload does where that does.
+    std::uint32_t inline_max = options.inline_max;
+    if (options.flow != FlowControl::off) {
+        inline_max = rings && inline_max != 0 ? record_lines(inline_max) * kCacheLine : std::max<std::uint32_t>(inline_max, sizeof(std::uint64_t));
+    }
     QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
                    .domain = device.domains.at(slot->worker).get(),
                    .send_cq = worker.cqs[slot->send_cq]->cq.get(),
@@ -123,13 +133,16 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
                    .type = static_cast<ibv_qp_type>(options.type),
                    .cap = {.max_send_wr = slot->send_entries,
                            .max_recv_wr = std::max(slot->recv_entries, 1u),
-                           .max_send_sge = std::max(options.sges_max, 1u),
+                           .max_send_sge = std::max(options.sges_max, 1u) + rings,
                            .max_recv_sge = std::max(options.sges_max, 1u),
-                           .max_inline_data = options.inline_max}};
+                           .max_inline_data = inline_max}};
     // Creating touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
     end.handle = slot->handle;
     end.device = device.index;
     end.opcodes = opcodes_of(options.type) & opcodes_of(device.device->limits());
+    if (rings) {  // there are no receives
+        end.opcodes &= static_cast<OpcodeMask>(~(opcode_bit(Opcode::rdma_write_with_imm) | opcode_bit(Opcode::send_with_inv)));
+    }
     end.datagram = options.type == QpType::ud;
     end.pd = slot->pd;
     end.signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax);
@@ -147,14 +160,24 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
         slot->marker_ah = UniqueAh(device.device->create_ah(make.pd, address), {device.device.get()});
         end.marker_ah = slot->marker_ah.get();
     }
+    if (options.flow != FlowControl::off) {
+        add_flow_control(options, *slot, send_depth);
+    }
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     slot->qp_num = slot->qp->qp_num;
     end.qp = slot->qp.get();
     end.qp_num = slot->qp->qp_num;
     end.srq = slot->srq != nullptr ? slot->srq->end.get() : nullptr;
+    if (slot->pool.pool != nullptr) {
+        end.pool.pool = &slot->pool.pool->end;
+        if (!rings) {
+            end.pool.set_depth(options.recv_depth, slot->pool.buffers);
+        }
+    }
     worker.proxy->add_qp(end);
 
     reserve_entries(*slot);
+    take_share(slot->pool);
     qp_generations_[index] = slot->handle.generation;
     next_qp_index_ = static_cast<std::uint16_t>(index + 1);
     qps_[index] = std::move(slot);
@@ -208,7 +231,38 @@ SrqSlot* RuntimeState::srq_for(const QueuePairOptions& options, const QpSlot& qp
                                         "is {}",
                                         srq.session, options.shares.front().session->id()));
     }
+    const std::uint32_t credits_max = srq.credit_connections;
+    if (options.flow == FlowControl::ring) {
+        throw Error(EINVAL, "a queue pair with a write ring takes no receives, hence none from a shared receive queue");
+    }
+    if ((options.flow == FlowControl::credits) != (credits_max != 0)) {
+        throw Error(EINVAL, fmt::format("the shared receive queue has {} connections with credits "
+                                        "(SharedReceiveQueueOptions::credit_connections), and then all its queue pairs have them, or none",
+                                        credits_max));
+    }
+    if (credits_max != 0 && srq.qps >= credits_max) {
+        throw Error(ENOSPC, fmt::format("the shared receive queue has its {} connections with credits", credits_max));
+    }
     return &srq;
+}
+
+// What a queue pair of these sessions has of the pool that posts its receives, if one does.
+PoolShare RuntimeState::pool_for(const QueuePairOptions& options, const QpSlot& qp) {
+    if (options.pool == nullptr) {
+        return {};
+    }
+    if (options.flow == FlowControl::ring) {
+        return ring_for(options, qp);
+    }
+    if (options.srq != nullptr) {
+        throw Error(EINVAL, "the receives of a shared receive queue are posted by its own receive pool, not by that of a queue pair");
+    }
+    const Session& session = *options.shares.front().session;
+    if (options.type == QpType::ud && !session_slot(session.id()).layout.wide) {
+        throw Error(EINVAL, "a UD queue pair with a receive pool needs a session with wide completions, which say where a datagram "
+                            "came from");
+    }
+    return share_of(*options.pool, options.pool_share, options.recv_depth, session, qp.device, qp.pd);
 }
 
 std::uint32_t RuntimeState::worker_index(const WorkerSlot& worker) const {
@@ -243,6 +297,10 @@ QpInfo RuntimeState::info(QpHandle handle) {
         info.lid = port.lid;
         info.mtu = mtu_to_bytes(port.active_mtu);
         info.type = qp.type;
+        if (qp.end->flow != nullptr) {
+            info.flow_block = flow_block_of(qp);
+            info.flow = info.flow_block.kind;
+        }
         return info;
     });
 }
@@ -266,6 +324,7 @@ void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttrib
             throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type",
                                                 qp.qp_num, peer.qp_num));
         }
+        require_same_flow(qp, peer.flow);
         DeviceSlot& device = *devices_[qp.device];
         const ibv_port_attr port = device.device->query_port();
         const GidEntry gid = choose_gid(*device.device, device.config.gid);
@@ -280,6 +339,7 @@ void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttrib
         try {
             Transition rts = to_rts(qp.psn, within, qp.type);
             modify_here(qp, rts.attr, rts.mask, QpState::ready);
+            start_flow_here(qp, peer.flow != FlowControl::off ? std::optional(peer.flow_block) : std::nullopt);
         } catch (...) {
             fail_connection_here(qp);
             throw;

@@ -109,11 +109,12 @@ ConnectionRequest& ConnectionRequest::operator=(ConnectionRequest&& other) noexc
     std::swap(device_, other.device_);
     std::swap(peer_, other.peer_);
     std::swap(private_data_, other.private_data_);
+    std::swap(flow_, other.flow_);
     return *this;
 }
 
 void ConnectionRequest::accept(QueuePair& qp, const ConnectOptions& options) {
-    alive(runtime_, "this connection request").accept(device_, connection_, qp.handle(), options);
+    alive(runtime_, "this connection request").accept(device_, connection_, qp.handle(), flow_, options);
     runtime_.reset();
 }
 
@@ -167,6 +168,12 @@ Session Runtime::open_session(const SessionOptions& options) {
 }
 QueuePair Runtime::create_queue_pair(const QueuePairOptions& options) {
     return alive(state_, "this runtime").create_queue_pair(options);
+}
+ReceivePool Runtime::create_receive_pool(const ReceivePoolOptions& options) {
+    return alive(state_, "this runtime").create_receive_pool(options);
+}
+ReceivePool Runtime::create_write_ring(const WriteRingOptions& options) {
+    return alive(state_, "this runtime").create_write_ring(options);
 }
 SharedReceiveQueue Runtime::create_shared_receive_queue(const SharedReceiveQueueOptions& options) {
     return alive(state_, "this runtime").create_shared_receive_queue(options);

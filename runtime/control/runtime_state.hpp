@@ -5,7 +5,7 @@
 //   memory.cc             domains, regions         completion_queues.cc  which CQ a queue goes to
 //   windows.cc            memory windows           connections.cc        listeners, rdma_cm or names, their events
 //   address_handles.cc    ways of datagrams        events.cc             what devices and workers say unasked
-//   shared_receive_queues.cc
+//   shared_receive_queues.cc, receive_pools.cc
 //
 // Thread safety: public functions come from any thread and do their work on the control thread (executor_);
 // functions named *_here run on it. What application threads wait for is guarded by waiting_mutex_.
@@ -91,6 +91,12 @@ struct SessionSlot {
     SessionLayout layout;
     HostMemory block;
     UniqueFd application_fd;  // eventfd, where the application may sleep
+    // Completions of pools that were closed may still stand in the ring: so many buffers', until so much of it was taken.
+    struct Unpolled {
+        std::uint32_t buffers = 0;
+        std::uint32_t produced = 0;
+    };
+    std::vector<Unpolled> unpolled;
     std::unique_ptr<WorkerSession> end;  // null once detached
 };
 
@@ -104,6 +110,24 @@ struct WorkerSlot {
     std::unique_ptr<WorkerThread> thread;
 };
 
+struct PoolSlot {
+    std::uint32_t device = 0;
+    std::uint32_t pd = 0;
+    std::uint32_t worker = 0;
+    std::uint32_t session = 0;  // id
+    std::uint32_t takers = 0;   // queue pairs and shared receive queues
+    std::uint32_t shares = 0;   // their buffers, together
+    std::uint32_t places = 0;   // completions that it may have in its session's ring
+    bool attached = true;       // its worker knows it
+    WorkerPool end;
+};
+
+// What a queue pair or a shared receive queue has of a pool.
+struct PoolShare {
+    PoolSlot* pool = nullptr;  // null: nothing
+    std::uint32_t buffers = 0;
+};
+
 struct SrqSlot {
     SrqHandle handle;
     std::uint32_t device = 0;
@@ -111,7 +135,9 @@ struct SrqSlot {
     std::uint32_t session = 0;  // id
     std::uint32_t depth = 0;
     std::uint32_t qps = 0;  // that use it
+    std::uint32_t credit_connections = 0;
     UniqueSrq srq;  // null once its device was lost
+    PoolShare pool;
     std::unique_ptr<WorkerSrq> end;
 };
 
@@ -131,12 +157,17 @@ struct QpSlot {
     std::uint32_t send_entries = 0;  // reserved in the CQs
     std::uint32_t recv_entries = 0;
     SrqSlot* srq = nullptr;
+    PoolShare pool;
     bool last_wqe_reached = false;  // with an SRQ: it takes no more receives, and those that it took have completed
     std::uint32_t qp_num = 0;
     UniqueAh marker_ah;  // UD: to itself
+    HostMemory control_block;  // with flow control, then frames of records; ends after the queue pair
+    UniqueMr control_mr;
+    UniqueMr frames_mr;
     UniqueQp qp;         // null once its device was lost
     std::unique_ptr<WorkerQp> end;
     ConnectionId connection = 0;
+    std::optional<FlowBlock> peer_flow;  // of a request that it accepted
     bool disconnected = false;
 };
 
@@ -156,6 +187,11 @@ public:
     void arm_limit(SrqHandle handle, std::uint32_t limit);
     std::uint32_t limit(SrqHandle handle);
 
+    ReceivePool create_receive_pool(const ReceivePoolOptions& options);
+    ReceivePool create_write_ring(const WriteRingOptions& options);
+    void close_receive_pool(PoolHandle handle, std::uint64_t region);
+    [[nodiscard]] std::vector<HeldBuffer> held_buffers(PoolHandle handle);
+
     QueuePair create_queue_pair(const QueuePairOptions& options);
     bool close_queue_pair(QpHandle handle);
     /// The handle's new generation; whether everything in flight was flushed in time.
@@ -173,7 +209,8 @@ public:
     void stop_listening(std::uint32_t device, ListenerId listener) noexcept;
     std::optional<ConnectionRequest> next_request(std::uint32_t device, ListenerId listener,
                                                   std::chrono::milliseconds timeout);
-    void accept(std::uint32_t device, ConnectionId request, QpHandle handle, const ConnectOptions& options);
+    void accept(std::uint32_t device, ConnectionId request, QpHandle handle, const std::optional<FlowBlock>& flow,
+                const ConnectOptions& options);
     void reject(std::uint32_t device, ConnectionId request, const std::vector<std::byte>& private_data) noexcept;
 
     ProtectionDomain create_protection_domain(const std::string& device);
@@ -240,9 +277,33 @@ private:
     void lose_srq_here(SrqSlot& srq);
     void destroy_verbs_srq(SrqSlot& srq);
 
+    // receive_pools.cc
+    PoolHandle create_pool_here(const std::string& device, const ProtectionDomain* pd, const Session& session,
+                                const MemoryRegion& memory, std::unique_ptr<PoolSlot> slot);
+    [[nodiscard]] PoolSlot& usable_pool(const ReceivePool& pool, const Session& session, std::uint32_t device, std::uint32_t pd);
+    ReceivePool make_pool(const std::string& device, const ProtectionDomain* pd, const Session& session, std::uint32_t buffers,
+                          MemoryRegion memory, std::unique_ptr<PoolSlot> slot);
+    [[nodiscard]] PoolSlot* find_pool(PoolHandle handle) noexcept;
+    [[nodiscard]] PoolShare share_of(const ReceivePool& pool, std::uint32_t asked, std::uint32_t depth, const Session& session,
+                                     std::uint32_t device, std::uint32_t pd);
+    static void take_share(const PoolShare& share) noexcept;
+    static void return_share(const PoolShare& share) noexcept;
+    void detach_pool_here(PoolSlot& pool);
+    void detach_pools_here(std::uint32_t session_id);
+    [[nodiscard]] static std::uint32_t unpolled_here(SessionSlot& session);
+
     // queue_pairs.cc
     QpHandle create_qp_here(const QueuePairOptions& options);
     [[nodiscard]] SrqSlot* srq_for(const QueuePairOptions& options, const QpSlot& qp);
+    void add_flow_control(const QueuePairOptions& options, QpSlot& qp, std::uint32_t send_depth);
+    void add_rings(const QueuePairOptions& options, QpSlot& qp, std::uint32_t frames);
+    [[nodiscard]] static FlowBlock flow_block_of(const QpSlot& qp) noexcept;
+    /// The connection is established. Throws where one of the two has flow control and the other has not.
+    void start_flow_here(QpSlot& qp, const std::optional<FlowBlock>& peer);
+    static void require_same_flow(const QpSlot& qp, FlowControl peer);
+    void fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation, FlowFault fault);
+    [[nodiscard]] PoolShare pool_for(const QueuePairOptions& options, const QpSlot& qp);
+    [[nodiscard]] PoolShare ring_for(const QueuePairOptions& options, const QpSlot& qp);
     [[nodiscard]] std::uint32_t random_psn() { return platform->random() & 0xffffff; }
     [[nodiscard]] std::uint16_t free_qp_index() const;
     [[nodiscard]] std::uint16_t next_generation(std::uint16_t index) const;
@@ -288,6 +349,7 @@ private:
     [[nodiscard]] bool lost_meanwhile(DeviceSlot& device);
     void on_device_removed(DeviceSlot& device);
     void lose_qp_here(QpSlot& qp);
+    void lose_cqs_here(const DeviceSlot& device);
     void lose_cq(const ibv_cq* cq);
     void take_worker_reports();
     void fail_qp(const ibv_qp* qp, Status cause);
@@ -320,6 +382,8 @@ private:
     std::map<std::uint32_t, SessionSlot> sessions_;
     std::vector<std::unique_ptr<SrqSlot>> srqs_;  // by index
     std::vector<std::uint16_t> srq_generations_;
+    std::vector<std::unique_ptr<PoolSlot>> pools_;  // by index
+    HandlePool<PoolHandle> pool_handles_{kReceivePoolsMax};
     std::vector<std::unique_ptr<QpSlot>> qps_;  // by index
     std::vector<std::uint16_t> qp_generations_;
     std::vector<std::unique_ptr<AhSlot>> ahs_;  // by index

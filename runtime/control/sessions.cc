@@ -41,9 +41,11 @@ std::uint32_t RuntimeState::choose_worker(const std::string& name) const {
 Session RuntimeState::open_session(const SessionOptions& options) {
     require_ring_size("submission_slots", options.submission_slots);
     require_ring_size("completion_slots", options.completion_slots);
-    if (options.wide_completions && options.completion_slots > kRingSlotsMax / 2) {
-        throw Error(EINVAL, fmt::format("completion_slots = {} with wide completions: accepted is up to {}",
-                                        options.completion_slots, kRingSlotsMax / 2));
+    const std::uint32_t completions_max = options.wide_completions ? kRingSlotsMax / 2 : kRingSlotsMax;
+    if (options.pool_buffers > completions_max || options.completion_slots + options.pool_buffers > completions_max) {
+        throw Error(EINVAL, fmt::format("completion_slots = {} and pool_buffers = {}{}: accepted is up to {} together",
+                                        options.completion_slots, options.pool_buffers,
+                                        options.wide_completions ? " with wide completions" : "", completions_max));
     }
     return executor_->run([&] {
         require_running();
@@ -60,7 +62,7 @@ Session RuntimeState::open_session(const SessionOptions& options) {
         slot.worker = worker_index;
         slot.index = index;
         slot.layout = {config.qps_max, options.submission_slots, options.completion_slots,
-                       options.wide_completions, worker.bell.valid()};
+                       options.wide_completions, worker.bell.valid(), options.pool_buffers};
         if (options.events) {
             slot.application_fd = make_event_fd("a session that waits");
         }
@@ -118,6 +120,7 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
             close_srq_here(*srq);
         }
     }
+    detach_pools_here(session_id);
     WorkerSlot& worker = *workers_[session.worker];
     worker.proxy->remove_session(session.index);
     worker.sessions[session.index] = 0;

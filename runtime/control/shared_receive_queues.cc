@@ -34,6 +34,10 @@ SrqHandle RuntimeState::create_srq_here(const SharedReceiveQueueOptions& options
                                         "and up to {} SGEs",
                                         options.depth, options.sges_max, kQueueDepthMax, kSgesMax));
     }
+    if (options.credit_connections > options.depth) {
+        throw Error(EINVAL, fmt::format("credit_connections = {} of a shared receive queue of {} receives: accepted is up to that",
+                                        options.credit_connections, options.depth));
+    }
     const auto free = std::find(srqs_.begin(), srqs_.end(), nullptr);
     if (free == srqs_.end()) {
         throw Error(ENOSPC, fmt::format("all {} shared receive queues of a runtime are in use", srqs_.size()));
@@ -46,8 +50,14 @@ SrqHandle RuntimeState::create_srq_here(const SharedReceiveQueueOptions& options
     slot->worker = session.worker;
     slot->session = session.id;
     slot->depth = options.depth;
+    slot->credit_connections = options.credit_connections;
 
-    SrqOptions make{.pd = pds_.at(pd_of(device, options.pd)).pd.get(),
+    const std::uint32_t pd = pd_of(device, options.pd);
+    if (options.pool != nullptr) {
+        slot->pool = share_of(*options.pool, options.pool_share, options.depth, *options.session, device.index, pd);
+    }
+
+    SrqOptions make{.pd = pds_.at(pd).pd.get(),
                     .domain = device.domains.at(session.worker).get(),
                     .depth = options.depth,
                     .sges_max = sges_max};
@@ -60,7 +70,15 @@ SrqHandle RuntimeState::create_srq_here(const SharedReceiveQueueOptions& options
     end.receives = SlotTable(options.depth, sges_max);
     end.session_index = session.index;
     end.device = device.index;
+    end.granted_max = options.credit_connections == 0 ? 0 : options.depth / options.credit_connections;
+    end.creditors.reserve(options.credit_connections);
+    if (slot->pool.pool != nullptr) {
+        end.pool.pool = &slot->pool.pool->end;
+        // With credits no more than one peer's part may be missing: else a peer that has used its own would wait for the others.
+        end.pool.set_depth(options.depth, slot->pool.buffers, end.granted_max != 0 ? end.granted_max : options.depth);
+    }
     workers_[slot->worker]->proxy->add_srq(end);
+    take_share(slot->pool);
     srq_generations_[index] = slot->handle.generation;
     *free = std::move(slot);
     return end.handle;
@@ -131,6 +149,7 @@ void RuntimeState::close_srq_here(SrqSlot& srq) {
         destroy_verbs_srq(srq);
     }
     worker.forget(srq.handle);
+    return_share(srq.pool);
     srqs_[srq.handle.index].reset();
 }
 

@@ -152,6 +152,9 @@ public:
     [[nodiscard]] virtual ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) = 0;
     virtual void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) = 0;
     virtual ibv_qp_attr query(ibv_qp* qp, int mask) = 0;
+    /// Whether the bytes of an RDMA write that the QP receives arrive in their order, so that the last one stands for all (H12).
+    /// The QP is in RTS. ibv_query_qp_data_in_order(3).
+    [[nodiscard]] virtual bool writes_in_order(ibv_qp* qp) = 0;
     virtual void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) = 0;
     virtual ibv_srq_attr query(ibv_srq* srq) = 0;
 

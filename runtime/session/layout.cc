@@ -9,6 +9,7 @@ void format_session(void* block, const SessionLayout& layout) noexcept {
     header->qps_max = layout.qps_max;
     header->submission_slots = layout.submission_slots;
     header->completion_slots = layout.completion_slots;
+    header->pool_buffers = layout.pool_buffers;
     header->features = static_cast<std::uint16_t>((layout.wide ? SessionHeader::kWideCompletions : 0) |
                                                   (layout.worker_sleeps ? SessionHeader::kWorkerSleeps : 0));
     for (std::uint32_t i = 0; i < layout.qps_max; ++i) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,14 +23,16 @@
 
 namespace pollcore {
 
-/// What the worker says of one queue pair to one session. Two words, so that each is read whole.
+/// What the worker says of one queue pair to one session. Words, so that each is read whole.
 struct QpRecord {
     // generation 16 | state 8 | cause 8 | sges_max 8 | flags 8 | inline_max 16
     std::atomic<std::uint64_t> status{0};
     // send depth 24 | receive depth 24, of this session | opcodes 16
     std::atomic<std::uint64_t> limits{0};
+    // With credits: the longest message that the peer takes; 0 as long as it has not said.
+    std::atomic<std::uint64_t> message_max{0};
 };
-static_assert(sizeof(QpRecord) == 16);
+static_assert(sizeof(QpRecord) == 24);
 
 /// QpRecord::limits, unpacked.
 struct QpLimitsWord {
@@ -62,6 +65,8 @@ struct QpStatusWord {
     std::uint16_t inline_max = 0;
 
     static constexpr std::uint8_t kReceives = 1;  ///< this session owns the QP's receives
+    static constexpr std::uint8_t kCredits = 2;   ///< QpRecord::message_max counts
+    static constexpr std::uint8_t kSums = 4;      ///< sends bring a sum of their payload
 
     [[nodiscard]] static constexpr QpStatusWord unpack(std::uint64_t word) noexcept {
         return {static_cast<std::uint16_t>(word),
@@ -88,7 +93,7 @@ struct SrqRecord {
 struct SrqStatusWord {
     std::uint16_t generation = 0;  ///< 0: not there
     std::uint8_t sges_max = 0;
-    std::uint32_t depth = 0;
+    std::uint32_t depth = 0;       ///< 0: a pool posts its receives
 
     [[nodiscard]] static constexpr SrqStatusWord unpack(std::uint64_t word) noexcept {
         return {static_cast<std::uint16_t>(word), static_cast<std::uint8_t>(word >> 16),
@@ -123,6 +128,7 @@ struct SessionHeader {
     std::uint32_t qps_max = 0;
     std::uint32_t submission_slots = 0;
     std::uint32_t completion_slots = 0;
+    std::uint32_t pool_buffers = 0;
 
     // The worker's line.
     alignas(kCacheLine) std::atomic<std::uint64_t> retired{0};  ///< over all queue pairs
@@ -145,8 +151,11 @@ struct SessionLayout {
     std::uint32_t completion_slots = 0;  ///< completions that it can hold, a power of two
     bool wide = false;                   ///< they are WideCompletions, in two slots of the ring each
     bool worker_sleeps = false;          ///< SessionHeader::kWorkerSleeps
+    std::uint32_t pool_buffers = 0;      ///< completions beside those, of messages in receive pools
 
-    [[nodiscard]] constexpr std::uint32_t completion_ring_slots() const noexcept { return completion_slots << wide; }
+    [[nodiscard]] constexpr std::uint32_t completion_ring_slots() const noexcept {
+        return std::bit_ceil(completion_slots + pool_buffers) << wide;
+    }
 
     static constexpr std::size_t align(std::size_t n) noexcept { return (n + kCacheLine - 1) / kCacheLine * kCacheLine; }
 

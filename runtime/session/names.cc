@@ -46,13 +46,15 @@ constexpr std::array kStatuses{
     StatusWords{Status::device_removed, "POLLCORE_DEVICE_REMOVED", "the device was removed"},
     StatusWords{Status::daemon_gone, "POLLCORE_DAEMON_GONE", "the daemon is gone"},
     StatusWords{Status::srq_closed, "POLLCORE_SRQ_CLOSED", "the shared receive queue was closed"},
+    StatusWords{Status::flow_violation, "POLLCORE_FLOW_VIOLATION", "the peer broke the agreement on flow control"},
+    StatusWords{Status::message_too_long, "POLLCORE_MESSAGE_TOO_LONG", "the message is longer than the peer's receives"},
 };
 
-constexpr std::array<std::string_view, 17> kRefusals{
+constexpr std::array<std::string_view, 18> kRefusals{
     "none",               "submission_ring_full", "completion_ring_full", "send_queue_full",
     "receive_queue_full", "srq_full",             "stale_handle",         "not_connected",
     "qp_in_error",        "bad_opcode",           "bad_flags",            "too_many_sges",
-    "inline_too_long",    "misaligned_atomic",    "not_receiver",         "no_share",
+    "inline_too_long",    "misaligned_atomic",    "not_receiver",         "no_share",             "message_too_long",
     "session_closed",
 };
 static_assert(kRefusals.size() == static_cast<std::size_t>(Refusal::session_closed) + 1);

@@ -16,12 +16,14 @@ struct WorkerCq;
 struct WorkerSrq;
 struct WorkerWindow;
 struct WorkerRegion;
+struct WorkerPool;
 
 enum class CommandKind : std::uint8_t {
     add_session,
     remove_session,  ///< takes nothing more from it; answered when nothing of it is in flight
     add_cq,
     remove_cq,
+    lose_cq,  ///< nothing more comes from it, and nothing of its queue pairs is in flight: it is not polled and not slept for
     add_qp,
     park_qp,     ///< leaves the QP and its CQs alone until unpark_qp
     unpark_qp,   ///< goes on, with `state` and `cause` for the QP
@@ -42,6 +44,9 @@ enum class CommandKind : std::uint8_t {
     remove_window,  ///< forgets it, unless binds of it are in flight
     add_region,     ///< windows may be bound to it
     remove_region,  ///< forgets it, unless binds to it are in flight
+    add_pool,
+    remove_pool,  ///< no queue pair or SRQ uses it
+    start_flow,   ///< the QP is connected, and its peer's control block is at `peer_addr` with key `lkey`
 };
 
 struct alignas(kCacheLine) Command {
@@ -56,7 +61,10 @@ struct alignas(kCacheLine) Command {
         MrHandle region_handle;
         MwHandle window_handle;
     };
-    std::uint64_t deadline = 0;  ///< on the worker's clock
+    union {
+        std::uint64_t deadline = 0;  ///< on the worker's clock
+        std::uint64_t peer_addr;
+    };
     union {
         WorkerSession* session = nullptr;
         const WorkerAh* ah;
@@ -65,13 +73,15 @@ struct alignas(kCacheLine) Command {
         WorkerCq* cq = nullptr;
         WorkerWindow* window;
         const WorkerRegion* region;
+        WorkerPool* pool;
     };
     union {
         WorkerQp* qp = nullptr;
         WorkerSrq* srq;
     };
     std::uint16_t generation = 0;
-    std::uint8_t reserved[5] = {};
+    bool in_order = false;  ///< start_flow: what is written to the QP's memory arrives in order
+    std::uint8_t reserved[4] = {};
     std::uint8_t ring_lap = 0;
 };
 static_assert(sizeof(Command) == kCacheLine);
@@ -83,13 +93,14 @@ enum class AnswerKind : std::uint8_t {
     not_found,
     cq_failed,  ///< unasked: polling CQ `index` failed, its QPs are in error and nothing more comes from it
     session_broken,  ///< unasked: session `index` wrote what no session writes
+    flow_failed,     ///< unasked: the peer of QP `index` broke the agreement; object_id: generation << 8 | FlowFault
 };
 
 struct alignas(32) Answer {
     std::uint64_t id = 0;  ///< 0 when unasked
     AnswerKind kind{};
     std::uint32_t index = 0;
-    std::uint32_t object_id = 0;  ///< unasked: WorkerSession::id or WorkerCq::id; an index is used again
+    std::uint32_t object_id = 0;  ///< unasked: which one, WorkerSession::id or WorkerCq::id; an index is used again
     std::uint8_t reserved[11] = {};
     std::uint8_t ring_lap = 0;
 };

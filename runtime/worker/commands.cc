@@ -90,6 +90,11 @@ std::uint32_t Worker::run_commands() noexcept {
             acknowledge(*cqs_[command.index]);
             cqs_[command.index] = nullptr;
             break;
+        case CommandKind::lose_cq:
+            (void)take_events();
+            acknowledge(*cqs_[command.index]);
+            cqs_[command.index]->failed = true;
+            break;
         case CommandKind::add_qp:
             add_qp(*command.qp);
             break;
@@ -114,6 +119,9 @@ std::uint32_t Worker::run_commands() noexcept {
             if (qp.cover_wanted) {
                 cover(qp);
             }
+            if (qp.pool.pool != nullptr && qp.state != QpState::error) {
+                list(qp.pool);  // in INIT it takes receives for the first time
+            }
             break;
         }
         case CommandKind::retire_qp: return begin(*qps_[command.index], WorkerQp::Phase::retiring, command);
@@ -136,6 +144,7 @@ std::uint32_t Worker::run_commands() noexcept {
             break;
         case CommandKind::forget_srq:
             complete_leftovers(*srqs_[command.index]);
+            dismiss(srqs_[command.index]->pool);
             srqs_[command.index] = nullptr;
             break;
         case CommandKind::find_key:
@@ -164,7 +173,6 @@ std::uint32_t Worker::run_commands() noexcept {
             // The window itself says whether binds of it are in flight.
             search_ = Search{.command = command.id,
                              .window = command.window_handle,
-                             .next_qp = static_cast<std::uint32_t>(qps_.size()),
                              .next_srq = static_cast<std::uint32_t>(srqs_.size())};
             return;
         case CommandKind::remove_window:
@@ -172,6 +180,18 @@ std::uint32_t Worker::run_commands() noexcept {
             return;
         case CommandKind::add_region:
             place(regions_, command.region->handle.index, *command.region);
+            break;
+        case CommandKind::add_pool:
+            command.pool->session = sessions_[command.pool->session_index];
+            place(pools_, command.pool->handle.index, command.pool);
+            break;
+        case CommandKind::remove_pool: {
+            const WorkerPool& pool = *std::exchange(pools_[command.index], nullptr);
+            answer(command.id, AnswerKind::done, static_cast<std::uint32_t>(pool.session->completions.produced()));
+            return;
+        }
+        case CommandKind::start_flow:
+            start_flow(*qps_[command.index], command.peer_addr, command.lkey, command.in_order);
             break;
         case CommandKind::remove_region:
             answer(command.id, remove_region(command.region_handle) ? AnswerKind::done : AnswerKind::found);
@@ -231,13 +251,34 @@ void Worker::add_qp(WorkerQp& qp) noexcept {
     if (qp.srq != nullptr) {
         qp.srq->qps.add(qp.qp_num, &qp);
     }
+    qp.pool.qp = &qp;
+    add_taker(qp.pool);
+    if (qp.flow != nullptr) {
+        flows_.reserve(++flow_qps_);
+        rings_.reserve(flow_qps_);
+        if (qp.srq != nullptr) {
+            qp.srq->creditors.push_back(&qp);
+            grant(*qp.srq, qp);
+        }
+    }
     publish_record(qp);
+}
+
+void Worker::add_taker(PoolTaker& taker) noexcept {
+    if (taker.pool != nullptr) {
+        to_fill_.reserve(++takers_);
+    }
 }
 
 void Worker::add_srq(WorkerSrq& srq) noexcept {
     srqs_[srq.handle.index] = &srq;
     srq.session = sessions_[srq.session_index];
+    srq.pool.srq = &srq;
+    add_taker(srq.pool);
     publish_record(srq);
+    if (srq.pool.pool != nullptr) {
+        list(srq.pool);
+    }
 }
 
 // The QPs of a closing session were retired before, so only what is still in its ring keeps it.
@@ -273,11 +314,14 @@ std::uint32_t Worker::search() noexcept {
     bool found = false;
     if (search_.next_session < sessions_.size()) {
         WorkerSession* session = sessions_[search_.next_session++];
-        found = session != nullptr && pending_uses_it(*session);
+        found = session != nullptr && pending_uses_it(session->submissions);
     } else if (const WorkerQp* qp = next_of(qps_, search_.next_qp); qp != nullptr) {
-        found = search_.ah.valid() ? qp->datagram && qp->sends.uses_ah(search_.ah)
-                                   : qp->device == search_.device && (qp->sends.uses_key(search_.lkey) ||
-                                                                      qp->recvs.uses_key(search_.lkey));
+        if (search_.ah.valid()) {
+            found = qp->datagram && qp->sends.uses_ah(search_.ah);
+        } else if (!search_.window.valid()) {
+            found = concerns_search(qp) && (qp->sends.uses_key(search_.lkey) || qp->recvs.uses_key(search_.lkey));
+        }
+        found = found || (qp->flow != nullptr && pending_uses_it(qp->flow->waiting));
     } else if (const WorkerSrq* srq = next_of(srqs_, search_.next_srq); srq != nullptr) {
         found = !search_.ah.valid() && srq->device == search_.device && srq->receives.uses_key(search_.lkey);
     } else {
@@ -299,6 +343,9 @@ bool Worker::binds_use_it() noexcept {
 
 // By a handle.
 bool Worker::names_it(const WorkRequest& request) noexcept {
+    if (request.opcode == Opcode::release) {
+        return false;
+    }
     if (request.opcode == Opcode::bind_mw) {
         return (search_.window.valid() && request.bind.window() == search_.window) ||
                (search_.region.valid() && request.bind.region() == search_.region);
@@ -310,9 +357,11 @@ bool Worker::names_it(const WorkRequest& request) noexcept {
     return qp != nullptr && qp->datagram && request.ud.ah() == search_.ah;
 }
 
-bool Worker::pending_uses_it(WorkerSession& session) noexcept {
-    for (std::size_t i = 0; i < session.submissions.capacity() && session.submissions.ready(i);) {
-        const WorkRequest request = session.submissions.copy(i);
+// In a session's ring, or waiting for credit.
+template <class Slots>
+bool Worker::pending_uses_it(const Slots& slots) noexcept {
+    for (std::size_t i = 0; i < slots.capacity() && slots.ready(i);) {
+        const WorkRequest request = slots.copy(i);
         if (names_it(request)) {
             return true;
         }
@@ -332,10 +381,10 @@ bool Worker::pending_uses_it(WorkerSession& session) noexcept {
             return true;
         }
         for (std::uint32_t next = 1, slot = 1; next < num_sge; ++slot) {
-            if (!session.submissions.ready(i + slot)) {
+            if (!slots.ready(i + slot)) {
                 return false;
             }
-            const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(i + slot));
+            const auto more = std::bit_cast<WorkRequestContinuation>(slots.copy(i + slot));
             for (std::size_t k = 0; k < WorkRequestContinuation::kSges && next < num_sge; ++k, ++next) {
                 if (concerned && std::bit_cast<std::array<Sge, 3>>(
                         *reinterpret_cast<const std::array<std::byte, 48>*>(more.payload.data()))[k]

@@ -33,7 +33,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         counters_.stale_completions.add();
         return;
     }
-    if (const InFlightEntry& entry = table.at(id.position); entry.kind == InFlightEntry::Kind::posted && entry.signaled) [[likely]] {
+    if (const InFlightEntry& entry = table.at(id.position); entry.kind <= InFlightEntry::Kind::pooled && entry.signaled) [[likely]] {
         cq.served = entry.session;
         cq.served->completions.prefetch();
     }
@@ -69,13 +69,22 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
             case InFlightEntry::Kind::marker:
                 qp.marker_in_flight = false;
                 break;
+            case InFlightEntry::Kind::flow:
+                --qp.flow->writes;
+                break;
+            case InFlightEntry::Kind::pooled:  // no request of a send queue
             case InFlightEntry::Kind::done:
                 break;
         }
     }
     const InFlightEntry& entry = qp.sends.pop();
-    if (entry.kind == InFlightEntry::Kind::marker) {
-        qp.marker_in_flight = false;
+    if (entry.kind >= InFlightEntry::Kind::flow && entry.kind <= InFlightEntry::Kind::marker) [[unlikely]] {
+        if (entry.kind == InFlightEntry::Kind::flow) {
+            --qp.flow->writes;
+            qp.send_failed = qp.send_failed || wc.status != IBV_WC_SUCCESS;
+        } else {
+            qp.marker_in_flight = false;
+        }
     } else if (wc.status == IBV_WC_SUCCESS && !entry.signaled) {
         retire_entry(qp, entry);  // the signal was the worker's own
     } else {
@@ -124,19 +133,27 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
 
 [[gnu::always_inline]] inline void Worker::complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept {
     InFlightEntry& entry = qp.recvs.at(qp.recvs.head_position() + offset);
-    if (entry.kind != InFlightEntry::Kind::posted) [[unlikely]] {
+    if (entry.kind != InFlightEntry::Kind::posted && entry.kind != InFlightEntry::Kind::pooled) [[unlikely]] {
         counters_.stale_completions.add();
         return;
     }
     Completion completion;
     const ibv_wc* datagram = take_recv_fields(&qp, wc, completion);
-    deliver(qp, entry, completion, true, datagram);
+    if (entry.kind == InFlightEntry::Kind::posted) [[likely]] {
+        deliver(qp, entry, completion, true, datagram);
+    } else {
+        completion.qp = qp.handle;
+        complete_pooled(qp.pool, entry.tag, completion, datagram);
+    }
     if (offset == 0) [[likely]] {
         (void)qp.recvs.pop();
     } else {
         entry.kind = InFlightEntry::Kind::done;
     }
     drain_unposted(qp, qp.recvs);
+    if (qp.state == QpState::error) [[unlikely]] {
+        tell_end(qp);
+    }
 }
 
 [[gnu::noinline]] void Worker::complete_shared_recv(const ibv_wc& wc) noexcept {
@@ -153,7 +170,17 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     if (qp != nullptr) [[likely]] {
         completion.qp = qp->handle;
     }
-    deliver(*srq, id.slot, completion, datagram);
+    if (srq->receives.at(id.slot).kind == InFlightEntry::Kind::pooled) {
+        completion.srq = srq->handle;
+        const std::uint64_t tag = srq->receives.at(id.slot).tag;
+        srq->receives.give_back(id.slot);
+        complete_pooled(srq->pool, tag, completion, datagram);
+    } else {
+        deliver(*srq, id.slot, completion, datagram);
+    }
+    if (srq->granted_max != 0 && qp != nullptr) {
+        use_grant(*srq, *qp);
+    }
     if (wc.status != IBV_WC_SUCCESS && qp != nullptr) [[unlikely]] {
         enter_error(*qp, static_cast<Status>(wc.status));
     }
@@ -284,6 +311,31 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     if (session.tells) {
         tell(session);
     }
+}
+
+/// A buffer of a receive pool goes to the application. `completion` says what came, and on which queue pair.
+[[gnu::noinline]] void Worker::hand_out(PoolTaker& taker, std::uint32_t buffer, Completion& completion,
+                                        const ibv_wc* datagram) noexcept {
+    WorkerPool& pool = *taker.pool;
+    completion.tag = pool_tag(pool.handle, buffer);
+    completion.flags |= kFromRecvQueue | kPooled;
+    if (completion.opcode != CompletionOpcode::recv_rdma_with_imm) {
+        completion.opcode = CompletionOpcode::recv;
+    }
+    pool.counters.delivered.add();
+    pool.counters.held.add();
+    pool.buffers.hand_out(buffer, taker, completion.qp, static_cast<std::uint32_t>(pool.counters.delivered.value()));
+    ++taker.held;
+    publish(*pool.session, completion, datagram);
+}
+
+/// A record of a write ring goes to the application. `completion` says what came.
+[[gnu::noinline]] void Worker::hand_out(WorkerPool& pool, std::uint32_t place, Completion& completion) noexcept {
+    completion.tag = pool_tag(pool.handle, place);
+    completion.flags |= kFromRecvQueue | kPooled;
+    completion.opcode = CompletionOpcode::recv;
+    publish(*pool.session, completion);
+    pool.counters.held.add();
 }
 
 // Gives back what the entry held: its share of the queue and its place among the session's requests.

@@ -43,8 +43,10 @@ struct WorkerSession;
 struct InFlightEntry {
     enum class Kind : std::uint8_t {
         posted,    ///< the provider has it
+        pooled,    ///< so it has, and a receive pool posted it
+        flow,      ///< so it has; terms or grants for the peer
+        marker,    ///< so it has; both are the runtime's own and reach no session
         unposted,  ///< it never will: completes with `status` when its turn comes
-        marker,    ///< the runtime's own, reaches no session
         done,      ///< completed out of turn; only waits to leave the table
     };
 
@@ -69,7 +71,7 @@ struct InFlightEntry {
         Bind bind;      ///< bind_mw
     };
 
-    [[nodiscard]] bool with_provider() const noexcept { return kind == Kind::posted || kind == Kind::marker; }
+    [[nodiscard]] bool with_provider() const noexcept { return kind <= Kind::marker; }
 };
 
 static_assert(sizeof(InFlightEntry) == 32);
@@ -87,6 +89,7 @@ public:
     [[nodiscard]] std::uint32_t size() const noexcept { return tail_ - head_; }
     [[nodiscard]] bool empty() const noexcept { return tail_ == head_; }
     [[nodiscard]] bool full() const noexcept { return size() > mask_; }
+    [[nodiscard]] std::uint32_t room() const noexcept { return mask_ + 1 - size(); }
     [[nodiscard]] std::uint32_t next_position() const noexcept { return tail_; }
     [[nodiscard]] std::uint32_t head_position() const noexcept { return head_; }
 
@@ -125,7 +128,7 @@ public:
     [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
         for (std::uint32_t p = head_; p != tail_; ++p) {
             const InFlightEntry& entry = entries_[p & mask_];
-            if (entry.kind != InFlightEntry::Kind::posted || entry.num_sge == 0) {
+            if (!entry.with_provider() || entry.num_sge == 0) {
                 continue;
             }
             if (entry.lkey == lkey) {

@@ -27,8 +27,17 @@ namespace pollcore {
     qp.state = QpState::error;
     qp.cause = cause;
     publish_record(qp);
+    flush_waiting(qp);
+    if (qp.flow != nullptr && qp.srq != nullptr) {
+        drop_grants(qp);
+        grant(*qp.srq);
+    }
     // Unsignaled requests that succeeded before the error leave nothing behind on some providers (H1).
     cover(qp);
+    tell_end(qp);
+    if (in_ring(qp)) {
+        list(qp);
+    }
 }
 
 void Worker::publish_record(const WorkerQp& qp) noexcept {
@@ -38,11 +47,16 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
         const QpLimitsWord limits{
             .send_depth = share.send_depth, .recv_depth = share.recv_depth, .opcodes = qp.opcodes};
         record.limits.store(limits.pack(), std::memory_order_relaxed);
+        record.message_max.store(qp.flow != nullptr ? qp.flow->message_max : 0, std::memory_order_relaxed);
+        const bool sums = qp.flow != nullptr && qp.flow->rings && (!qp.flow->agreed || qp.flow->target.sums);
+        const auto flags = static_cast<std::uint8_t>((share.recv_depth > 0 ? QpStatusWord::kReceives : 0) |
+                                                     (qp.flow != nullptr ? QpStatusWord::kCredits : 0) |
+                                                     (sums ? QpStatusWord::kSums : 0));
         const QpStatusWord word{.generation = qp.handle.generation,
                                 .state = qp.state,
                                 .cause = qp.cause,
                                 .sges_max = qp.sges_max,
-                                .flags = share.recv_depth > 0 ? QpStatusWord::kReceives : std::uint8_t{0},
+                                .flags = flags,
                                 .inline_max = qp.inline_max};
         // Release, with the acquire in Session::admit: the limits above belong to this status.
         record.status.store(word.pack(), std::memory_order_release);
@@ -51,7 +65,9 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
 
 void Worker::publish_record(const WorkerSrq& srq) noexcept {
     const SrqStatusWord word{
-        .generation = srq.handle.generation, .sges_max = srq.sges_max, .depth = srq.receives.depth()};
+        .generation = srq.handle.generation,
+        .sges_max = srq.sges_max,
+        .depth = srq.pool.pool != nullptr ? 0 : srq.receives.depth()};
     // Release, with the acquire in Session::admit_shared: the session's receives find the queue here.
     srq.session->srq_records[srq.handle.index].status.store(srq.closing ? 0 : word.pack(), std::memory_order_release);
 }
@@ -185,6 +201,7 @@ bool Worker::cqs_emptied(const WorkerQp& qp) const noexcept {
 void Worker::complete_leftovers(WorkerQp& qp) noexcept {
     complete_leftovers(qp, qp.sends);
     complete_leftovers(qp, qp.recvs);
+    tell_end(qp);
 }
 
 void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
@@ -197,6 +214,8 @@ void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
                 windows_[entry.bind.window]->lost.store(true, std::memory_order_relaxed);
             }
             deliver_by_runtime(qp, entry, qp.leftover_status);
+        } else if (entry.kind == InFlightEntry::Kind::pooled) {
+            return_unused(qp.pool, entry);
         } else if (entry.kind == InFlightEntry::Kind::unposted) {
             deliver_by_runtime(qp, entry, entry.status);
         }
@@ -212,6 +231,8 @@ void Worker::drop(WorkerQp& qp) noexcept {
     if (qp.srq != nullptr) {
         qp.srq->qps.remove(qp.qp_num);
     }
+    dismiss(qp.pool);
+    dismiss(qp);
     qps_[qp.handle.index] = nullptr;
     cqs_[qp.recv_cq]->datagram_qps -= qp.datagram;
 }
@@ -219,6 +240,7 @@ void Worker::drop(WorkerQp& qp) noexcept {
 // A life begins under a new generation, so a completion of the old one that a provider still has is not taken for
 // new work (H3), and who holds the old handle is refused. Its number stays, so an SRQ finds it as before.
 void Worker::renew(WorkerQp& qp) noexcept {
+    leave_ring(qp);
     qp.handle.generation = qp.next_generation;
     qp.state = qp.next_state;
     qp.cause = Status::success;
@@ -228,14 +250,31 @@ void Worker::renew(WorkerQp& qp) noexcept {
     qp.marker_in_flight = false;
     qp.cover_wanted = false;
     qp.send_failed = false;
+    if (qp.flow != nullptr) {
+        drop_grants(qp);
+        qp.flow->renew();
+    }
     open_shares(qp);
     publish_record(qp);
+    if (qp.flow != nullptr && qp.srq != nullptr) {
+        grant(*qp.srq, qp);
+    }
+    if (qp.pool.pool != nullptr) {
+        qp.pool.told = false;
+        list(qp.pool);
+    }
 }
 
 // It exists no more, nor do queue pairs that use it.
 void Worker::complete_leftovers(WorkerSrq& srq) noexcept {
     for (std::uint32_t slot = 0; slot < srq.receives.depth(); ++slot) {
-        if (srq.receives.in_flight(slot)) {
+        if (!srq.receives.in_flight(slot)) {
+            continue;
+        }
+        if (const InFlightEntry& entry = srq.receives.at(slot); entry.kind == InFlightEntry::Kind::pooled) {
+            return_unused(srq.pool, entry);
+            srq.receives.give_back(slot);
+        } else {
             deliver_by_runtime(srq, slot, srq.leftover_status);
         }
     }

@@ -24,8 +24,9 @@ public:
     /// longer at most.
     virtual void monitor(const RingConsumer<WorkRequest>* only_source) noexcept = 0;
     virtual void yield() noexcept = 0;
-    /// Until one of them is readable, or `deadline_ns` has come on the steady clock, or on the one that the devices have.
-    virtual void wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept = 0;
+    /// Until one of them is readable, or `deadline_ns` has come on the steady clock, or on the one that the devices have; for
+    /// `most_ns` at most.
+    virtual void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept = 0;
 };
 
 /// Sleeps, once Worker::fall_asleep() has returned true, until there is a reason not to. The worker is awake then.
@@ -40,7 +41,7 @@ void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& 
         for (const CompletionChannel* channel : worker.channels()) {
             fds[n++] = {.fd = channel->fd(), .events = POLLIN, .revents = 0};
         }
-        ways.wait({fds.data(), n}, worker.look_again_ns());
+        ways.wait({fds.data(), n}, worker.look_again_ns(), worker.look_every_ns());
         rung = fds[0].revents != 0 && drain_event(worker.bell());
         // Relaxed: what the worker leaves behind is read after its thread was joined.
     } while (!stop.load(std::memory_order_relaxed) && !worker.woken(rung));
@@ -108,12 +109,13 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
                 ways.yield();
                 break;
             case IdlePolicy::event:
-                if (worker.fall_asleep(time)) {
+                // Where it cannot, there was something, or something goes on without an event: as after work.
+                slept = worker.fall_asleep(time);
+                if (slept) {
                     sleep_until_woken(worker, stop, ways, now);
-                    leave(now());
-                    rung = rungs.data();
-                    slept = true;
                 }
+                leave(now());
+                rung = rungs.data();
                 break;
         }
     }

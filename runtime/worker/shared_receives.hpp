@@ -13,9 +13,11 @@
 #include <cstdint>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "pollcore/handle.hpp"
 #include "pollcore/own_lines.hpp"
+#include "flow/receive_pool.hpp"
 #include "worker/in_flight.hpp"
 
 namespace pollcore {
@@ -60,8 +62,9 @@ public:
     [[nodiscard]] std::uint32_t depth() const noexcept { return static_cast<std::uint32_t>(entries_.size()); }
     [[nodiscard]] std::uint32_t size() const noexcept { return depth() - static_cast<std::uint32_t>(free_.size()); }
     [[nodiscard]] bool full() const noexcept { return free_.empty(); }
+    [[nodiscard]] std::uint32_t room() const noexcept { return static_cast<std::uint32_t>(free_.size()); }
     [[nodiscard]] bool in_flight(std::uint32_t slot) const noexcept {
-        return slot < depth() && entries_[slot].kind == InFlightEntry::Kind::posted;
+        return slot < depth() && entries_[slot].with_provider();
     }
     [[nodiscard]] InFlightEntry& at(std::uint32_t slot) noexcept { return entries_[slot]; }
 
@@ -190,6 +193,12 @@ struct alignas(kCacheLine) WorkerSrq {
     ibv_recv_wr* head = nullptr;
     ibv_recv_wr* tail = nullptr;
     SlotTable receives;
+    PoolTaker pool;
+    // With credits: what its queue pairs' peers may send adds up to no more than the receives that are posted.
+    std::uint32_t granted = 0;      ///< to all of them, and not used
+    std::uint32_t granted_max = 0;  ///< to each; 0: without credits
+    std::size_t next_granted = 0;   ///< whose turn it is
+    std::vector<WorkerQp*> creditors;
     QpNumberTable qps;  ///< that take receives from it
     // Cold.
     std::uint32_t session_index = 0;

@@ -40,7 +40,7 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
 
 // Nothing is under way that goes on without an event.
 bool Worker::at_rest() const noexcept {
-    return retiring_.empty() && closing_.empty() && search_.command == 0 &&
+    return retiring_.empty() && closing_.empty() && search_.command == 0 && to_fill_.empty() &&
            std::none_of(polled_cqs_.begin(), polled_cqs_.end(), [](const WorkerCq* cq) { return cq->parked != 0; });
 }
 
@@ -71,7 +71,7 @@ bool Worker::look_again() noexcept {
     if (!to_wake_.empty()) {
         wake_applications();
     }
-    return take_events() != 0 || found;
+    return take_events() != 0 || found || flows_have_news();
 }
 
 // An event with nothing behind it is normal: its completion was polled before the worker slept.
@@ -128,7 +128,7 @@ void Worker::acknowledge_events() noexcept {
     }
 }
 
-bool Worker::woken(bool rung) noexcept { return rung || take_events() != 0; }
+bool Worker::woken(bool rung) noexcept { return rung || take_events() != 0 || flows_have_news(); }
 
 std::uint64_t Worker::look_again_ns() const noexcept {
     std::uint64_t earliest = CompletionChannel::kNever;
@@ -164,7 +164,8 @@ void Worker::knock() noexcept {
 }
 
 const RingConsumer<WorkRequest>* Worker::only_source() const noexcept {
-    if (polled_sessions_.size() != 1 || polled_sessions_.front()->in_flight != 0 || !at_rest()) {
+    if (polled_sessions_.size() != 1 || polled_sessions_.front()->in_flight != 0 ||
+        polled_sessions_.front()->pooled_posted != 0 || !at_rest()) {
         return nullptr;
     }
     return &polled_sessions_.front()->submissions;

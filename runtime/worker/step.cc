@@ -20,6 +20,7 @@ Worker::Worker(const WorkerOptions& options)
       qps_mask_(options.qps_max - 1),
       qps_(options.qps_max),
       srqs_(kSrqsMax),
+      pools_(kReceivePoolsMax),
       wrs_(kChainWrs),
       recv_wrs_(kChainWrs),
       sges_(kChainSges),
@@ -48,14 +49,21 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     do {
         work += take_submissions();
         work += take_completions();
+        work += look_at_rings();
     } while (++looked < looks && work == 0);
+    if (!to_fill_.empty()) [[unlikely]] {
+        work += fill_pools();
+    }
+    if (!flows_.empty()) [[unlikely]] {
+        work += turn_flows();
+    }
     ++step_;
     counters_.steps.add(looked);
     if (work != 0) {
         counters_.busy_steps.add();
-        if (!to_wake_.empty()) [[unlikely]] {
-            wake_applications();
-        }
+    }
+    if (!to_wake_.empty()) [[unlikely]] {
+        wake_applications();
     }
     return work;
 }
@@ -94,6 +102,16 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     }
     if (work != 0) {
         first_cq_ = first + 1;
+    }
+    return work;
+}
+
+[[gnu::always_inline]] inline std::uint32_t Worker::look_at_rings() noexcept {
+    std::uint32_t work = 0;
+    for (std::size_t i = 0; i < rings_.size(); ++i) {
+        if (rings_[i].ring->begun()) [[unlikely]] {
+            work += take_records(*rings_[i].qp);
+        }
     }
     return work;
 }

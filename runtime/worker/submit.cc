@@ -38,6 +38,39 @@ void fill(ibv_send_wr& wr, const WorkRequest& request) noexcept {
     wr.imm_data = has_imm(request.opcode) ? htonl(request.imm_data) : 0;
 }
 
+/// The inline payload from the continuations of the request in `slot`.
+template <class Slots>
+[[gnu::noinline]] void gather_continuations(const Slots& slots, std::size_t slot, std::span<std::byte> to) noexcept {
+    for (std::size_t at = 0; at < to.size();) {
+        const auto more = std::bit_cast<WorkRequestContinuation>(slots.copy(++slot));
+        const std::size_t here = std::min(WorkRequestContinuation::kPayload, to.size() - at);
+        std::memcpy(&to[at], more.payload.data(), here);
+        at += here;
+    }
+}
+
+/// The bytes of a message.
+template <class Slots>
+[[nodiscard]] [[gnu::noinline]] std::uint64_t gathered_length(const WorkRequest& request, const Slots& slots, std::size_t slot) noexcept {
+    std::uint64_t length = request.sge.length;
+    for (std::size_t next = 1; next < request.num_sge;) {
+        const auto more = std::bit_cast<WorkRequestContinuation>(slots.copy(++slot));
+        for (std::size_t i = 0; i < WorkRequestContinuation::kSges && next < request.num_sge; ++i, ++next) {
+            Sge sge;
+            std::memcpy(&sge, more.payload.data() + i * sizeof(Sge), sizeof(sge));
+            length += sge.length;
+        }
+    }
+    return length;
+}
+template <class Slots>
+[[nodiscard]] std::uint64_t message_length(const WorkRequest& request, const Slots& slots, std::size_t slot) noexcept {
+    if ((request.flags & kInline) != 0 || request.num_sge == 1) [[likely]] {
+        return request.sge.length;
+    }
+    return request.num_sge == 0 ? 0 : gathered_length(request, slots, slot);
+}
+
 }  // namespace
 
 std::uint32_t Worker::submit(WorkerSession& session) noexcept {
@@ -64,19 +97,26 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     return requests;
 }
 
-[[gnu::always_inline]] inline Worker::Take Worker::take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
-    // Room for this completion beside all that are owed already: only a session that miscounts has none.
-    const std::size_t room = (std::size_t{session.in_flight} + 1) << session.wide;
+// For one completion beside all that are owed already: only a session that miscounts has none.
+[[gnu::always_inline]] inline bool Worker::completion_room(WorkerSession& session) noexcept {
+    const std::size_t room = (std::size_t{session.in_flight} + session.pooled_posted + 1) << session.wide;
     if (session.completions.reserve(room) < room) [[unlikely]] {
         break_session(session);
+        return false;
+    }
+    return true;
+}
+
+[[gnu::always_inline]] inline Worker::Take Worker::take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+    if (request.opcode >= Opcode::srq_recv) [[unlikely]] {
+        return take_other(session, request, slot);
+    }
+    if (!completion_room(session)) [[unlikely]] {
         return Take::later;
     }
     if (session.closing) [[unlikely]] {
         refuse(session, request, Status::session_closed);
         return Take::taken;
-    }
-    if (request.opcode == Opcode::srq_recv) [[unlikely]] {
-        return take_shared_recv(session, request, slot);
     }
     WorkerQp* qp = find_qp(request.qp);
     Share& share = session.shares[request.qp.index & qps_mask_];
@@ -125,7 +165,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         drain_unposted(qp, qp.recvs);
         return Take::taken;
     }
-    const std::span<ibv_sge> sges = gather(session, request, slot);
+    const std::span<ibv_sge> sges = gather(session.submissions, request, slot);
     if (sges.size() > 1) {
         qp.recvs.push_more_keys(sges.subspan(1));
     }
@@ -134,10 +174,11 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     wr.next = nullptr;
     wr.sg_list = sges.data();
     wr.num_sge = request.num_sge;
-    (qp.recv_tail != nullptr ? qp.recv_tail->next : qp.recv_head) = &wr;
-    qp.recv_tail = &wr;
     counters_.receives.add();
-    chain(qp);
+    chain(qp, wr);
+    if (qp.flow != nullptr) [[unlikely]] {
+        count_posted(qp, 1);
+    }
     return Take::taken;
 }
 
@@ -169,13 +210,35 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
             return Take::taken;
         }
     }
-    if (!chain_room(request.num_sge, is_inline ? inline_room(request.sge.length) : 0)) [[unlikely]] {
-        ring_doorbells();
-    }
-    const bool signaled = (request.flags & kSignaled) != 0;
     ++share.sends;
     ++session.in_flight;
-    session.unsignaled += !signaled;
+    session.unsignaled += (request.flags & kSignaled) == 0;
+    if (qp.flow != nullptr && qp.state != QpState::error) [[unlikely]] {
+        const std::uint64_t length = message_length(request, session.submissions, slot);
+        if (is_too_long(qp, request, length)) {
+            refuse_too_long(session, share, request);
+            return Take::taken;
+        }
+        if (!qp.flow->admit(request.opcode, static_cast<std::uint32_t>(length)) &&
+            keep_waiting(session, qp, request, slot, static_cast<std::uint32_t>(length))) {
+            return Take::taken;
+        }
+    }
+    return put_send(session, qp, share, request, session.submissions, slot, ah);
+}
+
+/// Into the queue pair's chain. `slots` has the continuations of the request, which stands in `slot`.
+template <class Slots>
+[[gnu::always_inline]] inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share& share,
+                                                            const WorkRequest& request, const Slots& slots, std::size_t slot,
+                                                            ibv_ah* ah) noexcept {
+    const bool is_inline = (request.flags & kInline) != 0;
+    const bool signaled = (request.flags & kSignaled) != 0;
+    const bool framed = qp.flow != nullptr && qp.flow->rings && is_send(request.opcode);
+    const std::size_t inline_bytes = !is_inline ? 0 : framed ? record_lines(request.sge.length) * kCacheLine : inline_room(request.sge.length);
+    if (!chain_room(request.num_sge + framed, inline_bytes)) [[unlikely]] {
+        ring_doorbells();
+    }
     const std::uint32_t position = qp.sends.next_position();
     InFlightEntry& entry = qp.sends.push();
     entry = {.tag = request.tag,
@@ -216,15 +279,19 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         fill(wr, request);
     }
     if (is_inline) {
-        wr.sg_list = gather_inline(session, request, slot);
+        wr.sg_list = gather_inline(slots, request, slot, inline_bytes);
         wr.num_sge = 1;
     } else {
-        const std::span<ibv_sge> sges = gather(session, request, slot);
+        const std::span<ibv_sge> sges = gather(slots, request, slot);
         wr.sg_list = sges.data();
         wr.num_sge = request.num_sge;
         if (sges.size() > 1) {
             qp.sends.push_more_keys(sges.subspan(1));
         }
+    }
+    if (framed) [[unlikely]] {
+        sges_used_ += !is_inline;
+        frame(qp, wr, request, position, static_cast<std::uint32_t>(message_length(request, slots, slot)));
     }
     (qp.send_tail != nullptr ? qp.send_tail->next : qp.send_head) = &wr;
     qp.send_tail = &wr;
@@ -233,10 +300,72 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     return Take::taken;
 }
 
-[[gnu::noinline]] Worker::Take Worker::take_shared_recv(WorkerSession& session, const WorkRequest& request,
-                                                        std::size_t slot) noexcept {
+// What waits for credit, as far as it goes.
+[[gnu::noinline]] std::uint32_t Worker::post_waiting(WorkerQp& qp) noexcept {
+    CreditFlow& flow = *qp.flow;
+    std::uint32_t posted = 0;
+    while (!flow.waiting.empty() && !over_budget(qp)) {
+        const WorkRequest request = flow.waiting.copy(0);
+        if (takes_receive(request.opcode)) {
+            const std::uint64_t bytes = message_length(request, flow.waiting, 0);
+            const auto length = static_cast<std::uint32_t>(bytes);
+            if (is_too_long(qp, request, bytes)) {  // it was taken before the peer had said what it takes
+                WorkerSession& session = flow.waiting.front_session();
+                refuse_too_long(session, session.shares[qp.handle.index], request);
+                flow.waiting.pop(slots_of(request));
+                ++posted;
+                continue;
+            }
+            if (!flow.has_credit(length) && (!take_grants(qp) || !flow.has_credit(length))) {
+                break;
+            }
+            flow.consume(length);
+        }
+        WorkerSession& session = flow.waiting.front_session();
+        post_kept(session, qp, request);
+        flow.waiting.pop(slots_of(request));
+        ++posted;
+    }
+    ring_doorbells();
+    return posted;
+}
+
+/// The front of those that wait for credit goes on its way.
+[[gnu::noinline]] void Worker::post_kept(WorkerSession& session, WorkerQp& qp, const WorkRequest& request) noexcept {
+    if (request.opcode == Opcode::bind_mw) {
+        let_bind_go(request);
+    }
+    (void)put_send(session, qp, session.shares[qp.handle.index], request, qp.flow->waiting, 0, nullptr);
+}
+
+// It was never in the queue, so its completion keeps to no order of it, as that of a post that is refused.
+[[gnu::cold]] void Worker::refuse_too_long(WorkerSession& session, Share& share, const WorkRequest& request) noexcept {
+    --share.sends;
+    --session.in_flight;
+    session.unsignaled -= (request.flags & kSignaled) == 0;
+    refuse(session, request, Status::message_too_long);
+}
+
+/// What concerns no queue pair.
+[[gnu::noinline]] Worker::Take Worker::take_other(WorkerSession& session, const WorkRequest& request,
+                                                  std::size_t slot) noexcept {
+    if (request.opcode == Opcode::release) {
+        return take_release(session, request);  // makes no completion
+    }
+    if (!completion_room(session)) {
+        return Take::later;
+    }
+    if (session.closing || request.opcode != Opcode::srq_recv) {
+        refuse(session, request, session.closing ? Status::session_closed : Status::request_refused);
+        return Take::taken;
+    }
+    return take_shared_recv(session, request, slot);
+}
+
+Worker::Take Worker::take_shared_recv(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
     WorkerSrq* srq = find_srq(request.srq);
-    if (srq == nullptr || srq->session != &session || request.num_sge > srq->sges_max || srq->receives.full()) {
+    if (srq == nullptr || srq->session != &session || request.num_sge > srq->sges_max || srq->receives.full() ||
+        srq->pool.pool != nullptr) {
         refuse(session, request, Status::request_refused);
         return Take::taken;
     }
@@ -255,7 +384,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
                             .opcode = request.opcode,
                             .signaled = true,
                             .num_sge = request.num_sge};
-    const std::span<ibv_sge> sges = gather(session, request, slot);
+    const std::span<ibv_sge> sges = gather(session.submissions, request, slot);
     if (sges.size() > 1) {
         srq->receives.set_more_keys(at, sges.subspan(1));
     }
@@ -264,12 +393,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     wr.next = nullptr;
     wr.sg_list = sges.data();
     wr.num_sge = request.num_sge;
-    (srq->tail != nullptr ? srq->tail->next : srq->head) = &wr;
-    srq->tail = &wr;
-    if (!srq->chained) {
-        srq->chained = true;
-        srq->next_chained = std::exchange(chained_srqs_, srq);
-    }
+    chain(*srq, wr);
     counters_.receives.add();
     return Take::taken;
 }
@@ -284,16 +408,12 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
 
 // ---- Chains ----
 
-[[gnu::always_inline]] inline bool Worker::chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept {
-    return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + sges < kChainSges &&
-           inline_used_ + inline_bytes <= kChainInline;
-}
-
 static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(ibv_sge, addr) &&
               offsetof(Sge, length) == offsetof(ibv_sge, length) && offsetof(Sge, lkey) == offsetof(ibv_sge, lkey));
 
 // The request's SGEs in the worker's own memory: the first from its line, the rest from continuations.
-[[gnu::always_inline]] inline std::span<ibv_sge> Worker::gather(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+template <class Slots>
+[[gnu::always_inline]] inline std::span<ibv_sge> Worker::gather(const Slots& slots, const WorkRequest& request, std::size_t slot) noexcept {
     ibv_sge* to = &sges_[sges_used_];
     const std::size_t n = request.num_sge;
     sges_used_ += n;
@@ -301,7 +421,7 @@ static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(
         *to = {.addr = request.sge.addr, .length = request.sge.length, .lkey = request.sge.lkey};
     }
     for (std::size_t next = 1; next < n;) {
-        const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(++slot));
+        const auto more = std::bit_cast<WorkRequestContinuation>(slots.copy(++slot));
         const std::size_t here = std::min(WorkRequestContinuation::kSges, n - next);
         std::memcpy(&to[next], more.payload.data(), here * sizeof(Sge));
         next += here;
@@ -309,38 +429,30 @@ static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(
     return {to, n};
 }
 
-[[gnu::always_inline]] inline ibv_sge* Worker::gather_inline(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+template <class Slots>
+[[gnu::always_inline]] inline ibv_sge* Worker::gather_inline(const Slots& slots, const WorkRequest& request, std::size_t slot,
+                                                             std::size_t room) noexcept {
     std::byte* bytes = &inline_[inline_used_];
     const std::uint32_t length = request.sge.length;
-    inline_used_ += inline_room(length);
+    inline_used_ += room;
     if (length <= WorkRequest::kOwnPayload) {
         // Whole words, whatever the length: each is then read as it was written.
         std::memcpy(bytes, &request.swap, sizeof(request.swap));
         std::memcpy(bytes + sizeof(request.swap), &request.sge.addr, sizeof(request.sge.addr));
     } else {
-        gather_continuations(session, slot, {bytes, length});
+        gather_continuations(slots, slot, {bytes, length});
     }
     ibv_sge* sge = &sges_[sges_used_++];
     *sge = {.addr = reinterpret_cast<std::uintptr_t>(bytes), .length = length, .lkey = 0};
     return sge;
 }
 
-/// The inline payload from the continuations of the request in `slot`.
-[[gnu::noinline]] void Worker::gather_continuations(const WorkerSession& session, std::size_t slot, std::span<std::byte> to) noexcept {
-    for (std::size_t at = 0; at < to.size();) {
-        const auto more = std::bit_cast<WorkRequestContinuation>(session.submissions.copy(++slot));
-        const std::size_t here = std::min(WorkRequestContinuation::kPayload, to.size() - at);
-        std::memcpy(&to[at], more.payload.data(), here);
-        at += here;
-    }
-}
-
-[[gnu::always_inline]] inline void Worker::chain(WorkerQp& qp) noexcept {
-    if (!qp.chained) {
-        qp.chained = true;
-        qp.next_chained = nullptr;
-        *chained_end_ = &qp;
-        chained_end_ = &qp.next_chained;
+void Worker::chain(WorkerSrq& srq, ibv_recv_wr& wr) noexcept {
+    (srq.tail != nullptr ? srq.tail->next : srq.head) = &wr;
+    srq.tail = &wr;
+    if (!srq.chained) {
+        srq.chained = true;
+        srq.next_chained = std::exchange(chained_srqs_, &srq);
     }
 }
 
@@ -381,20 +493,39 @@ void Worker::post_shared_recvs(WorkerSrq& srq) noexcept {
         }
         bad = bad != nullptr ? bad : next;
         counters_.post_failures.add();
-        deliver_by_runtime(srq, SrqWrId::unpack(bad->wr_id).slot, Status::post_refused);
+        const std::uint32_t slot = SrqWrId::unpack(bad->wr_id).slot;
+        if (srq.receives.at(slot).kind == InFlightEntry::Kind::pooled) {
+            return_refused(srq.pool, srq.receives.at(slot));
+            srq.receives.give_back(slot);
+        } else {
+            deliver_by_runtime(srq, slot, Status::post_refused);
+        }
         next = bad->next;
     }
+    if (srq.granted_max != 0) {
+        grant(srq);
+    }
+}
+
+[[nodiscard]] static InFlightEntry& refused(InFlightTable& table, std::uint64_t wr_id) noexcept {
+    return table.at(table.head_position() + table.offset_of(WrId::unpack(wr_id).position));
 }
 
 // A work request that the provider refused was never in the queue, so its completion keeps to no order of it and
 // comes at once, as an error of the call would. Its place is given back at once too, or refused ones between others would
 // take the room that those were promised.
 [[gnu::cold]] void Worker::complete_refused(WorkerQp& qp, InFlightTable& table, std::uint64_t wr_id) noexcept {
-    const std::uint32_t position = table.head_position() + table.offset_of(WrId::unpack(wr_id).position);
-    const InFlightEntry entry = table.at(position);
-    table.erase(position);
+    const InFlightEntry entry = refused(table, wr_id);
+    table.erase(table.head_position() + table.offset_of(WrId::unpack(wr_id).position));
     counters_.post_failures.add();
-    deliver_by_runtime(qp, entry, Status::post_refused);
+    if (qp.flow != nullptr) {
+        is_recv(entry.opcode) ? count_posted(qp, std::uint32_t(-1)) : give_credit_back(qp, entry.opcode);
+    }
+    if (entry.kind == InFlightEntry::Kind::pooled) {
+        return_refused(qp.pool, entry);
+    } else {
+        deliver_by_runtime(qp, entry, Status::post_refused);
+    }
     drain_unposted(qp, table);
 }
 
@@ -421,9 +552,14 @@ template <class Wr>
         // another session. The signal that the bad one may have carried is made up for by the next.
         bad = bad != nullptr ? bad : next;
         qp.unsignaled_run = qp.signal_interval;
+        const bool breaks_off = qp.flow != nullptr && qp.flow->rings && is_send(refused(qp.sends, bad->wr_id).opcode);
         complete_refused(qp, qp.sends, bad->wr_id);
         next = bad->next;
         move_up(next);
+        if (breaks_off) {
+            break_off(qp, next);
+            break;
+        }
     }
 }
 

@@ -38,6 +38,21 @@ WorkerRegion* Worker::find_region(MrHandle handle) noexcept {
            (request.bind_access & ~kWindowAccessKnown) == 0;
 }
 
+// A bind that waits for credit: the window and the region stay where they are until let_bind_go.
+[[gnu::cold]] void Worker::hold_bind(const WorkRequest& request) noexcept {
+    ++windows_[request.bind.window_index]->binds;
+    ++regions_[request.bind.region_index].binds;
+}
+
+// It goes on its way, or ends.
+[[gnu::cold]] void Worker::let_bind_go(const WorkRequest& request) noexcept {
+    WorkerWindow& window = *windows_[request.bind.window_index];
+    --regions_[request.bind.region_index].binds;
+    if (--window.binds == 0) {
+        window.mw->rkey = window.rkey.load(std::memory_order_relaxed);
+    }
+}
+
 // Its entry is in the table. From here until end_bind the window and the region stay where they are.
 [[gnu::cold, gnu::noinline]] void Worker::begin_bind(InFlightEntry& entry, const WorkRequest& request) noexcept {
     entry.bind = {request.bind.window_index, request.bind.region_index};

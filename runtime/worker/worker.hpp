@@ -4,6 +4,9 @@
 //   step.cc      the loop body and its bookkeeping        commands.cc  what the control thread asks
 //   submit.cc    session ring -> chain per QP -> post     retire.cc    taking queue pairs out of service
 //   complete.cc  CQ -> in-flight entry -> session ring   sleep.cc     falling asleep, and being woken
+//   pools.cc     receives from pools, and buffers       credits.cc   what waits for the peer's receives, and what it
+//                that come back                                      is told of ours
+//   rings.cc     messages by write rings
 //
 // Thread safety: all but the constructor is the worker's thread's. WorkerProxy talks to it from outside.
 // Invariants
@@ -20,10 +23,12 @@
 #include <span>
 #include <vector>
 
-#include "pollcore/counters.hpp"
-#include "pollcore/own_lines.hpp"
 #include "base/sleep_word.hpp"
 #include "device/completion_channel.hpp"
+#include "flow/credits.hpp"
+#include "flow/receive_pool.hpp"
+#include "pollcore/counters.hpp"
+#include "pollcore/own_lines.hpp"
 #include "session/layout.hpp"
 #include "worker/command.hpp"
 #include "worker/in_flight.hpp"
@@ -62,6 +67,7 @@ struct alignas(kCacheLine) WorkerSession {
     std::uint32_t id = 0;  ///< the control thread's name for it; an index is used again
     std::uint32_t completion_slots = 0;
     std::uint32_t in_flight = 0;
+    std::uint32_t pooled_posted = 0;  ///< receives of its pools that wait for a message
     std::uint32_t unsignaled = 0;  ///< of those, unsignaled ones that nothing has retired yet
     std::uint64_t retired = 0;
     bool closing = false;
@@ -85,7 +91,7 @@ struct alignas(kCacheLine) WorkerCq {
     std::uint32_t index = 0;
     std::uint32_t id = 0;       ///< the control thread's name for it; an index is used again
     std::uint32_t parked = 0;   ///< nesting
-    bool failed = false;
+    bool failed = false;        ///< it is not polled any more
     int broken = 0;             ///< an extended poll failed with this error, which is dealt with once its batch was
     std::uint32_t depth = 0;    ///< entries it can hold
     std::uint32_t datagram_qps = 0;  ///< UD queue pairs whose receives complete here
@@ -136,6 +142,8 @@ struct alignas(kCacheLine) WorkerQp {
     WorkerQp* next_chained = nullptr;
     InFlightTable sends;
     InFlightTable recvs;
+    PoolTaker pool;
+    std::unique_ptr<CreditFlow> flow;  ///< null: without flow control
     // Cold.
     std::uint32_t device = 0;  ///< whose keys its requests name
     std::uint32_t pd = 0;      ///< whose windows, regions and (UD) address handles they name; the control thread's number
@@ -143,7 +151,7 @@ struct alignas(kCacheLine) WorkerQp {
     std::uint32_t send_cq = 0;
     std::uint32_t recv_cq = 0;
     std::uint32_t qp_num = 0;
-    WorkerSrq* srq = nullptr;  ///< where its receives come from; null: it has a receive queue
+    WorkerSrq* srq = nullptr;  ///< where its receives are taken from; null: it has a receive queue
     bool marker_in_flight = false;
     bool cover_wanted = false;  ///< a marker is to follow when one can be posted
     std::uint8_t sges_max = 1;
@@ -196,6 +204,13 @@ struct WorkerRegion {
     return std::uint32_t{handle.generation} << 16 | handle.index;
 }
 
+/// A write ring that is looked at, and the queue pair whose it is.
+struct WatchedRing {
+    WorkerQp* qp = nullptr;
+    WriteRing* ring = nullptr;
+    bool operator==(const WatchedRing&) const = default;
+};
+
 /// Send-queue slots and CQEs that the runtime needs for itself on each queue pair: a marker, whose
 /// completion says that everything before it has ended.
 inline constexpr std::uint32_t kMarkersPerQp = 1;
@@ -224,6 +239,8 @@ public:
     [[nodiscard]] bool woken(bool rung) noexcept;
     /// The earliest CompletionChannel::look_again_ns().
     [[nodiscard]] std::uint64_t look_again_ns() const noexcept;
+    /// So often woken() is to be asked, since what is written to memory makes no event; CompletionChannel::kNever: nothing is.
+    [[nodiscard]] std::uint64_t look_every_ns() const noexcept;
     void wake_up(std::uint64_t now) noexcept;
     /// The thread has ended: acknowledges what it had taken, so that the CQs can be destroyed.
     void acknowledge_events() noexcept;
@@ -278,15 +295,37 @@ private:
                    std::size_t slot) noexcept;
     bool over_budget(WorkerQp& qp) noexcept;
     [[nodiscard]] bool must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept;
-    [[nodiscard]] bool chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept;
-    std::span<ibv_sge> gather(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
-    ibv_sge* gather_inline(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
-    static void gather_continuations(const WorkerSession& session, std::size_t slot, std::span<std::byte> to) noexcept;
+    [[nodiscard]] [[gnu::always_inline]] bool chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept {
+        return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + sges < kChainSges &&
+               inline_used_ + inline_bytes <= kChainInline;
+    }
+    template <class Slots>
+    std::span<ibv_sge> gather(const Slots& slots, const WorkRequest& request, std::size_t slot) noexcept;
+    template <class Slots>
+    ibv_sge* gather_inline(const Slots& slots, const WorkRequest& request, std::size_t slot, std::size_t room) noexcept;
+    template <class Slots>
+    Take put_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, const Slots& slots,
+                  std::size_t slot, ibv_ah* ah) noexcept;
     /// What an inline payload takes of inline_.
     [[nodiscard]] static constexpr std::size_t inline_room(std::uint32_t length) noexcept {
         return (std::size_t{length} + WorkRequest::kOwnPayload - 1) / WorkRequest::kOwnPayload * WorkRequest::kOwnPayload;
     }
-    void chain(WorkerQp& qp) noexcept;
+    [[gnu::always_inline]] void chain(WorkerQp& qp) noexcept {
+        if (!qp.chained) {
+            qp.chained = true;
+            qp.next_chained = nullptr;
+            *chained_end_ = &qp;
+            chained_end_ = &qp.next_chained;
+        }
+    }
+    [[gnu::always_inline]] void chain(WorkerQp& qp, ibv_recv_wr& wr) noexcept {
+        (qp.recv_tail != nullptr ? qp.recv_tail->next : qp.recv_head) = &wr;
+        qp.recv_tail = &wr;
+        chain(qp);
+    }
+    void chain(WorkerSrq& srq, ibv_recv_wr& wr) noexcept;
+    [[nodiscard]] bool completion_room(WorkerSession& session) noexcept;
+    Take take_other(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     Take take_shared_recv(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     void post_shared_recvs() noexcept;
     void post_shared_recvs(WorkerSrq& srq) noexcept;
@@ -312,6 +351,8 @@ private:
     void deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept;
     void publish(WorkerSession& session, const Completion& completion, const ibv_wc* datagram = nullptr) noexcept;
     void publish_wide(WorkerSession& session, Completion completion, const ibv_wc* datagram) noexcept;
+    void hand_out(PoolTaker& taker, std::uint32_t buffer, Completion& completion, const ibv_wc* datagram) noexcept;
+    void hand_out(WorkerPool& pool, std::uint32_t place, Completion& completion) noexcept;
     void settle(WorkerQp& qp, const InFlightEntry& entry, bool from_recv_queue) noexcept;
     void retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept;
     void complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept;
@@ -323,10 +364,63 @@ private:
     }
     void break_session(WorkerSession& session) noexcept;
 
+    // pools.cc
+    Take take_release(WorkerSession& session, const WorkRequest& line) noexcept;
+    void list(PoolTaker& taker) noexcept;
+    std::uint32_t fill_pools() noexcept;
+    std::uint32_t post_receives(PoolTaker& taker) noexcept;
+    void came_back(PoolTaker& taker) noexcept;
+    void complete_pooled(PoolTaker& taker, std::uint64_t tag, Completion& completion, const ibv_wc* datagram) noexcept;
+    void return_unused(PoolTaker& taker, const InFlightEntry& entry) noexcept;
+    void return_refused(PoolTaker& taker, const InFlightEntry& entry) noexcept;
+    void tell_end(WorkerQp& qp) noexcept;
+    void dismiss(PoolTaker& taker) noexcept;
+
+    // credits.cc, and what posts those that waited in submit.cc
+    void start_flow(WorkerQp& qp, std::uint64_t peer_addr, std::uint32_t peer_rkey, bool in_order) noexcept;
+    void list(WorkerQp& qp) noexcept;
+    std::uint32_t turn_flows() noexcept;
+    std::uint32_t turn_flow(WorkerQp& qp) noexcept;
+    [[nodiscard]] bool keep_waiting(WorkerSession& session, WorkerQp& qp, const WorkRequest& request, std::size_t slot, std::uint32_t length) noexcept;
+    [[nodiscard]] static bool is_too_long(const WorkerQp& qp, const WorkRequest& request, std::uint64_t length) noexcept;
+    bool take_grants(WorkerQp& qp) noexcept;
+    std::uint32_t post_waiting(WorkerQp& qp) noexcept;
+    void post_kept(WorkerSession& session, WorkerQp& qp, const WorkRequest& request) noexcept;
+    void refuse_too_long(WorkerSession& session, Share& share, const WorkRequest& request) noexcept;
+    void give_credit_back(WorkerQp& qp, Opcode opcode) noexcept;
+    void flush_waiting(WorkerQp& qp) noexcept;
+    void count_posted(WorkerQp& qp, std::uint32_t n) noexcept;
+    void grant(WorkerSrq& srq) noexcept;
+    void grant(WorkerSrq& srq, WorkerQp& qp) noexcept;
+    void use_grant(WorkerSrq& srq, WorkerQp& qp) noexcept;
+    void drop_grants(WorkerQp& qp) noexcept;
+    bool write_grants(WorkerQp& qp) noexcept;
+    bool write_terms(WorkerQp& qp) noexcept;
+    bool write_own(WorkerQp& qp, ibv_sge& sge, std::size_t to, unsigned flags) noexcept;
+    void fail_flow(WorkerQp& qp, FlowFault fault) noexcept;
+    void end_flow(WorkerQp& qp, FlowFault fault) noexcept;
+    void dismiss(WorkerQp& qp) noexcept;
+    [[nodiscard]] bool flows_have_news() noexcept;
+
+    // rings.cc
+    static void aim(CreditFlow& flow, const FlowTerms& terms) noexcept;
+    void frame(WorkerQp& qp, ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position, std::uint32_t length) noexcept;
+    void break_off(WorkerQp& qp, const ibv_send_wr* chain) noexcept;
+    void offer_ring(WorkerQp& qp) noexcept;
+    /// Messages may come to a write ring of this life's, or its end has not been told.
+    [[nodiscard]] static bool in_ring(const WorkerQp& qp) noexcept { return qp.pool.pool != nullptr && qp.pool.pool->ring_qp == &qp; }
+    std::uint32_t look_at_rings() noexcept;
+    std::uint32_t take_records(WorkerQp& qp) noexcept;
+    void tell_ring_end(WorkerQp& qp) noexcept;
+    void release_records(WorkerPool& pool, std::span<const std::uint32_t> places) noexcept;
+    void leave_ring(WorkerQp& qp) noexcept;
+
     // windows.cc
     [[nodiscard]] WorkerWindow* find_window(MwHandle handle) const noexcept;
     [[nodiscard]] WorkerRegion* find_region(MrHandle handle) noexcept;
     [[nodiscard]] bool admits_keys(const WorkerQp& qp, const WorkRequest& request) noexcept;
+    void hold_bind(const WorkRequest& request) noexcept;
+    void let_bind_go(const WorkRequest& request) noexcept;
     void begin_bind(InFlightEntry& entry, const WorkRequest& request) noexcept;
     void post_bind(WorkerQp& qp, const WorkRequest& request, unsigned flags) noexcept;
     void end_bind(const InFlightEntry& entry, bool success) noexcept;
@@ -355,11 +449,13 @@ private:
     void run(const Command& command) noexcept;
     void add_qp(WorkerQp& qp) noexcept;
     void add_srq(WorkerSrq& srq) noexcept;
+    void add_taker(PoolTaker& taker) noexcept;
     void open_shares(const WorkerQp& qp) noexcept;
     void begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) noexcept;
     void remove_if_drained(WorkerSession& session) noexcept;
     std::uint32_t search() noexcept;
-    [[nodiscard]] bool pending_uses_it(WorkerSession& session) noexcept;
+    template <class Slots>
+    [[nodiscard]] bool pending_uses_it(const Slots& slots) noexcept;
     [[nodiscard]] bool names_it(const WorkRequest& request) noexcept;
     [[nodiscard]] bool binds_use_it() noexcept;
     template <class Queue>
@@ -398,6 +494,12 @@ private:
     OwnLines<WorkerCq*> cqs_;            ///< by index
     OwnLines<const WorkerAh*> ahs_;      ///< by index
     OwnLines<WorkerSrq*> srqs_;          ///< by index
+    OwnLines<WorkerPool*> pools_;        ///< by index
+    OwnLines<PoolTaker*> to_fill_;       ///< at the end of the step
+    std::size_t takers_ = 0;             ///< that there are
+    OwnLines<WorkerQp*> flows_;          ///< with credits, to be looked at: see credits.cc
+    std::size_t flow_qps_ = 0;           ///< that there are
+    OwnLines<WatchedRing> rings_;        ///< that messages may come to
     OwnLines<WorkerWindow*> windows_;    ///< by index
     OwnLines<WorkerRegion> regions_;     ///< by index
     std::vector<WorkerQp*> retiring_;

@@ -68,6 +68,7 @@ void WorkerProxy::add_cq(std::uint32_t index, WorkerCq& cq) {
     call({.kind = CommandKind::add_cq, .index = index, .cq = &cq});
 }
 void WorkerProxy::remove_cq(std::uint32_t index) { call({.kind = CommandKind::remove_cq, .index = index}); }
+void WorkerProxy::lose_cq(std::uint32_t index) { call({.kind = CommandKind::lose_cq, .index = index}); }
 void WorkerProxy::add_qp(WorkerQp& qp) { call({.kind = CommandKind::add_qp, .qp = &qp}); }
 void WorkerProxy::park(QpHandle qp) { call({.kind = CommandKind::park_qp, .index = qp.index}); }
 void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause) {
@@ -119,6 +120,15 @@ void WorkerProxy::add_region(const WorkerRegion& region) {
 }
 bool WorkerProxy::remove_region(MrHandle region) {
     return call({.kind = CommandKind::remove_region, .region_handle = region}).kind == AnswerKind::done;
+}
+
+void WorkerProxy::start_flow(QpHandle qp, const FlowBlock& peer, bool in_order) {
+    call({.kind = CommandKind::start_flow, .index = qp.index, .lkey = peer.rkey, .peer_addr = peer.addr, .in_order = in_order});
+}
+
+void WorkerProxy::add_pool(WorkerPool& pool) { call({.kind = CommandKind::add_pool, .pool = &pool}); }
+std::uint32_t WorkerProxy::remove_pool(PoolHandle pool) {
+    return call({.kind = CommandKind::remove_pool, .index = pool.index}).index;
 }
 
 void WorkerProxy::add_ah(const WorkerAh& ah) { call({.kind = CommandKind::add_ah, .ah = &ah}); }

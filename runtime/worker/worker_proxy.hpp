@@ -28,6 +28,8 @@ public:
     void remove_session(std::uint32_t index);
     void add_cq(std::uint32_t index, WorkerCq& cq);
     void remove_cq(std::uint32_t index);
+    /// Its device is lost, and so are all its queue pairs: lose() was called for each.
+    void lose_cq(std::uint32_t index);
     void add_qp(WorkerQp& qp);
     /// Between these two the provider may touch the QP and its CQs.
     void park(QpHandle qp);
@@ -78,6 +80,12 @@ public:
     /// False, and nothing has changed, when binds to it are in flight.
     [[nodiscard]] bool remove_region(MrHandle region);
 
+    /// It is connected; its peer's control block is there.
+    void start_flow(QpHandle qp, const FlowBlock& peer, bool in_order);
+    void add_pool(WorkerPool& pool);
+    /// Nothing takes receives from it any more. Returns how many slots of its session's completion ring were written until
+    /// then, modulo 2^32: its last completion is among them.
+    std::uint32_t remove_pool(PoolHandle pool);
     void add_ah(const WorkerAh& ah);
     /// True when a work request that was submitted before names this address handle.
     [[nodiscard]] bool uses_ah(const WorkerAh& ah);

@@ -218,6 +218,23 @@ protected:
         }
         return all;
     }
+    /// The same of a session with wide completions.
+    static std::vector<WideCompletion> await_wide(Session& from, std::size_t n) {
+        std::vector<WideCompletion> all;
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        WideCompletion one;
+        while (all.size() < n) {
+            if (from.poll({&one, 1}) == 1) {
+                all.push_back(one);
+            } else if (std::chrono::steady_clock::now() > deadline) {
+                ADD_FAILURE() << all.size() << " of " << n << " completions came";
+                break;
+            } else {
+                sched_yield();
+            }
+        }
+        return all;
+    }
     Completion await_one() {
         const std::vector<Completion> all = await(1);
         return all.empty() ? Completion{} : all.front();

@@ -5,6 +5,7 @@
 
 #include "device/soft/soft_device.hpp"
 #include "fixture.hpp"
+#include "planned_error.hpp"
 
 namespace pollcore::testing {
 
@@ -80,16 +81,6 @@ protected:
         for (const Completion& completion : await(2)) {
             EXPECT_EQ(completion.status, Status::success) << completion.tag;
             EXPECT_GE(completion.tag, 900u);
-        }
-    }
-
-    void expect_error(int errno_value, const std::function<void()>& call) {
-        try {
-            call();
-            FAIL() << "the call went well";
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code().value(), errno_value) << error.what();
-            EXPECT_NE(std::string(error.what()).find("fault plan"), std::string::npos) << error.what();
         }
     }
 

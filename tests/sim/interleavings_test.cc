@@ -79,7 +79,7 @@ struct Scene {
             explicit Ways(Explorer& of) : explorer(of) {}
             void monitor(const RingConsumer<WorkRequest>*) noexcept override {}
             void yield() noexcept override {}
-            void wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept override {
+            void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t) noexcept override {
                 explorer.wait("sleeps", [&] { return deadline_ns == 0 || ::poll(fds.data(), fds.size(), 0) > 0; });
             }
             Explorer& explorer;
@@ -113,16 +113,7 @@ struct Scene {
         stop = true;
         signal_event(world.worker.bell());
     }
-    [[nodiscard]] WorkRequest write(std::uint64_t tag) const {
-        return {.tag = tag,
-                .sge = {reinterpret_cast<std::uintptr_t>(bytes.data()), 8, memory->lkey},
-                .remote_addr = reinterpret_cast<std::uintptr_t>(bytes.data() + 64),
-                .rkey = memory->rkey,
-                .qp = own->handle(),
-                .opcode = Opcode::rdma_write,
-                .flags = kSignaled,
-                .num_sge = 1};
-    }
+    [[nodiscard]] WorkRequest write(std::uint64_t tag) const { return SteppedWorld::write(tag, *own, *memory); }
     // What the other one's thread does.
     void send_from_other() {
         ibv_send_wr wr{};

@@ -17,11 +17,6 @@ namespace {
     return z ^ (z >> 29);
 }
 
-[[nodiscard]] bool takes_receive(Opcode opcode) noexcept {
-    return opcode == Opcode::send || opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm ||
-           opcode == Opcode::send_with_inv;
-}
-
 [[nodiscard]] bool with_imm(Opcode opcode) noexcept {
     return opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm;
 }

@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 PLANTS = {
-    "session/session.cc": [
+    "session/submission.cc": [
         # published_early, late_word
         ("    (void)submissions_.try_push(request);  // admit() reserved the slot\n    submitted();\n",
          "    if (sim::planted(sim::Bug::published_early)) {\n"

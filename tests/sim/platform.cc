@@ -141,12 +141,13 @@ public:
     explicit SimIdleWays(Scheduler& scheduler) : scheduler_(scheduler) {}
     void monitor(const RingConsumer<WorkRequest>*) noexcept override { scheduler_.yield(); }
     void yield() noexcept override { scheduler_.yield(); }
-    void wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept override {
+    void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept override {
         const std::uint64_t now = scheduler_.now_ns();
-        const std::uint64_t most = deadline_ns == CompletionChannel::kNever ? Scheduler::kForever
+        const std::uint64_t left = deadline_ns == CompletionChannel::kNever ? CompletionChannel::kNever
                                    : deadline_ns > now                     ? deadline_ns - now
                                                                            : 0;
-        (void)scheduler_.wait(most, [fds] { return ::poll(fds.data(), fds.size(), 0) > 0; });
+        const std::uint64_t most = std::min(left, most_ns);
+        (void)scheduler_.wait(most == CompletionChannel::kNever ? Scheduler::kForever : most, [fds] { return ::poll(fds.data(), fds.size(), 0) > 0; });
     }
 
 private:

@@ -29,6 +29,7 @@ public:
         std::uint32_t submission_slots = 64;
         std::uint32_t completion_slots = 64;
         bool wide_completions = false;
+        std::uint32_t pool_buffers = 0;  ///< of each session
         bool extended_cqs = false;  ///< polled by ibv_start_poll
         bool sleeps = false;        ///< the worker and the applications may
         std::function<void()> wait{};  ///< what waits for the answer to a command; empty: turns the worker
@@ -57,6 +58,8 @@ public:
         UniqueQp qp;
         WorkerQp end;
         std::uint32_t psn = 0;
+        ControlBlock* block = nullptr;  ///< with credits
+        std::uint32_t block_rkey = 0;
         [[nodiscard]] QpHandle handle() const { return end.handle; }
     };
 
@@ -66,10 +69,24 @@ public:
         [[nodiscard]] SrqHandle handle() const { return end.handle; }
     };
 
+    struct Pool {
+        OwnLines<std::byte> memory;
+        WorkerPool end;
+        [[nodiscard]] std::byte* buffer(std::uint32_t index) { return memory.data() + std::size_t{index} * end.stride; }
+    };
+    struct PoolPart {
+        Pool* pool = nullptr;
+        std::uint32_t depth = 16;  ///< receives posted
+        std::uint32_t share = 32;
+    };
+
     struct SrqShape {
         std::uint32_t session = 0;
         std::uint32_t depth = 16;
         std::uint32_t sges_max = 4;
+        Pool* pool = nullptr;
+        std::uint32_t pool_share = 32;
+        std::uint32_t credit_connections = 0;
     };
 
     struct Window {
@@ -86,6 +103,9 @@ public:
         QpType type = QpType::rc;
         OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< RC and UC
         Srq* srq = nullptr;
+        PoolPart pool{};
+        bool credits = false;
+        bool rings = false;  ///< messages go to write rings; `pool` is one, or the end takes none
     };
     static constexpr std::uint32_t kQkey = 0x77;  ///< of all UD queue pairs
 
@@ -123,7 +143,7 @@ public:
     std::uint32_t add_session() {
         auto end = std::make_unique<End>();
         end->layout = {options_.worker.qps_max, options_.submission_slots, options_.completion_slots,
-                       options_.wide_completions, options_.sleeps};
+                       options_.wide_completions, options_.sleeps, options_.pool_buffers};
         end->block = ::operator new(end->layout.bytes(), std::align_val_t{kCacheLine});
         std::memset(end->block, 0, end->layout.bytes());
         format_session(end->block, end->layout);
@@ -160,6 +180,40 @@ public:
         return index;
     }
 
+    Pool& add_pool(std::uint32_t buffers, std::uint32_t bytes, std::uint32_t session_index = 0) {
+        auto pool = std::make_unique<Pool>();
+        WorkerPool& end = pool->end;
+        end.handle = {static_cast<std::uint16_t>(pools_.size()), 1};
+        end.buffer_bytes = bytes;
+        end.stride = (bytes + 63) / 64 * 64;
+        pool->memory.resize(std::size_t{buffers} * end.stride);
+        const ibv_mr& mr = register_memory(pool->memory.data(), pool->memory.size(), IBV_ACCESS_LOCAL_WRITE);
+        end.addr = reinterpret_cast<std::uintptr_t>(mr.addr);
+        end.lkey = mr.lkey;
+        end.session_index = session_index;
+        end.buffers = BufferTable(buffers);
+        proxy.add_pool(end);
+        pools_.push_back(std::move(pool));
+        return *pools_.back();
+    }
+
+    Pool& add_ring(std::uint32_t lines, std::uint32_t messages, std::uint32_t session_index = 0) {
+        auto pool = std::make_unique<Pool>();
+        WorkerPool& end = pool->end;
+        end.handle = {static_cast<std::uint16_t>(pools_.size()), 1};
+        end.stride = kCacheLine;
+        pool->memory.resize(lines * kCacheLine);
+        const ibv_mr& mr = register_memory(pool->memory.data(), pool->memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        end.addr = reinterpret_cast<std::uintptr_t>(mr.addr);
+        end.lkey = mr.lkey;
+        end.rkey = mr.rkey;
+        end.session_index = session_index;
+        end.ring = std::make_unique<WriteRing>(pool->memory.data(), lines, messages, 77);
+        proxy.add_pool(end);
+        pools_.push_back(std::move(pool));
+        return *pools_.back();
+    }
+
     Srq& add_srq(const SrqShape& shape) {
         auto srq = std::make_unique<Srq>();
         SrqOptions make{.pd = pd_.get(), .domain = domain_.get(), .depth = shape.depth, .sges_max = shape.sges_max};
@@ -170,6 +224,11 @@ public:
         end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
         end.receives = SlotTable(shape.depth, shape.sges_max);
         end.session_index = shape.session;
+        end.granted_max = shape.credit_connections == 0 ? 0 : shape.depth / shape.credit_connections;
+        if (shape.pool != nullptr) {
+            end.pool.pool = &shape.pool->end;
+            end.pool.set_depth(shape.depth, shape.pool_share, end.granted_max != 0 ? end.granted_max : shape.depth);
+        }
         proxy.add_srq(end);
         srqs.push_back(std::move(srq));
         return *srqs.back();
@@ -187,11 +246,14 @@ public:
     Qp& add_qp() { return add_qp(QpShape{}); }
     Qp& add_qp(const QpShape& shape) {
         auto qp = std::make_unique<Qp>();
-        std::uint32_t send_depth = kMarkersPerQp;
+        std::uint32_t send_depth = kMarkersPerQp + (shape.credits || shape.rings ? CreditFlow::kWritesMax : 0);
         std::uint32_t recv_depth = 0;
         for (const ShareOptions& share : shape.shares) {
             send_depth += share.send_depth;
             recv_depth += share.recv_depth;
+        }
+        if (shape.pool.pool != nullptr && !shape.rings) {
+            recv_depth = shape.pool.depth;
         }
         QpOptions make{.pd = pd_.get(),
                        .domain = domain_.get(),
@@ -201,9 +263,9 @@ public:
                        .type = static_cast<ibv_qp_type>(shape.type),
                        .cap = {.max_send_wr = send_depth,
                                .max_recv_wr = std::max(recv_depth, 1u),
-                               .max_send_sge = shape.sges_max,
+                               .max_send_sge = shape.sges_max + shape.rings,
                                .max_recv_sge = shape.sges_max,
-                               .max_inline_data = shape.inline_max}};
+                               .max_inline_data = shape.rings ? record_lines(shape.inline_max) * std::uint32_t{kCacheLine} : shape.inline_max}};
         qp->qp = UniqueQp(device->create_qp(make), {device.get()});
         qp->psn = 100 + 7 * next_index_;
         const bool datagram = shape.type == QpType::ud;
@@ -224,6 +286,15 @@ public:
         end.opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes;
         end.datagram = datagram;
         end.shares = shape.shares;
+        if (shape.pool.pool != nullptr) {
+            end.pool.pool = &shape.pool.pool->end;
+            if (!shape.rings) {
+                end.pool.set_depth(shape.pool.depth, shape.pool.share);
+            }
+        }
+        if (shape.credits || shape.rings) {
+            add_credits(*qp, shape, send_depth, recv_depth);
+        }
         if (datagram) {
             qp->marker_ah = make_verbs_ah();
             end.marker_ah = qp->marker_ah.get();
@@ -256,6 +327,14 @@ public:
             Transition rts = to_rts(from.psn, path);
             device->modify(from.qp.get(), rts.attr, rts.mask);
         });
+        if (from.block != nullptr) {
+            start_flow(from, to);
+        }
+    }
+
+    /// With connect(), by two who have credits.
+    void start_flow(Qp& from, const Qp& to) {
+        proxy.start_flow(from.handle(), {.addr = reinterpret_cast<std::uintptr_t>(to.block), .rkey = to.block_rkey}, false);
     }
 
     /// Two QPs of session 0, connected, on CQ 0 and CQ 1.
@@ -314,6 +393,19 @@ public:
         return *regions_.back();
     }
 
+    /// Of 8 bytes, from the beginning of a region to 64 bytes further.
+    static WorkRequest write(std::uint64_t tag, const Qp& qp, const ibv_mr& region) {
+        const auto begin = reinterpret_cast<std::uintptr_t>(region.addr);
+        return {.tag = tag,
+                .sge = {begin, 8, region.lkey},
+                .remote_addr = begin + 64,
+                .rkey = region.rkey,
+                .qp = qp.handle(),
+                .opcode = Opcode::rdma_write,
+                .flags = kSignaled,
+                .num_sge = 1};
+    }
+
     Window& add_window(ibv_mw_type type = IBV_MW_TYPE_2) {
         auto window = std::make_unique<Window>();
         window->mw = {device->create_mw(pd_.get(), type), {device.get()}};
@@ -367,6 +459,37 @@ public:
     }
 
 private:
+    void add_credits(Qp& qp, const QpShape& shape, std::uint32_t send_depth, std::uint32_t recv_depth) {
+        blocks_.push_back(std::make_unique<ControlBlock>());
+        qp.block = blocks_.back().get();
+        const ibv_mr& mr = register_memory(qp.block, sizeof(ControlBlock), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        qp.block_rkey = mr.rkey;
+        qp.end.flow = std::make_unique<CreditFlow>();
+        qp.end.flow->own = {.depth = shape.srq != nullptr ? shape.srq->end.granted_max : recv_depth,
+                            .message_max = shape.pool.pool != nullptr ? shape.pool.pool->end.buffer_bytes : 0xffffffffu};
+        if (shape.rings) {
+            add_rings(*qp.end.flow, shape, std::bit_ceil(send_depth));
+        }
+        qp.end.flow->block = qp.block;
+        qp.end.flow->lkey = mr.lkey;
+        qp.end.flow->waiting =
+            WaitingRequests(send_depth, std::max(slots_for_sges(shape.sges_max), slots_for_inline(shape.inline_max)));
+    }
+    void add_rings(CreditFlow& flow, const QpShape& shape, std::uint32_t frames) {
+        frames_.emplace_back(frames);
+        flow.rings = true;
+        flow.frames = frames_.back().data();
+        flow.frames_mask = frames - 1;
+        flow.frames_lkey = register_memory(flow.frames, frames * sizeof(RecordFrame), 0).lkey;
+        flow.own = {};
+        if (shape.pool.pool != nullptr) {
+            const WorkerPool& ring = shape.pool.pool->end;
+            flow.own = {.depth = ring.ring->lines(),
+                        .message_max = ring.ring->message_max(),
+                        .ring_addr = ring.addr,
+                        .ring_rkey = ring.rkey};
+        }
+    }
     UniqueAh make_verbs_ah() {
         QpInfo self;
         std::memcpy(self.gid.data(), device->gids().front().gid.raw, 16);
@@ -405,6 +528,9 @@ private:
     UniquePd pd_;
     std::vector<UniqueCq> verbs_cqs_;
     std::vector<std::unique_ptr<WorkerCq>> cqs_;
+    std::vector<std::unique_ptr<Pool>> pools_;
+    std::vector<OwnLines<RecordFrame>> frames_;
+    std::vector<std::unique_ptr<ControlBlock>> blocks_;
     std::vector<UniqueMr> regions_;
     std::vector<UniqueAh> ahs_;
     std::vector<std::unique_ptr<Window>> windows_;

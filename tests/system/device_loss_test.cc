@@ -35,7 +35,7 @@ protected:
         MemoryRegion memory;
     };
 
-    DeviceLoss() : runtime(two_devices()), session(runtime.open_session()) {
+    explicit DeviceLoss(const Config& config = two_devices()) : runtime(config), session(runtime.open_session()) {
         first = make("net0");
         second = make("net1");
     }
@@ -467,6 +467,53 @@ TEST_P(DeviceLoss, IsNotHeldUpByFaultsThatWerePlannedForIt) {
     EXPECT_TRUE(first.b.close());
 }
 
+// A worker that sleeps whenever it can.
+class DeviceLossAsleep : public DeviceLoss {
+protected:
+    DeviceLossAsleep() : DeviceLoss(sleeping(two_devices())) {}
+    static Config sleeping(Config config) {
+        config.workers[0].idle = IdlePolicy::event;
+        return config;
+    }
+    // What the device leaves behind may take the worker a few looks, but not for ever.
+    void expect_rest() {
+        const WorkerCounters& counters = runtime.worker_counters(0);
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        for (;;) {
+            const std::uint64_t steps = counters.steps.value();
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            if (counters.asleep.value() == 1 && counters.steps.value() == steps) {
+                return;
+            }
+            ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the worker does not come to rest";
+        }
+    }
+};
+
+TEST_P(DeviceLossAsleep, SleepsOnWithTheQueuePairsOfTheLostDevice) {
+    expect_traffic(first);
+    ASSERT_EQ(session.try_submit(recv(first, 1)), Refusal::none);
+    expect_rest();
+    lose("net0");
+    EXPECT_EQ(await(1).at(0).status, Status::device_removed);
+    expect_rest();
+    expect_traffic(second);
+    expect_rest();
+    EXPECT_TRUE(first.a.close());
+    EXPECT_TRUE(first.b.close());
+    expect_traffic(second);
+    expect_rest();
+}
+
+TEST_P(DeviceLossAsleep, SleepsOnWithACompletionQueueThatHasNoQueuePairs) {
+    EXPECT_TRUE(first.a.close());
+    EXPECT_TRUE(first.b.close());
+    lose("net0");
+    expect_rest();
+    expect_traffic(second);
+    expect_rest();
+}
+
 TEST_P(DeviceLoss, AConnectionAttemptOnItEnds) {
     Listener listener = runtime.listen("nobody-answers", "net0");
     QueuePairOptions options;
@@ -482,8 +529,10 @@ TEST_P(DeviceLoss, AConnectionAttemptOnItEnds) {
     connecting.join();
 }
 
-INSTANTIATE_TEST_SUITE_P(Losses, DeviceLoss, ::testing::Values(Loss::fatal, Loss::removed),
-                         [](const auto& loss) { return loss.param == Loss::fatal ? "Fatal" : "Removed"; });
+constexpr auto kLosses = {Loss::fatal, Loss::removed};
+std::string name_of(const ::testing::TestParamInfo<Loss>& loss) { return loss.param == Loss::fatal ? "Fatal" : "Removed"; }
+INSTANTIATE_TEST_SUITE_P(Losses, DeviceLoss, ::testing::ValuesIn(kLosses), name_of);
+INSTANTIATE_TEST_SUITE_P(Losses, DeviceLossAsleep, ::testing::ValuesIn(kLosses), name_of);
 
 TEST(DeviceLossToItsPeer, IsAPeerThatDoesNotAnswer) {
     Runtime runtime(two_devices());

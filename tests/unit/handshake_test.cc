@@ -109,9 +109,40 @@ TEST(Handshake, EveryOtherVersionIsRefused) {
     auto frame = encode_private_data(counting(10), kRequestPrivateDataMax);
     for (int version = 0; version <= 255; ++version) {
         frame[2] = static_cast<std::byte>(version);
-        const auto expected =
-            version == kPrivateDataVersion ? PrivateDataFault::none : PrivateDataFault::other_version;
+        const bool with_flow = version == kPrivateDataVersionCredits || version == kPrivateDataVersionRing;
+        const auto expected = version == kPrivateDataVersion ? PrivateDataFault::none
+                              : with_flow                    ? PrivateDataFault::cut_off  // too short for that
+                                                             : PrivateDataFault::other_version;
         ASSERT_EQ(decode_private_data(frame).fault, expected) << version;
+    }
+}
+
+TEST(Handshake, AControlBlockTravelsBeforeThePayload) {
+    FlowBlock block{.addr = 0x1122334455667788, .rkey = 0x99aabbcc, .kind = FlowControl::ring};
+    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kRequestPrivateDataMax - kPrivateDataFlow}) {
+        block.kind = block.kind == FlowControl::ring ? FlowControl::credits : FlowControl::ring;
+        auto frame = encode_private_data(counting(size), kRequestPrivateDataMax, block);
+        EXPECT_EQ(frame.size(), 16 + size);
+        frame.resize(56);  // as the carrier pads it
+        const auto got = decode_private_data(frame);
+        ASSERT_EQ(got.fault, PrivateDataFault::none);
+        ASSERT_TRUE(got.flow.has_value());
+        EXPECT_EQ(got.flow->addr, block.addr);
+        EXPECT_EQ(got.flow->rkey, block.rkey);
+        EXPECT_EQ(got.flow->kind, block.kind);
+        EXPECT_TRUE(same(got.payload, counting(size)));
+    }
+    EXPECT_FALSE(decode_private_data(encode_private_data(counting(3), kRequestPrivateDataMax)).flow.has_value());
+    try {
+        (void)encode_private_data(counting(41), kRequestPrivateDataMax, block);
+        FAIL() << "one byte too many was accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), std::errc::message_size);
+        EXPECT_NE(std::string(error.what()).find("at most 40 beside what flow control needs"), std::string::npos) << error.what();
+    }
+    const auto whole = encode_private_data({}, kRequestPrivateDataMax, block);
+    for (std::size_t size = 4; size < whole.size(); ++size) {
+        EXPECT_EQ(decode_private_data(std::span(whole).first(size)).fault, PrivateDataFault::cut_off) << size;
     }
 }
 
@@ -131,7 +162,7 @@ TEST(Handshake, WhateverComesThePayloadLiesWithinIt) {
         }
         if (noise.size() >= 3 && round % 2 == 0) {  // let half of them past the first checks
             std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), noise.begin());
-            noise[2] = std::byte{kPrivateDataVersion};
+            noise[2] = static_cast<std::byte>(kPrivateDataVersion + round / 2 % 3);
         }
         const auto got = decode_private_data(noise);
         if (got.fault != PrivateDataFault::none) {

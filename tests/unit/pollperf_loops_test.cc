@@ -29,6 +29,7 @@ public:
     void prepare(const Workload& workload) { workload_ = workload; }
     [[nodiscard]] EndState& end(unsigned i) { return ends_[i]; }
     [[nodiscard]] const EndLayout& layout() const { return layout_; }
+    [[nodiscard]] const std::byte* received(unsigned i, std::uint64_t number) { return ends_[i].memory + layout_.slot(number); }
 
     void issue(unsigned i, bool last) {
         const bool signaled = workload_.one_sided || workload_.buffer_reused() || last;

@@ -1,6 +1,7 @@
 // The fault plan of the software device.
 #include <string>
 
+#include "planned_error.hpp"
 #include "soft_fixture.hpp"
 
 namespace pollcore::test {
@@ -25,16 +26,6 @@ protected:
     }
     int write(std::uint64_t wr_id, unsigned flags = IBV_SEND_SIGNALED) {
         return a.post(wr_id, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(0), b.mr->rkey, flags);
-    }
-    template <class Call>
-    void expect_error(int errno_value, Call&& call) {
-        try {
-            call();
-            FAIL() << "the call went well";
-        } catch (const Error& error) {
-            EXPECT_EQ(error.code().value(), errno_value) << error.what();
-            EXPECT_NE(std::string(error.what()).find("fault plan"), std::string::npos) << error.what();
-        }
     }
 
     PathAttributes path{.timeout = 10, .retry_count = 3};  // 4.2 ms
@@ -292,21 +283,21 @@ TEST_F(SoftFaults, a_planned_overrun_is_an_overrun) {
 
 TEST_F(SoftFaults, calls_of_the_device_fail_at_their_turn_with_their_errno) {
     device->inject({.kind = Kind::create_pd, .error = ENOMEM});
-    expect_error(ENOMEM, [&] { (void)device->create_pd(); });
+    testing::expect_planned_error(ENOMEM, [&] { (void)device->create_pd(); });
     device->inject({.kind = Kind::create_cq, .nth = 2, .error = EMFILE});
     { const UniqueCq cq{device->create_cq({.cqe = 4}), {device.get()}}; }
-    expect_error(EMFILE, [&] { (void)device->create_cq({.cqe = 4}); });
+    testing::expect_planned_error(EMFILE, [&] { (void)device->create_cq({.cqe = 4}); });
     device->inject({.kind = Kind::create_qp});
     QpOptions options{.pd = a.pd.get(), .send_cq = a.send_cq.get(), .recv_cq = a.send_cq.get(), .cap = {1, 1, 1, 1, 0}};
-    expect_error(EIO, [&] { (void)device->create_qp(options); });
+    testing::expect_planned_error(EIO, [&] { (void)device->create_qp(options); });
     { const UniqueQp qp{device->create_qp(options), {device.get()}}; }
     device->inject({.kind = Kind::register_memory, .error = ENOSPC});
-    expect_error(ENOSPC, [&] { (void)device->register_memory(a.pd.get(), a.at(0), 8, a.address(0), 0); });
+    testing::expect_planned_error(ENOSPC, [&] { (void)device->register_memory(a.pd.get(), a.at(0), 8, a.address(0), 0); });
     // The transition that was named, of the QP that was named.
     device->inject({.kind = Kind::modify, .qp_num = a.qp->qp_num, .state = IBV_QPS_ERR, .error = ETIMEDOUT});
     a.move_to(IBV_QPS_RESET);
     b.move_to(IBV_QPS_ERR);
-    expect_error(ETIMEDOUT, [&] { a.move_to(IBV_QPS_ERR); });
+    testing::expect_planned_error(ETIMEDOUT, [&] { a.move_to(IBV_QPS_ERR); });
     EXPECT_EQ(a.state(), IBV_QPS_RESET);
     a.move_to(IBV_QPS_ERR);
     device->inject({.kind = Kind::destroy_qp, .qp_num = a.qp->qp_num, .error = EBUSY});

@@ -23,8 +23,8 @@ public:
         turn(only_source != nullptr ? "watch" : "rest");
     }
     void yield() noexcept override { turn("yield"); }
-    void wait(std::span<pollfd> fds, std::uint64_t deadline_ns) noexcept override {
-        turn(deadline_ns == CompletionChannel::kNever ? "sleep" : "sleep for a time");
+    void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept override {
+        turn(std::min(deadline_ns, most_ns) == CompletionChannel::kNever ? "sleep" : "sleep for a time");
         if (on_sleep) {
             on_sleep();
         }
@@ -68,16 +68,7 @@ protected:
     void turn(LadderScript& turns, const IdleLadder& ladder) {
         turn_worker(world.worker, turns.stop, ladder, turns, [&] { return turns.now(); }, 1.0);
     }
-    [[nodiscard]] WorkRequest write(std::uint64_t tag) const {
-        return {.tag = tag,
-                .sge = {reinterpret_cast<std::uintptr_t>(bytes.data()), 8, memory->lkey},
-                .remote_addr = reinterpret_cast<std::uintptr_t>(bytes.data() + 64),
-                .rkey = memory->rkey,
-                .qp = a->handle(),
-                .opcode = Opcode::rdma_write,
-                .flags = kSignaled,
-                .num_sge = 1};
-    }
+    [[nodiscard]] WorkRequest write(std::uint64_t tag) const { return SteppedWorld::write(tag, *a, *memory); }
     [[nodiscard]] bool readable(int fd) const {
         pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
         return ::poll(&one, 1, 0) == 1;

@@ -50,7 +50,11 @@ int Channel::next_event(ibv_cq*& cq) noexcept {
         }
         if (raised_.empty()) {
             bell.expect();
-            return EAGAIN;
+            if (!engine_->removed()) {
+                return EAGAIN;
+            }
+            bell.rest();
+            return EIO;
         }
     }
     SoftCq& first = *raised_.front();

@@ -48,6 +48,28 @@ inline void copy_to_memory(std::byte* to, const std::byte* from, std::size_t siz
     }
 }
 
+/// The same for the last `looked_at` bytes and more, which somebody may be looking at meanwhile: by words, in their order.
+inline void write_to_memory(std::byte* to, const std::byte* from, std::size_t size, std::size_t looked_at) noexcept {
+    constexpr std::size_t kWord = sizeof(std::uint64_t);
+    if (size > looked_at) {
+        const std::size_t before = size - looked_at;
+        std::memcpy(to, from, before);
+        to += before;
+        from += before;
+        size = looked_at;
+    }
+    for (; size > kWord && reinterpret_cast<std::uintptr_t>(to) % kWord != 0; --size) {
+        detail::store_word<std::uint8_t>(to++, from++);
+    }
+    for (; size > kWord; to += kWord, from += kWord, size -= kWord) {
+        std::uint64_t word;
+        std::memcpy(&word, from, kWord);
+        // Relaxed: the last word is stored with release.
+        std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(to)).store(word, std::memory_order_relaxed);
+    }
+    copy_to_memory(to, from, size);
+}
+
 /// Out of registered memory.
 inline void copy_from_memory(std::byte* to, const std::byte* from, std::size_t size) noexcept {
     const auto begin = reinterpret_cast<std::uintptr_t>(from);

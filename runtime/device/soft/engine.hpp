@@ -50,6 +50,8 @@ struct DeviceCore {
     ibv_gid gid{};
     /// Relaxed: a port that goes down loses packets a moment earlier or later.
     std::atomic<bool> port_up{true};
+    /// The kernel has let go of the device. Sequentially consistent, as what a doorbell is rung for.
+    std::atomic<bool> removed{false};
     /// Of all QPs that there were. Relaxed: they only count.
     std::atomic<std::uint64_t> rnr_naks_received{0};
     std::atomic<std::uint64_t> rnr_naks_sent{0};
@@ -77,6 +79,7 @@ public:
     [[nodiscard]] const ibv_gid& gid() const noexcept { return core_.gid; }
     [[nodiscard]] FaultPlan& faults() noexcept { return core_.faults; }
     [[nodiscard]] const SoftProfile& profile() const noexcept { return core_.profile; }
+    [[nodiscard]] bool removed() const noexcept { return core_.removed.load(std::memory_order_seq_cst); }
     /// Of the thread that moves this engine.
     [[nodiscard]] const std::shared_ptr<Doorbell>& doorbell() const noexcept { return doorbell_; }
 

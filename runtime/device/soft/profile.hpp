@@ -23,6 +23,8 @@ struct SoftProfile {
     bool failed_poll_loses_batch = false;
     /// The number of a QP that was destroyed is the next one's.
     bool reuses_qp_numbers = false;
+    /// ibv_query_qp_data_in_order(3) promises nothing.
+    bool promises_no_order = false;
 
     static constexpr std::uint32_t kPayloadInCqe = 32;
 
@@ -30,7 +32,7 @@ struct SoftProfile {
 };
 
 /// As the kernel's Soft-RoCE (Linux 6.1), measured.
-inline constexpr SoftProfile kRxeLike{.keeps_late_receives = true, .overrun_cq_lives = true};
+inline constexpr SoftProfile kRxeLike{.keeps_late_receives = true, .overrun_cq_lives = true, .promises_no_order = true};
 
 /// As rdma-core's provider for ConnectX, read in its source.
 inline constexpr SoftProfile kMlx5Like{.purges_cqes = true,

@@ -178,7 +178,8 @@ void Engine::on_write(SoftQp& qp, const Packet& packet) noexcept {
         }
     }
 
-    copy_to_memory(memory.host(), packet.payload(), packet.payload_size);
+    // Where the order is not promised, those who look at memory look at all of it.
+    write_to_memory(memory.host(), packet.payload(), packet.payload_size, profile().promises_no_order ? packet.payload_size : 32);
     if (first)
         rx.offset = 0;
     rx.offset += packet.payload_size;

@@ -193,6 +193,9 @@ void SoftDevice::remove() {
     const std::lock_guard guard(control_mutex_);
     removed_ = true;
     core_->events.close();
+    core_->removed.store(true, std::memory_order_seq_cst);
+    for (const auto& engine : engines())
+        engine->doorbell()->ring();  // who sleeps on a channel finds it closed
 }
 
 void SoftDevice::require_working(const char* what) const {

@@ -92,8 +92,8 @@ public:
     /// make or change something fail with EIO. Destroying works. Raises IBV_EVENT_DEVICE_FATAL. The fault plan is
     /// cleared; what is injected from here on concerns a device that has failed.
     void fail();
-    /// The kernel lets go of the device: as fail(), and then destroying and taking events fail with EIO too. What
-    /// destroy() was called for ends with the device.
+    /// The kernel lets go of the device: as fail(), and then destroying, arming CQs and taking events fail with EIO too.
+    /// What destroy() was called for ends with the device.
     void remove();
     [[nodiscard]] const std::string& fabric_name() const noexcept;
 
@@ -134,6 +134,7 @@ public:
     /// Takes IBV_SRQ_LIMIT; an SRQ is not resized.
     void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) override;
     [[nodiscard]] ibv_srq_attr query(ibv_srq* srq) override;
+    [[nodiscard]] bool writes_in_order(ibv_qp* qp) override;
 
     int destroy(ibv_pd* pd) noexcept override;
     int destroy(ibv_ah* ah) noexcept override;

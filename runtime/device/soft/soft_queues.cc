@@ -264,6 +264,13 @@ void SoftDevice::modify(ibv_srq* base, ibv_srq_attr& attr, int mask) {
     srq.engine->check_limit(srq);
 }
 
+// The last word of a packet is stored last, and so are its bytes; packets come one after the other.
+bool SoftDevice::writes_in_order(ibv_qp* base) {
+    auto& qp = static_cast<SoftQp&>(*base);
+    const std::lock_guard engine_guard(qp.engine->lock());
+    return qp.current == IBV_QPS_RTS && !core_->profile.promises_no_order;
+}
+
 ibv_srq_attr SoftDevice::query(ibv_srq* base) {
     auto& srq = static_cast<SoftSrq&>(*base);
     const std::lock_guard engine_guard(srq.engine->lock());

@@ -285,6 +285,8 @@ int req_notify_cq(ibv_cq* base, int solicited_only) noexcept {
     SoftCq& cq = SoftCq::of(*base);
     if (cq.events_to == nullptr)
         return EINVAL;
+    if (cq.engine->removed()) [[unlikely]]
+        return EIO;
     const std::lock_guard guard(cq.engine->lock());
     if (const auto fault = cq.engine->faults().meet(SoftFault::Kind::req_notify_cq)) [[unlikely]]
         return fault->error;

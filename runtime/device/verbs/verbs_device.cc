@@ -343,6 +343,10 @@ ibv_srq_attr VerbsDevice::query(ibv_srq* srq) {
     return attr;
 }
 
+bool VerbsDevice::writes_in_order(ibv_qp* qp) {
+    return ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 0) != 0;
+}
+
 int VerbsDevice::destroy(ibv_pd* pd) noexcept {
     for (VerbsThreadDomain* domain : domains_) {
         if (const int error = domain->drop(pd); error != 0) {

@@ -52,6 +52,7 @@ public:
     ibv_qp_attr query(ibv_qp* qp, int mask) override;
     void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) override;
     ibv_srq_attr query(ibv_srq* srq) override;
+    bool writes_in_order(ibv_qp* qp) override;
 
     int destroy(ibv_pd* pd) noexcept override;
     int destroy(ibv_ah* ah) noexcept override;

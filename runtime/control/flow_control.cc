@@ -1,0 +1,133 @@
+// Flow control of queue pairs: the memory where a peer says what it has posted, and what becomes of one that lies.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <string_view>
+
+#include "base/log.hpp"
+#include "control/runtime_state.hpp"
+
+namespace pollcore {
+namespace {
+
+std::string_view text_of(FlowFault fault) {
+    switch (fault) {
+        case FlowFault::none: return "nothing is wrong";
+        case FlowFault::not_terms: return "what it wrote as its terms is something else";
+        case FlowFault::other_version: return "its terms are of a version that this pollcore does not know";
+        case FlowFault::other_features: return "its terms ask for features that this pollcore does not know";
+        case FlowFault::no_depth: return "its terms speak of no receives, or of more than there can be";
+        case FlowFault::no_ring: return "its terms speak of a write ring that cannot be";
+        case FlowFault::too_many_messages: return "it sent more messages than it was granted";
+        case FlowFault::post_refused: return "the provider refused a request between others that must not go without it";
+        case FlowFault::too_many_grants: return "it grants more receives than its terms allow";
+    }
+    return "it wrote nonsense";
+}
+
+std::string_view text_of(FlowControl kind) {
+    switch (kind) {
+        case FlowControl::off: return "no flow control";
+        case FlowControl::credits: return "flow control by credits";
+        case FlowControl::ring: return "flow control by write rings";
+    }
+    return "flow control that is not known here";
+}
+
+}  // namespace
+
+// Each has a region of its own, so that a peer reaches its own block and no other.
+void RuntimeState::add_flow_control(const QueuePairOptions& options, QpSlot& qp, std::uint32_t send_depth) {
+    const bool rings = options.flow == FlowControl::ring;
+    if (options.type != QpType::rc) {
+        throw Error(EINVAL, "flow control needs a reliable connection (QpType::rc)");
+    }
+    if (!rings && options.srq == nullptr && options.recv_depth == 0) {
+        throw Error(EINVAL, "flow control by credits needs receives: recv_depth = 0");
+    }
+    if (!options.remote_access.write) {
+        throw Error(EINVAL, "flow control needs remote_access.write: the peer writes its grants");
+    }
+    Device& device = *devices_[qp.device]->device;
+    const std::uint32_t frames = rings ? std::bit_ceil(qp.send_entries) : 0;
+    qp.control_block = platform->allocate(sizeof(ControlBlock) + frames * sizeof(RecordFrame), device.numa_node(), "flow control of a queue pair");
+    auto* block = new (qp.control_block.data()) ControlBlock;
+    qp.control_mr = UniqueMr(device.register_memory(pds_.at(qp.pd).pd.get(), block, sizeof(ControlBlock),
+                                                    reinterpret_cast<std::uintptr_t>(block),
+                                                    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
+                             {&device});
+    // What the application posts itself may be of any length.
+    const PoolSlot* pool = qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool;
+    const std::uint32_t message_max = pool != nullptr ? pool->end.buffer_bytes : rings ? 0 : std::numeric_limits<std::uint32_t>::max();
+    qp.end->flow = std::make_unique<CreditFlow>();
+    CreditFlow& flow = *qp.end->flow;
+    flow.block = block;
+    flow.lkey = qp.control_mr->lkey;
+    flow.own = {.depth = qp.srq != nullptr ? qp.srq->end->granted_max : options.recv_depth, .message_max = message_max};
+    if (rings) {
+        add_rings(options, qp, frames);
+    }
+    const std::uint32_t slots = std::max(slots_for_sges(std::max(options.sges_max, 1u)), slots_for_inline(options.inline_max));
+    flow.waiting = WaitingRequests(std::max(send_depth, 1u), slots);
+}
+
+void RuntimeState::add_rings(const QueuePairOptions& options, QpSlot& qp, std::uint32_t frames) {
+    if (options.srq != nullptr) {
+        throw Error(EINVAL, "a queue pair with a write ring takes no receives, hence none from a shared receive queue");
+    }
+    Device& device = *devices_[qp.device]->device;
+    auto* frame = reinterpret_cast<RecordFrame*>(static_cast<std::byte*>(qp.control_block.data()) + sizeof(ControlBlock));
+    qp.frames_mr = UniqueMr(device.register_memory(pds_.at(qp.pd).pd.get(), frame, frames * sizeof(RecordFrame),
+                                                   reinterpret_cast<std::uintptr_t>(frame), 0),
+                            {&device});
+    CreditFlow& flow = *qp.end->flow;
+    flow.rings = true;
+    flow.frames = frame;
+    flow.frames_mask = frames - 1;
+    flow.frames_lkey = qp.frames_mr->lkey;
+    if (qp.pool.pool == nullptr) {
+        flow.own.depth = 0;
+        return;
+    }
+    const WorkerPool& pool = qp.pool.pool->end;
+    flow.own.depth = pool.ring->lines();
+    flow.own.ring_addr = pool.addr;
+    flow.own.ring_rkey = pool.rkey;
+}
+
+FlowBlock RuntimeState::flow_block_of(const QpSlot& qp) noexcept {
+    return {.addr = reinterpret_cast<std::uintptr_t>(qp.control_block.data()),
+            .rkey = qp.control_mr->rkey,
+            .kind = qp.end->flow->rings ? FlowControl::ring : FlowControl::credits};
+}
+
+void RuntimeState::start_flow_here(QpSlot& qp, const std::optional<FlowBlock>& peer) {
+    require_same_flow(qp, peer ? peer->kind : FlowControl::off);
+    if (peer && peer->kind != FlowControl::off) {
+        // Asked in RTS, where a provider that keeps the order says so.
+        const bool in_order = devices_[qp.device]->device->writes_in_order(qp.qp.get());
+        workers_[qp.worker]->proxy->start_flow(qp.handle, *peer, in_order);
+    }
+}
+
+void RuntimeState::require_same_flow(const QpSlot& qp, FlowControl peer) {
+    const FlowControl own = qp.end->flow != nullptr ? flow_block_of(qp).kind : FlowControl::off;
+    if (own != peer) {
+        throw Error(EPROTOTYPE, fmt::format("queue pair {} has {}, and its peer {}", qp.qp_num, text_of(own), text_of(peer)));
+    }
+}
+
+// The worker posts nothing more; the device flushes what was posted.
+void RuntimeState::fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation, FlowFault fault) {
+    QpSlot* qp = find_qp({static_cast<std::uint16_t>(index), generation});
+    if (qp == nullptr || workers_[qp->worker].get() != &worker || qp->qp == nullptr) {
+        return;  // it was closed or reset meanwhile
+    }
+    log_error("queue pair {}: its peer broke the agreement on flow control: {}", qp->qp_num, text_of(fault));
+    Transition error = to_state(IBV_QPS_ERR);
+    modify_here(*qp, error.attr, error.mask, QpState::error, Status::flow_violation);
+}
+
+}  // namespace pollcore

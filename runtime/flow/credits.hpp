@@ -1,0 +1,261 @@
+// Credits of one connection: what each end says of its receives in the other's memory, so that no send meets a receiver that
+// is not ready.
+//
+// Each end has a control block that the other may write. First come the terms, from whoever has something to send, and the
+// other's in answer. Then the receiver writes how many receives it has posted in this life (grants), and the sender sends no more
+// messages than that.
+// With write rings the receiver says up to where its ring may be filled, and the sender fills it by RDMA writes.
+//
+// What stands there is a peer's: it may be torn (H11), stale or a lie. Nothing is used before it was checked.
+//
+// Thread safety: the block is written by the device, and read by the worker; the rest is the worker's alone.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "flow/record.hpp"
+#include "flow/waiting_requests.hpp"
+#include "pollcore/handle.hpp"
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+
+/// A cumulative count with its complement, so that half of an old and half of a new one are told apart.
+struct GrantWord {
+    [[nodiscard]] static constexpr std::uint64_t pack(std::uint32_t grants) noexcept {
+        return std::uint64_t{~grants} << 32 | grants;
+    }
+    /// Nothing when it is torn, or nobody has written it.
+    [[nodiscard]] static constexpr std::optional<std::uint32_t> unpack(std::uint64_t word) noexcept {
+        const auto grants = static_cast<std::uint32_t>(word);
+        return static_cast<std::uint32_t>(word >> 32) == ~grants ? std::optional(grants) : std::nullopt;
+    }
+};
+
+/// What an end says of itself, once. Written by the peer as one RDMA write.
+struct FlowTerms {
+    static constexpr std::uint32_t kMagic = 0x77466350;  // "PcFw"
+    static constexpr std::uint16_t kVersion = 1;
+    // Features.
+    static constexpr std::uint16_t kRing = 1;     ///< both: messages go by write rings
+    static constexpr std::uint16_t kInOrder = 2;  ///< its own: what is written to its ring needs no sum
+
+    std::uint32_t magic = kMagic;
+    std::uint16_t version = kVersion;
+    std::uint16_t features = 0;
+    std::uint32_t depth = 0;        ///< the most receives that it has posted at a time; lines of its write ring, 0: it has none
+    std::uint32_t message_max = 0;  ///< the longest message that they take
+    std::uint64_t ring_addr = 0;
+    std::uint64_t ring_seed = 0;  ///< of the stamps and seals of records
+    std::uint32_t ring_rkey = 0;
+    std::uint32_t ring_position = 0;  ///< where the first record goes
+    std::array<std::uint64_t, 2> reserved{};
+    std::uint64_t check = 0;  ///< of what stands before it; never 0
+
+    using Words = std::array<std::uint64_t, 8>;
+
+    [[nodiscard]] static constexpr std::uint64_t check_of(const Words& words) noexcept {
+        std::uint64_t sum = 0x9e3779b97f4a7c15;
+        for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+            sum = std::rotl((sum ^ words[i]) * 0xd6e8feb86659fd93, 29);
+        }
+        return sum | 1;
+    }
+    [[nodiscard]] Words seal() noexcept {
+        Words words = std::bit_cast<Words>(*this);
+        words.back() = check_of(words);
+        check = words.back();
+        return words;
+    }
+};
+static_assert(sizeof(FlowTerms) == kCacheLine && sizeof(FlowTerms::Words) == sizeof(FlowTerms));
+
+/// Why a peer's terms or grants are not accepted.
+enum class FlowFault : std::uint8_t {
+    none,
+    not_terms,       ///< they are sealed, and something else
+    other_version,
+    other_features,
+    no_depth,           ///< of no receive, or of more than there can be
+    no_ring,            ///< of a write ring that cannot be
+    too_many_grants,    ///< more than its terms allow
+    too_many_messages, ///< more than it was granted, from a shared receive queue or in a write ring
+    post_refused,       ///< none of the peer's: the provider refused a record, and the next ones must not go without it
+};
+
+/// Registered memory, of one queue pair.
+struct alignas(kCacheLine) ControlBlock {
+    using Line = std::array<std::atomic<std::uint64_t>, 8>;
+
+    Line grants{};  ///< the first word, by the peer
+    Line terms{};   ///< by the peer
+    Line own{};     ///< our terms, while they are sent; the peer could write here too
+
+    static constexpr std::size_t kGrants = 0;
+    static constexpr std::size_t kTerms = kCacheLine;
+
+    void clear() noexcept {
+        for (Line* line : {&grants, &terms}) {
+            for (auto& word : *line) {
+                word.store(0, std::memory_order_relaxed);
+            }
+        }
+    }
+    void set_own(FlowTerms mine) noexcept {
+        const FlowTerms::Words words = mine.seal();
+        for (std::size_t i = 0; i < words.size(); ++i) {
+            own[i].store(words[i], std::memory_order_relaxed);
+        }
+    }
+    /// The peer's terms, when they are whole.
+    [[nodiscard]] std::optional<FlowTerms> read_terms() const noexcept {
+        FlowTerms::Words words{};
+        // Acquire: on a software device the last word is written last, with release.
+        words.back() = terms.back().load(std::memory_order_acquire);
+        if (words.back() == 0) {
+            return std::nullopt;
+        }
+        for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+            words[i] = terms[i].load(std::memory_order_relaxed);
+        }
+        return words.back() == FlowTerms::check_of(words) ? std::optional(std::bit_cast<FlowTerms>(words)) : std::nullopt;
+    }
+};
+static_assert(sizeof(ControlBlock) == 3 * kCacheLine);
+
+/// Whether a peer's terms can be worked with. `features`: those that both must have.
+[[nodiscard]] constexpr FlowFault check_terms(const FlowTerms& terms, std::uint16_t features) noexcept {
+    if (terms.magic != FlowTerms::kMagic) {
+        return FlowFault::not_terms;
+    }
+    if (terms.version != FlowTerms::kVersion) {
+        return FlowFault::other_version;
+    }
+    const std::uint16_t choices = (features & FlowTerms::kRing) != 0 ? FlowTerms::kInOrder : 0;
+    if ((terms.features & ~choices) != features) {
+        return FlowFault::other_features;
+    }
+    if ((features & FlowTerms::kRing) == 0) {
+        return terms.depth == 0 || terms.depth > kQueueDepthMax ? FlowFault::no_depth : FlowFault::none;
+    }
+    const bool possible = std::has_single_bit(terms.depth) && terms.depth >= kRingLinesMin && terms.depth <= kRingLinesMax &&
+                          terms.message_max <= ring_message_max(terms.depth) && terms.ring_addr % kCacheLine == 0;
+    return terms.depth == 0 || possible ? FlowFault::none : FlowFault::no_ring;
+}
+
+/// Where the records of one connection go: the peer's write ring, as its terms have it.
+struct RingTarget {
+    std::uint64_t addr = 0;
+    std::uint32_t rkey = 0;
+    std::uint32_t lines = 0;
+    std::uint64_t seed = 0;
+    bool sums = true;  ///< the seal of a record has its payload in it
+    std::uint32_t skipped = 0;  ///< by the record that is posted next
+};
+
+/// What a record needs beside its payload, while it is on its way. Registered memory.
+struct alignas(kCacheLine) RecordFrame {
+    std::array<std::byte, 2 * kCacheLine - kRecordTail> zeros{};
+    RecordHeader::Words words{};
+    std::uint64_t seal = 0;
+};
+static_assert(sizeof(RecordFrame) == 2 * kCacheLine);
+
+/// The worker's end of one connection with credits.
+struct CreditFlow {
+    /// Send-queue slots and CQEs for the runtime's own writes: terms and grants.
+    static constexpr std::uint32_t kWritesMax = 4;
+
+    ControlBlock* block = nullptr;
+    std::uint32_t lkey = 0;
+    FlowTerms own;  ///< into the block only when they are sent: a peer can write there
+    // With write rings.
+    bool rings = false;
+    bool in_order = false;              ///< the device keeps the order of what is written to our ring
+    RecordFrame* frames = nullptr;      ///< by position in the send queue
+    std::uint32_t frames_mask = 0;
+    std::uint32_t frames_lkey = 0;
+    RingTarget target;
+    std::uint64_t peer_addr = 0;  ///< of its block
+    std::uint32_t peer_rkey = 0;
+    bool connected = false;   ///< the peer's block is known
+    bool terms_sent = false;
+    bool agreed = false;      ///< its terms are there, and accepted
+    bool listed = false;      ///< stands in the worker's list of those to be looked at
+    // As a sender.
+    std::uint32_t depth = 0;        ///< of the peer's terms
+    std::uint32_t message_max = 0;  ///< the same
+    // With write rings these two, and those of the receiver, count positions in the ring.
+    std::uint32_t granted = 0;      ///< modulo 2^32, as are all counts here
+    std::uint32_t consumed = 0;     ///< messages posted
+    WaitingRequests waiting;
+    // As a receiver.
+    std::uint32_t posted = 0;  ///< receives
+    std::uint32_t told = 0;    ///< of those, as last written to the peer
+    // On a shared receive queue.
+    std::uint32_t used = 0;    ///< messages
+    std::uint32_t unused = 0;  ///< receives that are this one's, told or not yet, and that no message has taken
+    std::uint32_t writes = 0;  ///< of ours in flight
+    std::uint32_t unsignaled_writes = 0;
+
+    /// Whether the peer has room for a message of `length` bytes, which it would take.
+    [[nodiscard]] bool has_credit(std::uint32_t length) const noexcept {
+        return granted - consumed >= (rings ? record_lines(length) + skip(length) : 1);
+    }
+    /// What comes now need not wait, and has what it takes.
+    [[nodiscard]] bool admit(Opcode opcode, std::uint32_t length) noexcept {
+        if (!waiting.empty()) {
+            return false;
+        }
+        if (!takes_receive(opcode)) {
+            return true;
+        }
+        if (!agreed || !has_credit(length)) {
+            return false;
+        }
+        consume(length);
+        return true;
+    }
+    /// The message is posted.
+    void consume(std::uint32_t length) noexcept {
+        if (rings) {
+            target.skipped = skip(length);
+            consumed += target.skipped + record_lines(length);
+        } else {
+            ++consumed;
+        }
+    }
+    /// Lines to the end of the ring, where the record does not fit before it.
+    [[nodiscard]] std::uint32_t skip(std::uint32_t length) const noexcept {
+        const std::uint32_t to_end = target.lines - (consumed & (target.lines - 1));
+        return record_lines(length) > to_end ? to_end : 0;
+    }
+    /// Reads the peer's word. Backwards is an old write that came late.
+    [[nodiscard]] FlowFault take_grants() noexcept {
+        const auto word = GrantWord::unpack(block->grants[0].load(std::memory_order_acquire));
+        if (!word || static_cast<std::int32_t>(*word - granted) <= 0) {
+            return FlowFault::none;
+        }
+        if (*word - consumed > depth) {
+            return FlowFault::too_many_grants;
+        }
+        granted = *word;
+        return FlowFault::none;
+    }
+    /// A new life of the queue pair.
+    void renew() noexcept {
+        block->clear();
+        connected = terms_sent = agreed = false;
+        target = {};
+        depth = message_max = 0;
+        granted = consumed = posted = told = used = unused = writes = unsignaled_writes = 0;
+    }
+};
+
+}  // namespace pollcore

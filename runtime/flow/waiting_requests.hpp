@@ -1,0 +1,52 @@
+// Requests that wait for credit, in the order they were taken from their sessions.
+//
+// Bounded by admission: a waiting request counts as in flight, so there are never more than the send queue has places.
+//
+// Thread safety: the worker's alone.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "pollcore/own_lines.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+struct WorkerSession;
+
+/// A ring of request lines, with the session of each request.
+class WaitingRequests {
+public:
+    WaitingRequests() = default;
+    /// Room for `requests`, of up to `slots_each` lines.
+    WaitingRequests(std::uint32_t requests, std::uint32_t slots_each)
+        : mask_(std::bit_ceil(requests * slots_each) - 1), lines_(mask_ + 1), sessions_(mask_ + 1) {}
+
+    [[nodiscard]] bool empty() const noexcept { return head_ == tail_; }
+    // What follows is as in RingConsumer.
+    [[nodiscard]] std::size_t capacity() const noexcept { return lines_.size(); }
+    [[nodiscard]] bool ready(std::size_t i) const noexcept { return i < tail_ - head_; }
+
+    /// A request and its continuations, which stand in `from` from `slot` on.
+    template <class Slots>
+    void push(WorkerSession& session, const Slots& from, std::size_t slot, std::uint32_t slots) noexcept {
+        sessions_[tail_ & mask_] = &session;
+        for (std::uint32_t i = 0; i < slots; ++i) {
+            lines_[tail_++ & mask_] = from.copy(slot + i);
+        }
+    }
+    [[nodiscard]] WorkerSession& front_session() const noexcept { return *sessions_[head_ & mask_]; }
+    /// The i-th line from the front on.
+    [[nodiscard]] WorkRequest copy(std::size_t i) const noexcept { return lines_[(head_ + i) & mask_]; }
+    void pop(std::uint32_t slots) noexcept { head_ += slots; }
+
+private:
+    std::uint32_t head_ = 0;
+    std::uint32_t tail_ = 0;
+    std::uint32_t mask_ = 0;
+    OwnLines<WorkRequest> lines_;
+    OwnLines<WorkerSession*> sessions_;
+};
+
+}  // namespace pollcore

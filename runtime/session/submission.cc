@@ -1,0 +1,402 @@
+// The application's side of a session, where work goes in: admission, submission, and buffers that are given back.
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/event_fd.hpp"
+#include "flow/record.hpp"
+#include "pollcore/session.hpp"
+#include "session/layout.hpp"
+#include "session/owner_check.hpp"
+
+namespace pollcore {
+
+// ---- Admission (I3): the one place on this side that decides whether a work request is taken. ----
+
+[[gnu::always_inline]] inline Session::QpAccount& Session::account(QpHandle qp) noexcept {
+    QpAccount& account = accounts_[qp.index];
+    if (account.generation != qp.generation) [[unlikely]] {
+        // The index was given to another queue pair: nothing of the old one is in flight any more.
+        account = QpAccount{.generation = qp.generation};
+    }
+    return account;
+}
+
+Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
+    SrqAccount& account = srq_accounts_[srq.index];
+    if (account.generation != srq.generation) {
+        account = SrqAccount{.generation = srq.generation};
+    }
+    return account;
+}
+
+[[gnu::noinline]] void Session::refresh_retired(QpHandle qp) noexcept {
+    QpAccount& mine = account(qp);
+    // Acquire, with the release in the worker's publication: buffers of retired requests are free.
+    const auto now = RetiredWord::unpack(retired_[qp.index].load(std::memory_order_acquire));
+    if (now.generation != qp.generation) {
+        return;  // reset meanwhile
+    }
+    mine.send_outstanding -= now.count - mine.retired_seen;
+    mine.retired_seen = now.count;
+}
+
+[[gnu::always_inline]] inline bool Session::completion_room() noexcept {
+    // Taken completions count only once the worker can know that their slots are free.
+    return accepted_ + pooled_taken_ - retired_seen_ - (completions_.published() >> wide_) < completion_slots_ ||
+           refresh_completion_room();
+}
+
+[[gnu::noinline]] bool Session::refresh_completion_room() noexcept {
+    completions_.publish();
+    retired_seen_ = header_->retired.load(std::memory_order_acquire);
+    return accepted_ + pooled_taken_ - retired_seen_ - (completions_.published() >> wide_) < completion_slots_;
+}
+
+// Inlined, so that each way of submitting has only those checks that it can fail.
+[[gnu::always_inline]] inline Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
+                       std::uint64_t bytes, std::uint32_t slots, std::size_t ahead) noexcept {
+    if (closed_ || header_ == nullptr) [[unlikely]] {
+        return Refusal::session_closed;
+    }
+    if (request.opcode == Opcode::srq_recv) [[unlikely]] {
+        return inline_length != 0 ? Refusal::bad_flags : admit_shared(request, num_sge, slots, ahead);
+    }
+    if (request.qp.index > qps_mask_ || !request.qp.valid()) [[unlikely]] {
+        return Refusal::stale_handle;
+    }
+    QpRecord& record = records_[request.qp.index];
+    // Acquire, with the worker's release: the limits belong to this status.
+    const auto qp = QpStatusWord::unpack(record.status.load(std::memory_order_acquire));
+    if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {
+        return Refusal::stale_handle;
+    }
+    if (qp.state == QpState::error) [[unlikely]] {
+        return Refusal::qp_in_error;
+    }
+    if (num_sge > qp.sges_max) [[unlikely]] {
+        return Refusal::too_many_sges;
+    }
+    const auto limits = QpLimitsWord::unpack(record.limits.load(std::memory_order_relaxed));
+    QpAccount& mine = account(request.qp);
+    if (is_recv(request.opcode)) {
+        if (!(qp.flags & QpStatusWord::kReceives)) [[unlikely]] {
+            return Refusal::not_receiver;
+        }
+        if (request.flags != 0 || inline_length != 0) [[unlikely]] {
+            return Refusal::bad_flags;
+        }
+        if (mine.recv_outstanding >= limits.recv_depth) {
+            return Refusal::receive_queue_full;
+        }
+    } else {
+        if (!allows(limits.opcodes, request.opcode)) [[unlikely]] {
+            return Refusal::bad_opcode;
+        }
+        if ((request.flags & ~(kFence | kSignaled | kSolicited)) != 0) [[unlikely]] {
+            return Refusal::bad_flags;
+        }
+        if (is_local(request.opcode)) [[unlikely]] {
+            if (num_sge != 0) {
+                return Refusal::too_many_sges;
+            }
+            if ((request.flags & kSolicited) != 0 ||
+                (request.opcode == Opcode::bind_mw && (request.bind_access & ~kWindowAccessKnown) != 0)) {
+                return Refusal::bad_flags;
+            }
+        }
+        if (is_atomic(request.opcode) && request.remote_addr % sizeof(std::uint64_t) != 0) [[unlikely]] {
+            return Refusal::misaligned_atomic;
+        }
+        if (qp.state != QpState::ready) [[unlikely]] {
+            return Refusal::not_connected;
+        }
+        if (inline_length > qp.inline_max) [[unlikely]] {
+            return Refusal::inline_too_long;
+        }
+        if ((qp.flags & QpStatusWord::kCredits) != 0 && is_send(request.opcode)) [[unlikely]] {
+            const std::uint64_t most = record.message_max.load(std::memory_order_relaxed);
+            if (most != 0 && bytes > most) {
+                return Refusal::message_too_long;
+            }
+            summing_ = (qp.flags & QpStatusWord::kSums) != 0;
+        }
+        if (mine.send_outstanding >= limits.send_depth) {
+            if (limits.send_depth == 0) {
+                return Refusal::no_share;
+            }
+            refresh_retired(request.qp);
+            if (mine.send_outstanding >= limits.send_depth) {
+                return Refusal::send_queue_full;
+            }
+        }
+    }
+    if (slots > submissions_.capacity()) [[unlikely]] {
+        return inline_length > 0 ? Refusal::inline_too_long : Refusal::too_many_sges;
+    }
+    return admit_slots(slots, ahead);
+}
+
+/// What every request needs: the slots of its own and one for its completion.
+[[gnu::always_inline]] inline Refusal Session::admit_slots(std::uint32_t slots, std::size_t ahead) noexcept {
+    if (!completion_room()) {
+        return Refusal::completion_ring_full;
+    }
+    if (submissions_.reserve(ahead + slots) < ahead + slots) {
+        wants_slots_ = true;
+        return Refusal::submission_ring_full;
+    }
+    return Refusal::none;
+}
+
+[[gnu::noinline]] Refusal Session::admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
+                                                std::size_t ahead) noexcept {
+    const SrqHandle handle = request.srq;
+    if (handle.index >= kSrqsMax || !handle.valid()) {
+        return Refusal::stale_handle;
+    }
+    // Acquire, with the worker's release: from here on the queue is there.
+    const auto srq = SrqStatusWord::unpack(srq_records_[handle.index].status.load(std::memory_order_acquire));
+    if (srq.generation != handle.generation) {
+        return Refusal::stale_handle;
+    }
+    if (num_sge > srq.sges_max || slots > submissions_.capacity()) {
+        return Refusal::too_many_sges;
+    }
+    if (request.flags != 0) {
+        return Refusal::bad_flags;
+    }
+    if (srq.depth == 0) {
+        return Refusal::not_receiver;
+    }
+    if (account(handle).outstanding >= srq.depth) {
+        return Refusal::srq_full;
+    }
+    return admit_slots(slots, ahead);
+}
+
+[[gnu::always_inline]] inline void Session::count_accepted(const WorkRequest& request) noexcept {
+    ++accepted_;
+    if (request.opcode == Opcode::srq_recv) [[unlikely]] {
+        ++account(request.srq).outstanding;
+        return;
+    }
+    QpAccount& mine = account(request.qp);
+    ++(is_recv(request.opcode) ? mine.recv_outstanding : mine.send_outstanding);
+}
+
+// ---- Submission ----
+
+namespace {
+
+[[nodiscard]] std::uint64_t sum_of(std::span<const std::byte> payload) noexcept {
+    PayloadSum sum;
+    sum.add(payload.data(), payload.size());
+    return sum.finish();
+}
+
+/// Of a request with one SGE at most.
+[[nodiscard]] std::span<const Sge> own_sges(const WorkRequest& request) noexcept { return {&request.sge, request.num_sge}; }
+[[nodiscard]] std::uint64_t own_bytes(const WorkRequest& request) noexcept { return request.num_sge == 0 ? 0 : request.sge.length; }
+
+}  // namespace
+
+/// The request with the sum of its payload (FlowControl::ring).
+[[gnu::noinline]] WorkRequest Session::summed(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+    summing_ = false;
+    PayloadSum sum;
+    for (const Sge& sge : sges) {
+        sum.add(reinterpret_cast<const std::byte*>(sge.addr), sge.length);
+    }
+    WorkRequest with = request;
+    with.payload_sum = sum.finish();
+    return with;
+}
+
+[[gnu::always_inline]] inline void Session::count_refused() noexcept {
+    ++refused_;
+    summing_ = false;
+}
+
+// A worker that never sleeps costs no more than the question.
+[[gnu::always_inline]] inline void Session::submitted() noexcept {
+    if (worker_sleeps_) [[unlikely]] {
+        wake_worker();
+    }
+}
+
+[[gnu::noinline]] void Session::wake_worker() noexcept {
+    if (header_->worker_sleep.take()) {
+        // Relaxed: for a statistic; the worker reads it after it has seen the event.
+        header_->woken_at.store(cycles_now(), std::memory_order_relaxed);
+        signal_event(waking_.worker_fd);
+    }
+}
+
+Refusal Session::try_submit(const WorkRequest& request) noexcept {
+    assert_owner();
+    submissions_.prefetch();
+    const Refusal refusal =
+        request.num_sge > 1 ? Refusal::too_many_sges : admit(request, request.num_sge, 0, own_bytes(request), 1);
+    if (refusal != Refusal::none) {
+        count_refused();
+        return refusal;
+    }
+    count_accepted(request);
+    if (summing_) [[unlikely]] {
+        (void)submissions_.try_push(summed(request, own_sges(request)));
+        submitted();
+        return Refusal::none;
+    }
+    (void)submissions_.try_push(request);  // admit() reserved the slot
+    submitted();
+    return Refusal::none;
+}
+
+Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
+    assert_owner();
+    submissions_.prefetch();
+    Submitted result;
+    for (const WorkRequest& request : requests) {
+        // Written and not yet published: the worker sees all of them at once, and rings one doorbell.
+        const std::size_t ahead = result.accepted;
+        result.refusal = request.num_sge > 1 ? Refusal::too_many_sges : admit(request, request.num_sge, 0, own_bytes(request), 1, ahead);
+        if (result.refusal != Refusal::none) {
+            count_refused();
+            break;
+        }
+        count_accepted(request);
+        if (!summing_) [[likely]] {
+            submissions_.write(ahead, request);
+        } else {
+            submissions_.write(ahead, summed(request, own_sges(request)));
+        }
+        ++result.accepted;
+    }
+    if (result.accepted > 0) {
+        submissions_.commit(result.accepted);
+        submitted();
+    }
+    return result;
+}
+
+Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+    assert_owner();
+    if (sges.size() > kSgesMax) {
+        count_refused();
+        return Refusal::too_many_sges;
+    }
+    submissions_.prefetch();
+    const auto num_sge = static_cast<std::uint32_t>(sges.size());
+    const std::uint32_t slots = slots_for_sges(num_sge);
+    std::uint64_t bytes = 0;
+    for (const Sge& sge : sges) {
+        bytes += sge.length;
+    }
+    const Refusal refusal = admit(request, num_sge, 0, bytes, slots);
+    if (refusal != Refusal::none) {
+        count_refused();
+        return refusal;
+    }
+    count_accepted(request);
+    WorkRequest first = request;
+    first.num_sge = static_cast<std::uint8_t>(num_sge);
+    if (num_sge > 0) {
+        first.sge = sges[0];  // else a bind's operands stand there
+    }
+    if (summing_) [[unlikely]] {
+        first = summed(first, sges);
+    }
+    submissions_.write(0, first);
+    for (std::uint32_t slot = 1, next = 1; slot < slots; ++slot) {
+        WorkRequestContinuation more;
+        for (std::size_t i = 0; i < WorkRequestContinuation::kSges && next < num_sge; ++i, ++next) {
+            std::memcpy(more.payload.data() + i * sizeof(Sge), &sges[next], sizeof(Sge));
+        }
+        submissions_.write(slot, std::bit_cast<WorkRequest>(more));
+    }
+    submissions_.commit(slots);
+    submitted();
+    return Refusal::none;
+}
+
+Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
+    assert_owner();
+    if (payload.size() > kInlineMax) {
+        count_refused();
+        return Refusal::inline_too_long;
+    }
+    submissions_.prefetch();
+    const bool takes_inline = allows(kInlineOpcodes, request.opcode);
+    const auto length = static_cast<std::uint32_t>(payload.size());
+    const std::uint32_t slots = slots_for_inline(length);
+    const Refusal refusal = !takes_inline ? Refusal::bad_opcode : admit(request, 0, length, length, slots);
+    if (refusal != Refusal::none) {
+        count_refused();
+        return refusal;
+    }
+    count_accepted(request);
+    // In place, as below: a changed copy would have to leave the store buffer before it could be copied again.
+    submissions_.write(0, request);
+    WorkRequest& first = submissions_.slot(0);
+    first.flags = static_cast<std::uint8_t>(request.flags | kInline);
+    first.num_sge = 0;
+    first.sge.length = length;
+    if (summing_) [[unlikely]] {
+        summing_ = false;
+        first.payload_sum = sum_of(payload);
+    }
+    if (length <= WorkRequest::kOwnPayload) {
+        std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
+    }
+    for (std::uint32_t slot = 1; slot < slots; ++slot) {
+        const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
+        std::memcpy(static_cast<void*>(&submissions_.slot(slot)), rest.data(),
+                    std::min(WorkRequestContinuation::kPayload, rest.size()));
+    }
+    submissions_.commit(slots);
+    submitted();
+    return Refusal::none;
+}
+
+// Those of one pool that stand together share a slot of the ring.
+Submitted Session::release(std::span<const Completion> completions) noexcept {
+    assert_owner();
+    Submitted result;
+    if (closed_ || header_ == nullptr) {
+        result.refusal = Refusal::session_closed;
+        return result;
+    }
+    std::size_t slots = 0;
+    // What was polled leaves the ring here, as far as the worker can see: a buffer that it gets back may fill the slot again.
+    completions_.publish();
+    while (result.accepted < completions.size()) {
+        if (!completions[result.accepted].pooled()) {
+            ++result.accepted;
+            continue;
+        }
+        if (submissions_.reserve(slots + 1) < slots + 1) {
+            wants_slots_ = true;
+            count_refused();
+            result.refusal = Refusal::submission_ring_full;
+            break;
+        }
+        ReleaseRequest request{.pool = completions[result.accepted].pool()};
+        for (; result.accepted < completions.size() && request.count < ReleaseRequest::kBuffers; ++result.accepted) {
+            const Completion& completion = completions[result.accepted];
+            if (completion.pooled() && completion.pool() == request.pool) {
+                request.buffers[request.count++] = completion.buffer();
+            } else if (completion.pooled()) {
+                break;
+            }
+        }
+        submissions_.write(slots++, std::bit_cast<WorkRequest>(request));
+    }
+    if (slots > 0) {
+        submissions_.commit(slots);
+        submitted();
+    }
+    return result;
+}
+
+}  // namespace pollcore

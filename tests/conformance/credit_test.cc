@@ -1,0 +1,316 @@
+// Flow control by credits: no send meets a receiver that is not ready, whatever its pace.
+#include <array>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "message_stream.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class Credits : public MessageStream {
+protected:
+    static constexpr std::uint32_t kBuffer = 512;
+    // The first message without a receive would be the end.
+    static constexpr PathAttributes kNoRetries{.rnr_retry = 0, .min_rnr_timer = 1};
+
+    Credits() : pool(runtime.create_receive_pool({.session = &reader, .buffers = 64, .buffer_bytes = kBuffer})) {}
+
+    /// The second one's receives come from the pool.
+    void make_ends(FlowControl flow) {
+        QueuePairOptions options = shape();
+        options.flow = flow;
+        options.recv_depth = 4;
+        a = runtime.create_queue_pair(options);
+        options.shares[0].session = &reader;
+        options.recv_depth = 8;
+        options.pool = &pool;
+        b = runtime.create_queue_pair(options);
+    }
+    void connect_ends(const PathAttributes& path = kNoRetries) {
+        const QpInfo info_a = a.info();
+        const QpInfo info_b = b.info();
+        a.connect(info_b, path);
+        b.connect(info_a, path);
+    }
+    void connect_with(FlowControl flow, const PathAttributes& path = kNoRetries) {
+        make_ends(flow);
+        connect_ends(path);
+    }
+    void stream(std::uint64_t messages, bool pauses) { MessageStream::stream(pool, kBuffer, messages, pauses); }
+
+    ReceivePool pool;
+};
+
+TEST_F(Credits, LetNoMessageMeetAReceiverThatIsNotReady) {
+    connect_with(FlowControl::credits);
+    const std::uint64_t before = rnrs();
+    stream(3000, true);
+    EXPECT_EQ(rnrs(), before);
+    EXPECT_GT(runtime.worker_counters(0).waits_for_credit.value(), 0u);
+    EXPECT_GT(runtime.worker_counters(0).grants.value(), 0u);
+    EXPECT_EQ(runtime.worker_counters(0).flow_faults.value(), 0u);
+    Exercised::get().note("flow control", "credits");
+}
+
+// So that the test above can fail.
+TEST_F(Credits, WithoutThemTheSameTrafficMeetsThem) {
+    connect_with(FlowControl::off, {.rnr_retry = 7, .min_rnr_timer = 1});
+    const std::uint64_t before = rnrs();
+    stream(500, true);
+    EXPECT_GT(rnrs(), before);
+}
+
+TEST_F(Credits, WorkBothWaysAtOnce) {
+    QueuePairOptions options = shape();
+    options.flow = FlowControl::credits;
+    options.recv_depth = 4;
+    connect_pair(options, kNoRetries);
+    const std::uint64_t before = rnrs();
+    std::uint64_t posted[2] = {};
+    std::uint64_t sent[2] = {};
+    std::uint64_t heard[2] = {};
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while ((heard[0] < 500 || heard[1] < 500) && std::chrono::steady_clock::now() < deadline) {
+        for (const int side : {0, 1}) {
+            const QpHandle qp = side == 0 ? a.handle() : b.handle();
+            if (posted[side] - heard[side] < 3 && posted[side] < 500) {
+                submit({.tag = posted[side]++, .sge = remote_sge(64, side * 64), .qp = qp, .opcode = Opcode::recv, .num_sge = 1});
+            }
+            WorkRequest request = send(1000 + sent[side], 8);
+            request.qp = qp;
+            if (sent[side] < 500 && session.try_submit(request) == Refusal::none) {
+                ++sent[side];
+            }
+        }
+        Completion some[16];
+        const std::size_t n = session.poll(some);
+        for (std::size_t i = 0; i < n; ++i) {
+            ASSERT_EQ(some[i].status, Status::success);
+            if (some[i].from_recv_queue()) {
+                const int side = some[i].qp == a.handle() ? 0 : 1;
+                ASSERT_EQ(some[i].tag, heard[side]++);
+            }
+        }
+        if (n == 0) {
+            sched_yield();
+        }
+    }
+    EXPECT_EQ(heard[0], 500u);
+    EXPECT_EQ(heard[1], 500u);
+    EXPECT_EQ(rnrs(), before);
+}
+
+TEST_F(Credits, RefuseAMessageThatIsTooLongAndNameTheLimit) {
+    connect_with(FlowControl::credits);
+    submit(send(1, 8));
+    EXPECT_EQ(await_one().status, Status::success);
+    EXPECT_EQ(session.message_max(a.handle()), kBuffer);
+    EXPECT_EQ(session.try_submit(send(2, kBuffer + 1)), Refusal::message_too_long);
+    submit(send(3, kBuffer));
+    EXPECT_EQ(await_one().tag, 3u);
+    EXPECT_EQ(session.state(a.handle()), QpState::ready);
+}
+
+TEST_F(Credits, AreRefusedWhereThePeerHasNone) {
+    QueuePairOptions options = shape();
+    a = runtime.create_queue_pair(options);
+    options.flow = FlowControl::credits;
+    b = runtime.create_queue_pair(options);
+    EXPECT_THROW(a.connect(b.info()), Error);
+    EXPECT_THROW(b.connect(a.info()), Error);
+    // Nothing has happened to either.
+    QueuePair c = runtime.create_queue_pair(options);
+    const QpInfo info = c.info();
+    c.connect(b.info(), kNoRetries);
+    b.connect(info, kNoRetries);
+}
+
+TEST_F(Credits, AreRefusedWhereTheyCannotBe) {
+    const auto refused = [&](auto&& change) {
+        QueuePairOptions options = shape();
+        options.flow = FlowControl::credits;
+        change(options);
+        EXPECT_THROW((void)runtime.create_queue_pair(options), Error);
+    };
+    refused([](QueuePairOptions& options) { options.type = QpType::uc; });
+    refused([](QueuePairOptions& options) { options.type = QpType::ud; });
+    refused([](QueuePairOptions& options) { options.recv_depth = 0; });
+    refused([](QueuePairOptions& options) { options.remote_access.write = false; });
+}
+
+TEST_F(Credits, WorkOverASharedReceiveQueue) {
+    SharedReceiveQueue srq = runtime.create_shared_receive_queue(
+        {.session = &reader, .depth = 8, .pool = &pool, .pool_share = 16, .credit_connections = 3});
+    std::vector<QueuePair> from;
+    std::vector<QueuePair> to;
+    for (int i = 0; i < 3; ++i) {
+        QueuePairOptions options = shape();
+        options.flow = FlowControl::credits;
+        options.recv_depth = 4;
+        a = runtime.create_queue_pair(options);
+        options.shares[0].session = &reader;
+        options.srq = &srq;
+        b = runtime.create_queue_pair(options);
+        connect_ends();
+        from.push_back(std::move(a));
+        to.push_back(std::move(b));
+    }
+    QueuePairOptions options = shape();
+    options.shares[0].session = &reader;
+    options.srq = &srq;
+    EXPECT_THROW((void)runtime.create_queue_pair(options), Error) << "without credits it would take what others were granted";
+    options.flow = FlowControl::credits;
+    EXPECT_THROW((void)runtime.create_queue_pair(options), Error) << "a fourth";
+    const std::uint64_t before = rnrs();
+    // Of each queue pair: nothing is promised about the order between them, so each has buffers of its own.
+    constexpr std::uint64_t kEach = 300;
+    constexpr std::size_t kSlots = 20;
+    std::array<std::uint64_t, 3> sent{};
+    std::array<std::uint64_t, 3> ended{};
+    std::uint64_t heard = 0;
+    std::uint64_t done = 0;
+    std::map<QpHandle, std::uint64_t> next;
+    std::vector<Completion> held;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    for (std::size_t turn = 0; (heard < 3 * kEach || done < 3 * kEach) && std::chrono::steady_clock::now() < deadline; ++turn) {
+        const std::size_t pair = turn % 3;
+        if (sent[pair] < kEach && sent[pair] - ended[pair] < kSlots) {
+            const std::size_t at = (pair * kSlots + sent[pair] % kSlots) * 64;
+            write_message(local.bytes().subspan(at, 32), sent[pair]);
+            WorkRequest request = send(pair, 32);
+            request.sge = local_sge(32, at);
+            request.qp = from[pair].handle();
+            sent[pair] += session.try_submit(request) == Refusal::none;
+        }
+        Completion some[8];
+        const std::size_t completed = session.poll(some);
+        for (std::size_t i = 0; i < completed; ++i) {
+            ASSERT_EQ(some[i].status, Status::success);
+            ++ended[some[i].tag];
+        }
+        done += completed;
+        const std::size_t n = reader.poll(some);
+        for (std::size_t i = 0; i < n; ++i) {
+            ASSERT_EQ(some[i].status, Status::success);
+            expect_message(pool.message(some[i]), next[some[i].qp]++);
+            held.push_back(some[i]);
+        }
+        heard += n;
+        if (held.size() >= 5) {
+            const Submitted released = reader.release(held);
+            held.erase(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(released.accepted));
+        }
+        if (n + completed == 0) {
+            sched_yield();
+        }
+    }
+    EXPECT_EQ(heard, 3 * kEach);
+    EXPECT_EQ(done, 3 * kEach);
+    EXPECT_EQ(rnrs(), before);
+}
+
+TEST_F(Credits, AreAgreedByAddressToo) {
+    Listener listener = runtime.listen(listen_address());
+    make_ends(FlowControl::credits);
+    const std::vector<std::byte> word(kRequestPrivateDataMax - kPrivateDataFlow, std::byte{7});
+    std::vector<std::byte> answer;
+    std::thread caller([&] {
+        answer = a.connect(listener.address(), {.path = kNoRetries, .private_data = word});
+    });
+    std::optional<ConnectionRequest> request = listener.next_request(kPatience);
+    ASSERT_TRUE(request.has_value());
+    EXPECT_EQ(request->flow(), FlowControl::credits);
+    EXPECT_EQ(std::vector(request->private_data().begin(), request->private_data().begin() + static_cast<std::ptrdiff_t>(word.size())), word);
+    request->accept(b, {.path = kNoRetries, .private_data = {std::byte{9}}});
+    caller.join();
+    ASSERT_GE(answer.size(), 1u);
+    EXPECT_EQ(answer[0], std::byte{9});
+    const std::uint64_t before = rnrs();
+    stream(500, true);
+    EXPECT_EQ(rnrs(), before);
+    const std::vector<std::byte> longer(word.size() + 1);
+    a.reset();
+    EXPECT_THROW(a.connect(listener.address(), {.private_data = longer}), Error);
+}
+
+TEST_F(Credits, ByAddressAreRefusedWhereThePeerHasNone) {
+    Listener listener = runtime.listen(listen_address());
+    for (const bool caller_has : {true, false}) {
+        QueuePairOptions options = shape();
+        options.flow = caller_has ? FlowControl::credits : FlowControl::off;
+        QueuePair caller = runtime.create_queue_pair(options);
+        options.flow = caller_has ? FlowControl::off : FlowControl::credits;
+        QueuePair callee = runtime.create_queue_pair(options);
+        std::string said;
+        std::thread calling([&] {
+            try {
+                caller.connect(listener.address());
+            } catch (const Error& error) {
+                said = error.what();
+            }
+        });
+        std::optional<ConnectionRequest> request = listener.next_request(kPatience);
+        EXPECT_TRUE(request.has_value());
+        if (request) {
+            EXPECT_EQ(request->flow(), caller_has ? FlowControl::credits : FlowControl::off);
+            try {
+                request->accept(callee);
+                ADD_FAILURE() << "was accepted";
+            } catch (const Error& error) {
+                EXPECT_EQ(error.code().value(), EPROTOTYPE) << error.what();
+            }
+            request->reject();
+        }
+        calling.join();
+        EXPECT_FALSE(said.empty());
+    }
+}
+
+TEST_F(Credits, WhatWaitsEndsWithItsQueuePair) {
+    connect_with(FlowControl::credits);
+    for (std::uint64_t i = 0; i < 40; ++i) {
+        submit(send(i, 8, i % 4 == 3 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
+    }
+    // Its share of 16 buffers, none of which is released.
+    std::vector<Completion> heard = await(reader, 16);
+    EXPECT_TRUE(a.close());
+    std::uint64_t flushed = 0;
+    Completion some[64];
+    const std::size_t n = session.poll(some);
+    for (std::size_t i = 0; i < n; ++i) {
+        flushed += some[i].status != Status::success;
+    }
+    EXPECT_GE(flushed, 24u);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+    EXPECT_TRUE(b.close());
+}
+
+TEST_F(Credits, APeerThatEndsFlushesWhatWaits) {
+    connect_with(FlowControl::credits);
+    for (std::uint64_t i = 0; i < 40; ++i) {
+        submit(send(i, 8));
+    }
+    (void)await(reader, 16);
+    EXPECT_TRUE(b.close());
+    a.disconnect();
+    EXPECT_EQ(await(40).size(), 40u);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+TEST_F(Credits, BeginAgainAfterAReset) {
+    connect_with(FlowControl::credits);
+    for (int life = 0; life < 3; ++life) {
+        stream(100, false);
+        EXPECT_TRUE(a.reset());
+        EXPECT_TRUE(b.reset());
+        const Completion last = await(reader, 1).at(0);
+        EXPECT_EQ(last.status, Status::qp_closed);
+        EXPECT_EQ(reader.release(last), Refusal::none);
+        connect_ends();
+    }
+}
+
+}  // namespace
+}  // namespace pollcore::testing

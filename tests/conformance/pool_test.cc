@@ -1,0 +1,408 @@
+// Receive pools: the worker keeps receive queues filled, and the application gives buffers back.
+#include <cstring>
+#include <map>
+#include <random>
+#include <set>
+
+#include "fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class ReceivePools : public Conformance {
+protected:
+    static constexpr std::uint32_t kBuffers = 64;
+    static constexpr std::uint32_t kBuffer = 1000;
+    // Waits for a receive for ever, and asks often.
+    static constexpr PathAttributes kPatient{.rnr_retry = 7, .min_rnr_timer = 1};
+
+    ReceivePools() : reader(runtime.open_session({.pool_buffers = kBuffers, .wide_completions = true})), pool(make_pool(kBuffers)) {}
+
+    [[nodiscard]] ReceivePool make_pool(std::uint32_t buffers) {
+        return runtime.create_receive_pool({.session = &reader, .buffers = buffers, .buffer_bytes = kBuffer});
+    }
+    [[nodiscard]] QueuePairOptions pooled(std::uint32_t depth = 16, std::uint32_t share = 0) {
+        QueuePairOptions options = shape();
+        options.shares[0].session = &reader;
+        options.recv_depth = depth;
+        options.pool = &pool;
+        options.pool_share = share;
+        return options;
+    }
+    void connect_to(const QueuePairOptions& receiver, const PathAttributes& path = kPatient) {
+        a = runtime.create_queue_pair(shape());
+        b = runtime.create_queue_pair(receiver);
+        const QpInfo info_a = a.info();
+        const QpInfo info_b = b.info();
+        a.connect(info_b, path);
+        b.connect(info_a, path);
+    }
+    /// The message is `length` bytes from `at` on of `local`, which are there to compare with.
+    void say(std::uint64_t tag, std::uint32_t length, std::size_t at = 0) {
+        WorkRequest request = send(tag, length);
+        request.sge = local_sge(length, at);
+        submit(request);
+    }
+    std::vector<WideCompletion> hear(std::size_t n) { return await_wide(reader, n); }
+    WideCompletion hear_one() {
+        const auto heard = hear(1);
+        return heard.empty() ? WideCompletion{} : heard.front();
+    }
+    void expect_message(const Completion& completion, std::uint32_t length, std::size_t at = 0) {
+        EXPECT_EQ(completion.status, Status::success);
+        EXPECT_TRUE(completion.pooled());
+        const std::span<const std::byte> message = pool.message(completion);
+        ASSERT_EQ(message.size(), length);
+        EXPECT_EQ(std::memcmp(message.data(), local.data() + at, length), 0);
+    }
+    void release(const Completion& completion) {
+        while (reader.release(completion) != Refusal::none) {
+            sched_yield();
+        }
+    }
+    void await_held(std::uint64_t n) {
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        while (pool.counters().held.value() != n && std::chrono::steady_clock::now() < deadline) {
+            sched_yield();
+        }
+        EXPECT_EQ(pool.counters().held.value(), n);
+    }
+
+    TestSession reader;
+    ReceivePool pool;
+};
+
+TEST_F(ReceivePools, KeepAQueuePairReceivingWithoutASingleReceiveOfTheApplication) {
+    connect_to(pooled());
+    std::mt19937 random(3);
+    for (std::uint64_t i = 0; i < 300; ++i) {
+        const auto length = static_cast<std::uint32_t>(random() % (kBuffer + 1));
+        const std::size_t at = random() % 1000;
+        say(i, length, at);
+        const WideCompletion heard = hear_one();
+        expect_message(heard, length, at);
+        EXPECT_EQ(heard.qp, b.handle());
+        release(heard);
+        EXPECT_EQ(await_one().tag, i);
+    }
+    EXPECT_EQ(reader.figures().accepted, 0u);
+    await_held(0);
+    EXPECT_EQ(pool.counters().delivered.value(), 300u);
+    Exercised::get().note("flow control", "receive pools");
+}
+
+TEST_F(ReceivePools, DeliverInOrderWhateverTheOrderOfReleases) {
+    connect_to(pooled(16, 48));
+    std::mt19937 random(4);
+    std::vector<WideCompletion> held;
+    std::uint64_t sent = 0;
+    std::uint64_t heard = 0;
+    std::size_t done = 0;
+    while (heard < 2000) {
+        if (sent < 2000 && sent - heard < 40) {
+            std::memcpy(local.data() + sent % 64 * 8, &sent, sizeof(sent));
+            say(sent, 8, sent % 64 * 8);
+            ++sent;
+        }
+        WideCompletion some[8];
+        const std::size_t n = reader.poll(some);
+        for (std::size_t i = 0; i < n; ++i) {
+            std::uint64_t number = 0;
+            ASSERT_EQ(pool.message(some[i]).size(), sizeof(number));
+            std::memcpy(&number, pool.message(some[i]).data(), sizeof(number));
+            ASSERT_EQ(number, heard);
+            ++heard;
+            held.push_back(some[i]);
+        }
+        while (held.size() > random() % 40) {
+            std::swap(held[random() % held.size()], held.back());
+            release(held.back());
+            held.pop_back();
+        }
+        Completion completion;
+        done += session.poll({&completion, 1});
+        if (n == 0) {
+            sched_yield();
+        }
+    }
+    await(2000 - done);
+    EXPECT_EQ(pool.counters().bad_releases.value(), 0u);
+}
+
+TEST_F(ReceivePools, FillASharedReceiveQueue) {
+    SharedReceiveQueue srq =
+        runtime.create_shared_receive_queue({.session = &reader, .depth = 16, .pool = &pool, .pool_share = 32});
+    std::vector<QueuePair> from;
+    std::vector<QueuePair> to;
+    for (int i = 0; i < 3; ++i) {
+        QueuePairOptions options = shape();
+        options.shares[0].session = &reader;
+        options.srq = &srq;
+        connect_to(options);
+        from.push_back(std::move(a));
+        to.push_back(std::move(b));
+    }
+    for (std::uint64_t i = 0; i < 150; ++i) {
+        WorkRequest request = send(i, 100);
+        request.sge = local_sge(100, i);
+        request.qp = from[i % 3].handle();
+        submit(request);
+        const WideCompletion heard = hear_one();
+        expect_message(heard, 100, i);
+        EXPECT_EQ(heard.qp, to[i % 3].handle());
+        EXPECT_EQ(heard.srq, srq.handle());
+        release(heard);
+        EXPECT_EQ(await_one().status, Status::success);
+    }
+    EXPECT_EQ(reader.try_submit({.srq = srq.handle(), .opcode = Opcode::srq_recv}), Refusal::not_receiver);
+    EXPECT_THROW(pool.close(), Error);
+    from.clear();
+    to.clear();
+    srq.close();
+    await_held(0);
+    EXPECT_EQ(pool.counters().posted.value(), 0u);
+    pool.close();
+}
+
+TEST_F(ReceivePools, TakeDatagrams) {
+    QueuePairOptions options = shape();
+    options.type = QpType::ud;
+    options.qkey = 0x1234;
+    a = runtime.create_queue_pair(options);
+    QueuePairOptions receiver = pooled();
+    receiver.type = QpType::ud;
+    receiver.qkey = 0x1234;
+    b = runtime.create_queue_pair(receiver);
+    AddressHandle to_b = runtime.create_address_handle(b.info());
+    // Lost if it finds no receive, so not before they are there.
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (pool.counters().posted.value() == 0 && std::chrono::steady_clock::now() < deadline) {
+        sched_yield();
+    }
+    for (std::uint64_t i = 0; i < 40; ++i) {
+        WorkRequest request = send(i, 200);
+        request.sge = local_sge(200, i);
+        request.ud = {to_b.handle(), b.info().qp_num};
+        request.remote_qkey = 0x1234;
+        submit(request);
+        const WideCompletion heard = hear_one();
+        expect_message(heard, 200, i);
+        EXPECT_NE(heard.flags & kDatagram, 0);
+        EXPECT_EQ(heard.src_qp, a.qp_num());
+        release(heard);
+        EXPECT_EQ(await_one().status, Status::success);
+    }
+    options.shares[0].session = &session;
+    options.pool = &pool;
+    EXPECT_THROW((void)runtime.create_queue_pair(options), Error) << "its session has no wide completions";
+}
+
+TEST_F(ReceivePools, ForgottenBuffersStopTheirQueuePairAndNoOther) {
+    QueuePairOptions small = pooled(4, 8);
+    connect_to(small);
+    QueuePair from = std::move(a);
+    QueuePair to = std::move(b);
+    connect_to(small);
+    // More than the share: the rest waits for the receiver, and may for ever.
+    for (std::uint64_t i = 0; i < 20; ++i) {
+        WorkRequest request = send(1000 + i, 8);
+        request.qp = from.handle();
+        submit(request);
+    }
+    const auto forgotten = hear(8);
+    for (std::uint64_t i = 0; i < 100; ++i) {
+        say(i, 64, i);
+        const WideCompletion heard = hear_one();
+        ASSERT_EQ(heard.qp, b.handle());
+        expect_message(heard, 64, i);
+        release(heard);
+        EXPECT_EQ(await_one().status, Status::success);  // of either queue pair
+    }
+    EXPECT_GE(pool.counters().ran_dry.value(), 1u);
+    await_held(8);
+    for (const HeldBuffer& buffer : pool.held()) {
+        EXPECT_EQ(buffer.qp, to.handle());
+        EXPECT_GE(buffer.later, 100u);
+    }
+    // They are remembered.
+    std::size_t heard = 0;
+    for (std::vector<WideCompletion> held = forgotten; heard < 12;) {
+        for (const WideCompletion& completion : held) {
+            release(completion);
+        }
+        held = hear(1);
+        heard += held.size();
+        if (held.empty()) {
+            break;
+        }
+    }
+    EXPECT_EQ(heard, 12u);
+    EXPECT_EQ(await(20).size(), 20u);
+}
+
+TEST_F(ReceivePools, TellTheEndOfAQueuePairOnce) {
+    connect_to(pooled());
+    say(1, 8);
+    expect_message(hear_one(), 8);
+    a.disconnect();
+    b.disconnect();
+    const WideCompletion last = hear_one();
+    EXPECT_EQ(last.status, Status::wr_flush_err);
+    EXPECT_TRUE(last.pooled());
+    EXPECT_TRUE(last.from_recv_queue());
+    EXPECT_EQ(last.qp, b.handle());
+    EXPECT_TRUE(pool.message(last).empty());
+    release(last);
+    EXPECT_TRUE(b.close());
+    WideCompletion more;
+    EXPECT_EQ(reader.poll({&more, 1}), 0u);
+    EXPECT_EQ(pool.counters().posted.value(), 0u);
+    EXPECT_EQ(pool.counters().orphaned.value(), 1u);
+}
+
+TEST_F(ReceivePools, AMessageThatIsTooLongIsTheEnd) {
+    connect_to(pooled());
+    say(1, kBuffer + 1);
+    const WideCompletion last = hear_one();
+    EXPECT_EQ(last.status, expected(Status::loc_len_err, Status::loc_qp_op_err));
+    EXPECT_TRUE(last.pooled());
+    EXPECT_EQ(await_one().status, expected(Status::rem_inv_req_err, Status::rem_op_err));
+    EXPECT_EQ(reader.state(b.handle()), QpState::error);
+}
+
+TEST_F(ReceivePools, ReceiveAgainAfterAReset) {
+    connect_to(pooled(8, 16));
+    for (int life = 0; life < 5; ++life) {
+        for (std::uint64_t i = 0; i < 20; ++i) {
+            say(i, 32, i);
+            const WideCompletion heard = hear_one();
+            expect_message(heard, 32, i);
+            EXPECT_EQ(heard.qp, b.handle());
+            release(heard);
+            EXPECT_EQ(await_one().status, Status::success);
+        }
+        EXPECT_TRUE(b.reset());
+        EXPECT_TRUE(a.reset());
+        const WideCompletion last = hear_one();
+        EXPECT_EQ(last.status, Status::qp_closed);
+        release(last);
+        const QpInfo info_a = a.info();
+        const QpInfo info_b = b.info();
+        a.connect(info_b, kPatient);
+        b.connect(info_a, kPatient);
+    }
+}
+
+TEST_F(ReceivePools, OutliveTheirSessionForWhatWasNotPolled) {
+    connect_to(pooled());
+    for (std::uint64_t i = 0; i < 5; ++i) {
+        say(i, 16, i);
+    }
+    EXPECT_EQ(await(5).size(), 5u);
+    reader.close();
+    std::size_t messages = 0;
+    WideCompletion one;
+    while (reader.poll({&one, 1}) == 1) {
+        if (one.ok()) {
+            expect_message(one, 16, messages++);
+        }
+    }
+    EXPECT_EQ(messages, 5u);
+    EXPECT_EQ(reader.release(one), Refusal::session_closed);
+    EXPECT_THROW((void)make_pool(1), Error);
+    pool.close();
+}
+
+// Their completions still stand in the ring, where a new pool's would find no room.
+TEST_F(ReceivePools, KeepTheirPlaceInTheRingUntilTheirMessagesArePolled) {
+    for (int round = 0; round < 3; ++round) {
+        connect_to(pooled(16, 32));
+        for (std::uint64_t i = 0; i < 10; ++i) {
+            say(i, 16, i);
+        }
+        EXPECT_EQ(await(10).size(), 10u);
+        b.close();
+        a.close();
+        pool.close();
+        EXPECT_THROW((void)make_pool(kBuffers), Error);
+        std::vector<WideCompletion> left = hear(11);  // and the end
+        reader.close();  // which makes known what was taken; any request would
+        reader = runtime.open_session({.pool_buffers = kBuffers, .wide_completions = true});
+        pool = make_pool(kBuffers);
+    }
+    // The same without a new session.
+    connect_to(pooled(16, 32));
+    say(1, 16);
+    EXPECT_EQ(await(1).size(), 1u);
+    b.close();
+    pool.close();
+    EXPECT_THROW((void)make_pool(kBuffers), Error);
+    for (const WideCompletion& completion : hear(2)) {
+        release(completion);  // of a pool that is closed: nothing is done, but what was polled is known
+    }
+    pool = make_pool(kBuffers);
+}
+
+TEST_F(ReceivePools, OutliveTheRuntime) {
+    connect_to(pooled());
+    say(1, 16);
+    EXPECT_EQ(await(1).size(), 1u);
+    runtime.stop();
+    WideCompletion one;
+    ASSERT_EQ(reader.poll({&one, 1}), 1u);
+    expect_message(one, 16);
+    pool.close();
+}
+
+TEST_F(ReceivePools, SayWhatTheyHaveNoRoomFor) {
+    const auto refuses = [](int error, std::string_view part, auto&& call) {
+        try {
+            (void)call();
+            ADD_FAILURE() << "went well, and not: " << part;
+        } catch (const Error& thrown) {
+            EXPECT_EQ(thrown.code().value(), error) << thrown.what();
+            EXPECT_NE(std::string_view(thrown.what()).find(part), std::string_view::npos) << thrown.what();
+        }
+    };
+    refuses(ENOSPC, "it has room for 64", [&] { return make_pool(1); });
+    refuses(EINVAL, "buffers = 0", [&] { return make_pool(0); });
+    refuses(EINVAL, "buffer_bytes = 0", [&] { return runtime.create_receive_pool({.session = &reader, .buffer_bytes = 0}); });
+    refuses(EINVAL, "needs an open session", [&] { return runtime.create_receive_pool({}); });
+    refuses(EINVAL, "0 receives posted", [&] { return runtime.create_queue_pair(pooled(0)); });
+    refuses(EINVAL, "8 receives posted of 7", [&] { return runtime.create_queue_pair(pooled(8, 7)); });
+    refuses(ENOSPC, "The pool has 64, of which 0", [&] { return runtime.create_queue_pair(pooled(33)); });
+    refuses(EINVAL, "belongs to session", [&] {
+        QueuePairOptions options = pooled();
+        options.shares[0].session = &session;
+        return runtime.create_queue_pair(options);
+    });
+    refuses(EINVAL, "another protection domain", [&] {
+        const ProtectionDomain other = runtime.create_protection_domain();
+        QueuePairOptions options = pooled();
+        options.pd = &other;
+        return runtime.create_queue_pair(options);
+    });
+    refuses(EINVAL, "not by that of a queue pair", [&] {
+        SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &reader});
+        QueuePairOptions options = pooled();
+        options.srq = &srq;
+        return runtime.create_queue_pair(options);
+    });
+    b = runtime.create_queue_pair(pooled(16, 60));
+    refuses(ENOSPC, "of which 60 are the shares of others", [&] { return runtime.create_queue_pair(pooled(4, 8)); });
+    refuses(EBUSY, "used by 1 queue pairs", [&] { pool.close(); return 0; });
+    EXPECT_EQ(reader.try_submit({.qp = b.handle(), .opcode = Opcode::recv}), Refusal::not_receiver);
+    b.close();
+    b = runtime.create_queue_pair(pooled(16, 60));
+    b.close();
+    pool.close();
+    refuses(EINVAL, "is closed", [&] { return runtime.create_queue_pair(pooled()); });
+    for (const WideCompletion& end : hear(2)) {  // of the two queue pairs
+        EXPECT_EQ(end.status, Status::qp_closed);
+        release(end);
+    }
+    pool = make_pool(kBuffers);
+}
+
+}  // namespace
+}  // namespace pollcore::testing

@@ -1,0 +1,263 @@
+// Credits at the worker: what the peer says of its receives, also where it lies, and what is told it of ours, also where many
+// peers share them.
+#include <random>
+
+#include "credit_fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+TEST_F(WorkerCreditTest, CountsGoOnBeyondTheirEnd) {
+    make();
+    agree();
+    const std::uint32_t nearly = 0xfffffff8;
+    sender().granted = sender().consumed = nearly;
+    receiver().posted = receiver().told = nearly;
+    grant(GrantWord::pack(nearly));
+    for (std::uint64_t i = 0; i < 40; ++i) {
+        ASSERT_EQ(send(i), Refusal::none);
+        turn(3);
+        ASSERT_EQ(recv(i), Refusal::none);
+        ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
+        ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    }
+    EXPECT_EQ(sender().consumed, nearly + 40);
+    EXPECT_EQ(receiver().posted, nearly + 40);
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
+}
+
+TEST_F(WorkerCreditTest, ATornGrantIsReadAgainAndABackwardOneIgnored) {
+    make();
+    agree();
+    const std::uint32_t now = sender().granted;
+    ASSERT_EQ(send(5), Refusal::none);
+    grant((GrantWord::pack(now + 3) & 0xffffffff00000000) | now);
+    turn();
+    EXPECT_EQ(sender().granted, now);
+    grant(GrantWord::pack(now - 1));
+    turn();
+    EXPECT_EQ(sender().granted, now);
+    grant(0);
+    turn();
+    EXPECT_EQ(sender().granted, now);
+    EXPECT_TRUE(world->poll(kSender).empty());
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
+    ASSERT_EQ(recv(1), Refusal::none);
+    EXPECT_EQ(world->await(1, kSender).size(), 1u);
+}
+
+TEST_F(WorkerCreditTest, MoreGrantsThanAgreedEndTheConnection) {
+    make();
+    agree();
+    grant(GrantWord::pack(sender().consumed + 16));
+    ASSERT_EQ(send(5), Refusal::none);
+    turn();
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u) << "as many as it has receives is well";
+    world.reset();
+    from.clear();
+    to.clear();
+    make();
+    agree();
+    grant(GrantWord::pack(sender().consumed + 17));
+    ASSERT_EQ(send(5), Refusal::none);
+    ASSERT_EQ(send(6), Refusal::none);
+    expect_violation(FlowFault::too_many_grants);
+    world->to_error(*from[0], QpState::error);  // as the control thread does then
+    const auto ended = world->await(2, kSender);
+    ASSERT_EQ(ended.size(), 2u);
+    EXPECT_EQ(ended[0].tag, 5u);
+    EXPECT_EQ(ended[0].status, Status::wr_flush_err);
+    EXPECT_EQ(ended[1].tag, 6u);
+}
+
+TEST_F(WorkerCreditTest, TermsThatCannotBeAreRefused) {
+    struct Case {
+        FlowTerms terms;
+        FlowFault fault;
+    };
+    const Case cases[] = {{{.magic = 1, .depth = 4}, FlowFault::not_terms},
+                          {{.version = 2, .depth = 4}, FlowFault::other_version},
+                          {{.features = 1, .depth = 4}, FlowFault::other_features},
+                          {{.depth = 0}, FlowFault::no_depth},
+                          {{.depth = kQueueDepthMax + 1}, FlowFault::no_depth}};
+    for (const Case& bad : cases) {
+        SCOPED_TRACE(static_cast<int>(bad.fault));
+        from.clear();
+        to.clear();
+        make();
+        to[0]->end.flow->own = bad.terms;
+        ASSERT_EQ(world->session(kReceiver).try_submit({.tag = 1, .sge = sge(0, 8), .qp = to[0]->handle(), .opcode = Opcode::send, .num_sge = 1}), Refusal::none);
+        expect_violation(bad.fault);
+    }
+}
+
+TEST_F(WorkerCreditTest, TermsThatAreNotWholeAreReadAgain) {
+    make();
+    FlowTerms terms{.depth = 16, .message_max = 64};
+    const FlowTerms::Words words = terms.seal();
+    for (std::size_t i = 0; i < words.size(); ++i) {
+        from[0]->block->terms[i].store(words[i] ^ (i == 1));
+    }
+    turn();
+    EXPECT_FALSE(sender().agreed);
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
+    from[0]->block->terms[1].store(words[1]);
+    world->step();
+    EXPECT_TRUE(sender().agreed);
+    EXPECT_EQ(sender().depth, 16u);
+    EXPECT_EQ(sender().message_max, 64u);
+}
+
+// Of a shared receive queue: each its part, and together no more than is posted.
+TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
+    world = std::make_unique<SteppedWorld>();
+    world->add_session();
+    world->add_session();
+    world->add_cq();
+    region = &world->register_memory(memory.data(), memory.size());
+    SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 13, .credit_connections = 4});
+    for (int i = 0; i < 4; ++i) {
+        from.push_back(&world->add_qp({.shares = {{kSender, 16, 4}}, .credits = true}));
+        to.push_back(&world->add_qp({.shares = {{kReceiver, 16, 0}}, .srq = &srq, .credits = true}));
+        world->connect(*from.back(), *to.back(), kNoRetries);
+        world->connect(*to.back(), *from.back(), kNoRetries);
+    }
+    std::mt19937 random(5);
+    std::array<std::uint64_t, 4> sent{};
+    std::array<std::uint64_t, 4> received{};
+    std::uint64_t posted = 0;
+    std::uint64_t taken = 0;
+    const auto expect_bounded = [&] {
+        std::uint32_t unused = 0;
+        for (SteppedWorld::Qp* qp : to) {
+            unused += qp->end.flow->unused;
+            ASSERT_LE(qp->end.flow->unused, 3u);
+        }
+        ASSERT_EQ(unused, srq.end.granted);
+        ASSERT_LE(unused, srq.end.receives.size());
+    };
+    for (int i = 0; i < 60'000; ++i) {
+        const std::size_t pair = random() % 4;
+        // The fourth is idle most of the time, and keeps no receive from the others.
+        if ((pair != 3 || random() % 50 == 0) && send(sent[pair], pair) == Refusal::none) {
+            ++sent[pair];
+        }
+        if (posted - taken < 13 && random() % 3 == 0) {
+            posted += world->session(kReceiver).try_submit({.tag = posted, .sge = sge(1024 + posted % 16 * 64, 64), .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1}) == Refusal::none;
+        }
+        world->step();
+        world->now += 1000;
+        for (const Completion& completion : world->poll(kReceiver)) {
+            ASSERT_TRUE(completion.ok());
+            ++taken;
+            for (std::size_t to_pair = 0; to_pair < 4; ++to_pair) {
+                received[to_pair] += completion.qp == to[to_pair]->handle();
+            }
+        }
+        for (const Completion& completion : world->poll(kSender)) {
+            ASSERT_TRUE(completion.ok());
+        }
+        expect_bounded();
+    }
+    for (std::size_t pair = 0; pair < 3; ++pair) {
+        EXPECT_GT(received[pair], 1000u) << pair;
+    }
+    EXPECT_GT(received[3], 50u);
+    EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
+    // Nothing is lost when they begin again.
+    for (int i = 0; i < 20; ++i) {
+        ASSERT_TRUE(world->reset(*to[1]));
+        turn(3);
+        (void)world->poll(kReceiver);
+        expect_bounded();
+    }
+    // One that ends leaves its part to the others.
+    ASSERT_TRUE(world->close(*to[0]));
+    to.erase(to.begin());
+    turn();
+    expect_bounded();
+}
+
+// A part is small where there are many: one must not wait until others have used theirs too.
+TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
+    world = std::make_unique<SteppedWorld>(SteppedWorld::Options{.pool_buffers = 32});
+    world->add_session();
+    world->add_session();
+    world->add_cq();
+    region = &world->register_memory(memory.data(), memory.size());
+    SteppedWorld::Pool& pool = world->add_pool(32, 64, kReceiver);
+    SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 8, .pool = &pool, .pool_share = 16, .credit_connections = 8});
+    for (int i = 0; i < 8; ++i) {
+        from.push_back(&world->add_qp({.shares = {{kSender, 16, 4}}, .credits = true}));
+        to.push_back(&world->add_qp({.shares = {{kReceiver, 16, 0}}, .srq = &srq, .credits = true}));
+        world->connect(*from.back(), *to.back(), kNoRetries);
+        world->connect(*to.back(), *from.back(), kNoRetries);
+    }
+    for (std::uint64_t i = 0; i < 100; ++i) {
+        ASSERT_EQ(send(i, 3), Refusal::none);
+        const auto received = world->await(1, kReceiver);
+        ASSERT_EQ(received.size(), 1u) << i;
+        ASSERT_EQ(world->session(kReceiver).release(received[0]), Refusal::none);
+        ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    }
+    // Messages that no receive holds end their connections, and the receives that they took come back.
+    for (const std::size_t bad : {0u, 1u, 2u}) {
+        from[bad]->end.flow->message_max = 1000;
+        WorkRequest longer = request(1, Opcode::send, bad);
+        longer.sge.length = 200;
+        ASSERT_EQ(world->session(kSender).try_submit(longer), Refusal::none);
+        turn();
+    }
+    (void)world->poll(kSender);
+    EXPECT_EQ(srq.end.pool.posted, 8u);
+    for (std::uint64_t i = 0; i < 30; ++i) {
+        ASSERT_EQ(send(i, 4), Refusal::none);
+        const auto received = world->await(1, kReceiver);
+        ASSERT_EQ(received.size(), 1u) << i;
+        ASSERT_EQ(world->session(kReceiver).release(received[0]), Refusal::none);
+        ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
+    }
+}
+
+// What a peer may write it may write at any time.
+TEST_F(WorkerCreditTest, APeerCannotChangeWhatIsSaidOfUs) {
+    make();
+    for (auto& word : from[0]->block->own) {
+        word.store(0x5555);
+    }
+    agree();
+    EXPECT_EQ(receiver().depth, 4u);
+    ASSERT_TRUE(world->reset(*from[0]));
+    EXPECT_EQ(sender().message_max, 0u);
+    EXPECT_EQ(sender().depth, 0u);
+    EXPECT_EQ(world->session(kSender).message_max(from[0]->handle()), 0u);
+}
+
+TEST_F(WorkerCreditTest, AMessageBeyondTheGrantsOfASharedReceiveQueueEndsTheConnection) {
+    world = std::make_unique<SteppedWorld>();
+    world->add_session();
+    world->add_session();
+    world->add_cq();
+    region = &world->register_memory(memory.data(), memory.size());
+    SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 8, .credit_connections = 2});
+    from.push_back(&world->add_qp({.shares = {{kSender, 16, 4}}, .credits = true}));
+    to.push_back(&world->add_qp({.shares = {{kReceiver, 16, 0}}, .srq = &srq, .credits = true}));
+    world->connect(*from[0], *to[0], kNoRetries);
+    world->connect(*to[0], *from[0], kNoRetries);
+    for (std::uint64_t i = 0; i < 8; ++i) {
+        ASSERT_EQ(world->session(kReceiver).try_submit({.tag = i, .sge = sge(1024, 64), .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1}), Refusal::none);
+    }
+    ASSERT_EQ(send(0), Refusal::none);
+    ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    // Its worker is made to believe in more than it was told.
+    sender().granted = sender().consumed + 6;
+    for (std::uint64_t i = 1; i < 7; ++i) {
+        ASSERT_EQ(send(i), Refusal::none);
+    }
+    turn();
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 1u);
+    EXPECT_EQ(world->session(kReceiver).cause(to[0]->handle()), Status::flow_violation);
+}
+
+}  // namespace
+}  // namespace pollcore::testing

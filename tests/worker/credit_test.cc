@@ -1,0 +1,344 @@
+// Credits at the worker: what waits and for how long, in what order it goes, and how it ends.
+#include "credit_fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+TEST_F(WorkerCreditTest, ASendWaitsForItsReceive) {
+    make();
+    ASSERT_EQ(send(1), Refusal::none);
+    turn();
+    EXPECT_TRUE(world->poll(kSender).empty());
+    EXPECT_EQ(world->worker.counters().sends.value(), 0u);
+    EXPECT_EQ(world->worker.counters().waits_for_credit.value(), 1u);
+    ASSERT_EQ(recv(7), Refusal::none);
+    const auto received = world->await(1, kReceiver);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(received[0].tag, 7u);
+    const auto sent = world->await(1, kSender);
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_TRUE(sent[0].ok());
+}
+
+// With rnr_retry = 0 the first that found no receive would be the end of the queue pair.
+TEST_F(WorkerCreditTest, NoneOfManyMeetsAReceiverThatIsNotReady) {
+    make();
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+    std::uint64_t ended = 0;
+    std::uint64_t posted = 0;
+    for (int i = 0; i < 20'000 && received < 3000; ++i) {
+        if (sent < 3000 && send(sent, 0, sent % 3 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}) == Refusal::none) {
+            ++sent;
+        }
+        if (i % 7 == 0 && recv(posted) == Refusal::none) {
+            ++posted;
+        }
+        world->step();
+        world->now += 1000;
+        for (const Completion& completion : world->poll(kReceiver)) {
+            ASSERT_TRUE(completion.ok());
+            ASSERT_EQ(completion.tag, received++);
+        }
+        for (const Completion& completion : world->poll(kSender)) {
+            ASSERT_TRUE(completion.ok());
+            ++ended;
+        }
+    }
+    EXPECT_GT(received, 2000u);
+    EXPECT_GT(ended, 600u);
+    EXPECT_GT(world->worker.counters().waits_for_credit.value(), 1000u);
+    EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
+}
+
+TEST_F(WorkerCreditTest, WhatComesBehindOneThatWaitsWaitsToo) {
+    make();
+    agree();
+    const std::uint64_t mark = 0x1122334455667788;
+    std::memcpy(memory.data(), &mark, sizeof(mark));
+    ASSERT_EQ(send(10), Refusal::none);
+    ASSERT_EQ(world->session(kSender).try_submit(request(11, Opcode::rdma_write)), Refusal::none);
+    ASSERT_EQ(send(12), Refusal::none);
+    turn();
+    std::uint64_t there = 0;
+    std::memcpy(&there, memory.data() + 512, sizeof(there));
+    EXPECT_EQ(there, 0u);
+    ASSERT_EQ(recv(1), Refusal::none);
+    const auto ended = world->await(2, kSender);
+    ASSERT_EQ(ended.size(), 2u);
+    EXPECT_EQ(ended[0].tag, 10u);
+    EXPECT_EQ(ended[1].tag, 11u);
+    std::memcpy(&there, memory.data() + 512, sizeof(there));
+    EXPECT_EQ(there, mark);
+    turn();
+    EXPECT_TRUE(world->poll(kSender).empty());
+    ASSERT_EQ(recv(2), Refusal::none);
+    EXPECT_EQ(world->await(1, kSender).at(0).tag, 12u);
+}
+
+TEST_F(WorkerCreditTest, WritesWithImmediateTakeAReceiveAndWritesDoNot) {
+    make();
+    agree();
+    for (std::uint64_t i = 0; i < 50; ++i) {
+        ASSERT_EQ(world->session(kSender).try_submit(request(i, Opcode::rdma_write)), Refusal::none);
+        EXPECT_EQ(world->await(1, kSender).at(0).tag, i);
+    }
+    WorkRequest with_imm = request(90, Opcode::rdma_write_with_imm);
+    with_imm.imm_data = 0xabcd;
+    ASSERT_EQ(world->session(kSender).try_submit(with_imm), Refusal::none);
+    turn();
+    EXPECT_TRUE(world->poll(kSender).empty());
+    ASSERT_EQ(recv(3), Refusal::none);
+    const auto received = world->await(1, kReceiver);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(received[0].opcode, CompletionOpcode::recv_rdma_with_imm);
+    EXPECT_EQ(received[0].imm_data, 0xabcdu);
+}
+
+TEST_F(WorkerCreditTest, AnotherQueuePairOfTheSessionGoesOn) {
+    make(2);
+    for (std::uint64_t i = 0; i < 16; ++i) {
+        ASSERT_EQ(send(i, 0), Refusal::none);
+    }
+    EXPECT_EQ(send(16, 0), Refusal::send_queue_full);
+    for (std::uint64_t i = 0; i < 100; ++i) {
+        ASSERT_EQ(recv(i, 1), Refusal::none);
+        ASSERT_EQ(send(100 + i, 1), Refusal::none);
+        EXPECT_EQ(world->await(1, kSender).at(0).tag, 100 + i);
+        EXPECT_EQ(world->await(1, kReceiver).at(0).tag, i);
+    }
+    for (std::uint64_t i = 0; i < 16; ++i) {
+        ASSERT_EQ(recv(i, 0), Refusal::none);
+    }
+    EXPECT_EQ(world->await(16, kSender).size(), 16u);
+}
+
+TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
+    make();
+    agree();
+    std::array<std::byte, 60> text;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        text[i] = static_cast<std::byte>(i + 3);
+        memory[200 + i] = static_cast<std::byte>(i + 90);
+    }
+    ASSERT_EQ(world->session(kSender).try_submit_inline(request(1, Opcode::send), text), Refusal::none);
+    const std::array pieces{sge(200, 5), sge(220, 7), sge(230, 1), sge(210, 9)};
+    ASSERT_EQ(world->session(kSender).try_submit(request(2, Opcode::send), pieces), Refusal::none);
+    ASSERT_EQ(world->session(kSender).try_submit_inline(request(3, Opcode::send), std::span(text).first(3)), Refusal::none);
+    turn();
+    text.fill(std::byte{0});  // the first was taken with its bytes
+    EXPECT_TRUE(world->proxy.uses_key(0, region->lkey, {}));
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        ASSERT_EQ(recv(i), Refusal::none);
+    }
+    const auto received = world->await(3, kReceiver);
+    ASSERT_EQ(received.size(), 3u);
+    EXPECT_EQ(received[0].byte_len, 60u);
+    EXPECT_EQ(received[1].byte_len, 22u);
+    EXPECT_EQ(received[2].byte_len, 3u);
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        EXPECT_EQ(memory[1024 + i], static_cast<std::byte>(i + 3));
+    }
+    std::size_t at = 1024 + 64;
+    for (const Sge& piece : pieces) {
+        const std::size_t begin = piece.addr - reinterpret_cast<std::uintptr_t>(memory.data());
+        EXPECT_EQ(std::memcmp(memory.data() + at, memory.data() + begin, piece.length), 0);
+        at += piece.length;
+    }
+    EXPECT_EQ(world->await(3, kSender).size(), 3u);
+    turn();
+    EXPECT_FALSE(world->proxy.uses_key(0, region->lkey, {}));
+}
+
+TEST_F(WorkerCreditTest, OfWhatWaitsTheKeysAreKnown) {
+    make();
+    ASSERT_EQ(send(1), Refusal::none);
+    turn();
+    EXPECT_TRUE(world->proxy.uses_key(0, region->lkey, {}));
+    EXPECT_FALSE(world->proxy.uses_key(0, region->lkey + 1000, {}));
+}
+
+TEST_F(WorkerCreditTest, AnErrorFlushesWhatWaitsBehindWhatWasPosted) {
+    make();
+    agree();
+    ASSERT_EQ(recv(1), Refusal::none);
+    turn();
+    for (std::uint64_t i = 0; i < 10; ++i) {
+        ASSERT_EQ(send(i, 0, i % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}), Refusal::none);
+    }
+    world->step();
+    world->to_error(*from[0]);
+    const auto ended = world->await(10, kSender);
+    ASSERT_EQ(ended.size(), 10u);
+    for (std::uint64_t i = 0; i < 10; ++i) {
+        EXPECT_EQ(ended[i].tag, i);
+        EXPECT_EQ(ended[i].status, i == 0 ? Status::success : Status::wr_flush_err);  // it had its receive
+    }
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
+    EXPECT_TRUE(world->close(*from[0]));
+}
+
+TEST_F(WorkerCreditTest, AMessageThatIsTooLongIsRefusedWithTheLimitNamed) {
+    world = std::make_unique<SteppedWorld>(SteppedWorld::Options{.pool_buffers = 32});
+    world->add_session();
+    world->add_session();
+    world->add_cq();
+    region = &world->register_memory(memory.data(), memory.size());
+    SteppedWorld::Pool& pool = world->add_pool(32, 100, kReceiver);
+    from.push_back(&world->add_qp({.shares = {{kSender, 16, 4}}, .credits = true}));
+    to.push_back(&world->add_qp({.shares = {{kReceiver, 16, 0}}, .pool = {.pool = &pool}, .credits = true}));
+    world->connect(*from[0], *to[0], kNoRetries);
+    world->connect(*to[0], *from[0], kNoRetries);
+    EXPECT_EQ(world->session(kSender).message_max(from[0]->handle()), 0u);
+    WorkRequest longer = request(1, Opcode::send);
+    longer.sge.length = 101;
+    // Nobody knows yet.
+    ASSERT_EQ(world->session(kSender).try_submit(longer), Refusal::none);
+    ASSERT_EQ(send(2), Refusal::none);
+    const auto ended = world->await(2, kSender);
+    ASSERT_EQ(ended.size(), 2u);
+    EXPECT_EQ(ended[0].tag, 1u);
+    EXPECT_EQ(ended[0].status, Status::message_too_long);
+    EXPECT_EQ(ended[1].tag, 2u);
+    EXPECT_TRUE(ended[1].ok());
+    EXPECT_EQ(world->session(kSender).message_max(from[0]->handle()), 100u);
+    EXPECT_EQ(world->session(kSender).try_submit(longer), Refusal::message_too_long);
+    const std::array pieces{sge(0, 60), sge(0, 41)};
+    EXPECT_EQ(world->session(kSender).try_submit(request(3, Opcode::send), pieces), Refusal::message_too_long);
+    // And by a client that does not ask its library.
+    auto& end = *world->ends[kSender];
+    RingProducer<WorkRequest> raw(at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots);
+    ASSERT_EQ(world->session(kReceiver).release(world->await(1, kReceiver).at(0)), Refusal::none);
+    longer.opcode = Opcode::rdma_write;
+    longer.remote_addr = region->rkey != 0 ? reinterpret_cast<std::uintptr_t>(memory.data()) + 2048 : 0;
+    ASSERT_EQ(world->session(kSender).try_submit(longer), Refusal::none) << "a write takes no receive";
+    EXPECT_TRUE(world->await(1, kSender).at(0).ok());
+    EXPECT_EQ(world->session(kSender).state(from[0]->handle()), QpState::ready);
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
+}
+
+TEST_F(WorkerCreditTest, TheRuntimesOwnWritesReachNoSessionAndKeepToTheirSlots) {
+    make();
+    agree();
+    const std::uint64_t grants = world->worker.counters().grants.value();
+    for (std::uint64_t i = 0; i < 500; ++i) {
+        ASSERT_EQ(recv(i), Refusal::none);
+        world->step();
+        EXPECT_LE(receiver().writes, CreditFlow::kWritesMax);
+        ASSERT_EQ(send(i), Refusal::none);
+        EXPECT_EQ(world->await(1, kReceiver).at(0).tag, i);
+        EXPECT_EQ(world->await(1, kSender).at(0).tag, i);
+    }
+    turn();
+    EXPECT_GT(world->worker.counters().grants.value(), grants + 200);
+    EXPECT_LT(receiver().writes, CreditFlow::kWritesMax);
+    EXPECT_EQ(world->session(kReceiver).figures().accepted, 501u);
+    EXPECT_EQ(world->session(kReceiver).figures().completed, 501u);
+    EXPECT_EQ(world->worker.counters().stale_completions.value(), 0u);
+}
+
+TEST_F(WorkerCreditTest, GrantsThatFindNoSlotGoTogetherLater) {
+    make();
+    agree();
+    world->device->inject({.kind = SoftFault::Kind::post_send, .qp_num = to[0]->qp->qp_num, .count = 5, .error = ENOMEM});
+    for (std::uint64_t i = 0; i < 10; ++i) {
+        ASSERT_EQ(recv(i), Refusal::none);
+        world->step();
+    }
+    for (std::uint64_t i = 0; i < 10; ++i) {
+        ASSERT_EQ(send(i), Refusal::none);
+    }
+    EXPECT_EQ(world->await(10, kSender).size(), 10u);
+    EXPECT_EQ(world->worker.counters().post_failures.value(), 5u);
+}
+
+TEST_F(WorkerCreditTest, AResetBeginsTheCountsAgain) {
+    make();
+    agree();
+    for (int life = 0; life < 3; ++life) {
+        ASSERT_EQ(send(1), Refusal::none);
+        turn(5);
+        ASSERT_TRUE(world->reset(*from[0]));
+        ASSERT_TRUE(world->reset(*to[0]));
+        (void)world->poll(kSender);
+        (void)world->poll(kReceiver);
+        EXPECT_FALSE(sender().agreed);
+        world->connect(*from[0], *to[0], kNoRetries);
+        world->connect(*to[0], *from[0], kNoRetries);
+        for (std::uint64_t i = 0; i < 30; ++i) {
+            ASSERT_EQ(send(i), Refusal::none);
+            ASSERT_EQ(recv(i), Refusal::none);
+            ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
+            ASSERT_EQ(world->await(1, kReceiver).at(0).tag, i);
+        }
+    }
+    EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
+}
+
+TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
+    make();
+    ibv_mr& bindable = world->register_memory(memory.data(), 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    SteppedWorld::Window& window = world->add_window();
+    const MrHandle handle = world->make_bindable(bindable);
+    ASSERT_EQ(send(1), Refusal::none);
+    WorkRequest bind{.tag = 2, .qp = from[0]->handle(), .opcode = Opcode::bind_mw, .flags = kSignaled};
+    bind.bind = WindowBind(window.end.handle, handle, 64);
+    bind.remote_addr = reinterpret_cast<std::uintptr_t>(memory.data());
+    bind.bind_access = kWindowWrite;
+    bind.rkey = next_rkey(window.mw->rkey);
+    ASSERT_EQ(world->session(kSender).try_submit(bind), Refusal::none);
+    turn();
+    EXPECT_TRUE(world->proxy.uses_window(window.end.handle));
+    EXPECT_FALSE(world->proxy.remove_window(window.end.handle));
+    EXPECT_FALSE(world->proxy.remove_region(handle));
+    ASSERT_EQ(recv(1), Refusal::none);
+    const auto ended = world->await(2, kSender);
+    ASSERT_EQ(ended.size(), 2u);
+    EXPECT_EQ(ended[1].tag, 2u);
+    EXPECT_TRUE(ended[1].ok());
+    EXPECT_TRUE(world->proxy.remove_region(handle));
+    // And one that ends while it waits.
+    SteppedWorld::Window& other = world->add_window();
+    const MrHandle again = world->make_bindable(bindable);
+    ASSERT_EQ(send(3), Refusal::none);
+    bind.tag = 4;
+    bind.bind = WindowBind(other.end.handle, again, 64);
+    bind.rkey = next_rkey(other.mw->rkey);
+    ASSERT_EQ(world->session(kSender).try_submit(bind), Refusal::none);
+    turn();
+    world->to_error(*from[0]);
+    EXPECT_EQ(world->await(2, kSender).size(), 2u);
+    EXPECT_TRUE(world->proxy.remove_window(other.end.handle));
+    EXPECT_TRUE(world->proxy.remove_region(again));
+}
+
+// What is written to memory makes no event, so the worker looks from time to time.
+TEST_F(WorkerCreditTest, AWorkerThatSleepsLooksForCredit) {
+    SteppedWorld::Options sleeping;
+    sleeping.sleeps = true;
+    make(1, std::move(sleeping));
+    const auto sleep = [&] {
+        for (int i = 0; i < 100; ++i) {
+            if (world->worker.fall_asleep(world->now)) {
+                return true;
+            }
+            world->step();
+        }
+        return false;
+    };
+    agree();
+    ASSERT_TRUE(sleep());
+    EXPECT_EQ(world->worker.look_every_ns(), CompletionChannel::kNever);
+    world->worker.wake_up(world->now);
+    ASSERT_EQ(send(5), Refusal::none);
+    world->step();
+    ASSERT_TRUE(sleep());
+    EXPECT_EQ(world->worker.look_every_ns(), 50'000u);
+    EXPECT_FALSE(world->worker.woken(false));
+    grant(GrantWord::pack(sender().granted + 1));
+    EXPECT_TRUE(world->worker.woken(false));
+    world->worker.wake_up(world->now);
+}
+
+}  // namespace
+}  // namespace pollcore::testing

@@ -1,0 +1,234 @@
+// Write rings at the worker, stepped by hand: one end sends, the other has a ring.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+constexpr std::uint32_t kSender = 0;
+constexpr std::uint32_t kReader = 1;
+constexpr std::uint32_t kLines = 64;
+
+int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+std::uint32_t posts_left = 0;  ///< before one is refused
+
+int refusing_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
+    for (; wr != nullptr; wr = wr->next) {
+        if (wr->num_sge != 0 && posts_left-- == 0) {
+            *bad = wr;
+            return ENOMEM;
+        }
+        ibv_send_wr one = *wr;
+        one.next = nullptr;
+        if (const int error = real_post_send(qp, &one, bad); error != 0) {
+            *bad = wr;
+            return error;
+        }
+    }
+    return 0;
+}
+
+class WorkerRingTest : public ::testing::Test {
+protected:
+    WorkerRingTest() { make(); }
+
+    void make() {
+        world.reset();
+        world = std::make_unique<SteppedWorld>(SteppedWorld::Options{.pool_buffers = 40});
+        world->add_session();
+        world->add_session();
+        world->add_cq();
+        region = &world->register_memory(memory.data(), memory.size());
+        ring = &world->add_ring(kLines, 16, kReader);
+        from = &world->add_qp({.shares = {{kSender, 32, 0}}, .rings = true});
+        to = &world->add_qp({.shares = {{kReader, 16, 0}}, .pool = {.pool = ring}, .rings = true});
+        world->connect(*from, *to);
+        world->connect(*to, *from);
+    }
+    void turn(int n = 50) {
+        for (int i = 0; i < n; ++i) {
+            world->step();
+            world->now += 1000;
+        }
+    }
+    Refusal send(std::uint64_t tag, std::uint32_t length = 100, std::uint8_t flags = kSignaled) {
+        return world->session(kSender).try_submit({.tag = tag,
+                                                   .sge = {reinterpret_cast<std::uintptr_t>(memory.data()), length, region->lkey},
+                                                   .qp = from->handle(),
+                                                   .opcode = Opcode::send,
+                                                   .flags = flags,
+                                                   .num_sge = 1});
+    }
+    void expect_failed(const SteppedWorld::Qp& qp, std::uint32_t session, FlowFault fault, Status cause = Status::flow_violation) {
+        turn();
+        EXPECT_EQ(world->session(session).state(qp.handle()), QpState::error);
+        EXPECT_EQ(world->session(session).cause(qp.handle()), cause);
+        const auto said = world->proxy.take_unasked();
+        ASSERT_EQ(said.size(), 1u);
+        EXPECT_EQ(said[0].kind, AnswerKind::flow_failed);
+        EXPECT_EQ(said[0].index, qp.handle().index);
+        EXPECT_EQ(said[0].object_id, std::uint32_t{qp.handle().generation} << 8 | static_cast<std::uint32_t>(fault));
+    }
+    void release(const std::vector<Completion>& completions) {
+        ASSERT_EQ(world->session(kReader).release(completions).accepted, completions.size());
+        turn(3);
+    }
+
+    alignas(64) std::array<std::byte, 4096> memory{};
+    std::unique_ptr<SteppedWorld> world;
+    ibv_mr* region = nullptr;
+    SteppedWorld::Pool* ring = nullptr;
+    SteppedWorld::Qp* from = nullptr;
+    SteppedWorld::Qp* to = nullptr;
+};
+
+TEST_F(WorkerRingTest, TellsWhatWasReadAQuarterAtATime) {
+    for (std::uint64_t i = 0; i < 160; ++i) {
+        ASSERT_EQ(send(i), Refusal::none);  // two lines
+        const auto heard = world->await(1, kReader);
+        ASSERT_EQ(heard.size(), 1u);
+        release(heard);
+        ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    }
+    // The first, of all the ring, and then one for each sixteen lines.
+    EXPECT_EQ(world->worker.counters().grants.value(), 1u + 160 * 2 / 16);
+    EXPECT_EQ(from->end.flow->consumed, 320u);
+}
+
+TEST_F(WorkerRingTest, MoreThanWasGrantedEndsTheConnectionAtTheReader) {
+    for (std::uint64_t i = 0; i < 17; ++i) {
+        ASSERT_EQ(send(i, 200), Refusal::none);  // four lines
+    }
+    turn();
+    EXPECT_EQ(world->poll(kReader).size(), 16u);
+    EXPECT_EQ(world->poll(kSender).size(), 16u) << "the last one waits";
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
+    from->end.flow->granted += 8;  // as a sender would that does not keep to it
+    turn();
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u) << "as long as it may have no more messages nobody looks";
+    const Completion any{.tag = pool_tag(ring->end.handle, kLines - 1 - 20), .flags = kPooled};
+    release({any});
+    expect_failed(*to, kReader, FlowFault::too_many_messages);
+}
+
+TEST_F(WorkerRingTest, TermsThatCannotBeAreRefused) {
+    struct Case {
+        FlowTerms terms;
+        FlowFault fault;
+    };
+    const std::uint64_t good = 1 << 20;
+    const std::uint16_t ring_feature = FlowTerms::kRing;
+    const Case cases[] = {
+        {{.features = 0, .depth = 64}, FlowFault::other_features},
+        {{.features = 5, .depth = 64, .ring_addr = good}, FlowFault::other_features},
+        {{.features = ring_feature, .depth = 63, .ring_addr = good}, FlowFault::no_ring},
+        {{.features = ring_feature, .depth = 32, .ring_addr = good}, FlowFault::no_ring},
+        {{.features = ring_feature, .depth = kRingLinesMax * 2, .ring_addr = good}, FlowFault::no_ring},
+        {{.features = ring_feature, .depth = 64, .ring_addr = good + 8}, FlowFault::no_ring},
+        {{.features = ring_feature, .depth = 64, .message_max = ring_message_max(64) + 1, .ring_addr = good}, FlowFault::no_ring},
+    };
+    for (const Case& bad : cases) {
+        SCOPED_TRACE(&bad - cases);
+        make();
+        FlowTerms terms = bad.terms;
+        const FlowTerms::Words words = terms.seal();
+        for (std::size_t i = 0; i < words.size(); ++i) {
+            from->block->terms[i].store(words[i]);
+        }
+        expect_failed(*from, kSender, bad.fault);
+    }
+}
+
+// Where a record is missing the peer would wait for it for ever.
+TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
+    ASSERT_EQ(send(100), Refusal::none);
+    ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    ASSERT_EQ(world->await(1, kReader).size(), 1u);
+    ibv_context_ops& ops = world->device->context()->ops;
+    real_post_send = ops.post_send;
+    ops.post_send = &refusing_post_send;
+    posts_left = 2;
+    for (std::uint64_t i = 0; i < 6; ++i) {
+        ASSERT_EQ(send(i, 100, i % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}), Refusal::none);
+    }
+    world->step();
+    ops.post_send = real_post_send;
+    expect_failed(*from, kSender, FlowFault::post_refused, Status::post_refused);
+    EXPECT_EQ(send(7), Refusal::qp_in_error);
+    world->to_error(*from, QpState::error);  // as the control thread does then
+    turn();
+    const auto ended = world->poll(kSender);
+    std::vector<std::uint64_t> failed;
+    for (const Completion& completion : ended) {
+        if (!completion.ok()) {
+            failed.push_back(completion.tag);
+        }
+    }
+    EXPECT_EQ(failed, (std::vector<std::uint64_t>{2, 3, 4, 5}));
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
+    EXPECT_EQ(world->poll(kReader).size(), 2u);
+}
+
+// A peer that ends in the middle of a record, as seen from here: half of it is there, and no more comes.
+TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
+    ASSERT_EQ(send(1), Refusal::none);
+    const auto first = world->await(1, kReader);
+    ASSERT_EQ(first.size(), 1u);
+    WriteRing& reading = *ring->end.ring;
+    const RecordHeader::Words words = RecordHeader{.length = 100}.pack(reading.next(), reading.seed());
+    auto* last = reinterpret_cast<std::uint64_t*>(ring->memory.data() + (kLines - 1 - reading.next()) * std::size_t{kCacheLine});
+    last[5] = words[0];
+    last[6] = words[1];
+    turn();
+    EXPECT_TRUE(world->poll(kReader).empty());
+    world->to_error(*to);
+    const auto end = world->await(1, kReader);
+    ASSERT_EQ(end.size(), 1u);
+    EXPECT_EQ(end[0].status, Status::wr_flush_err);
+    EXPECT_TRUE(end[0].pooled());
+    EXPECT_EQ(ring->end.counters.held.value(), 2u);
+    release({first[0], end[0]});
+    EXPECT_EQ(ring->end.counters.held.value(), 0u);
+    EXPECT_EQ(ring->end.counters.bad_releases.value(), 0u);
+    // The next life goes on in the same ring.
+    world->reset(*to);
+    world->reset(*from);
+    world->connect(*from, *to);
+    world->connect(*to, *from);
+    ASSERT_EQ(send(2), Refusal::none);
+    EXPECT_EQ(world->await(1, kReader).at(0).status, Status::success);
+}
+
+TEST_F(WorkerRingTest, WhatCameBeforeTheEndIsDeliveredBeforeIt) {
+    for (std::uint64_t i = 0; i < 16; ++i) {
+        ASSERT_EQ(send(i), Refusal::none);
+    }
+    turn();
+    auto held = world->poll(kReader);
+    EXPECT_EQ(held.size(), 16u);
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        ASSERT_EQ(send(i), Refusal::none);
+    }
+    turn();
+    world->to_error(*to);
+    turn();
+    EXPECT_TRUE(world->poll(kReader).empty()) << "the application has as many as it may";
+    release(held);
+    turn();
+    const auto rest = world->poll(kReader);
+    ASSERT_EQ(rest.size(), 5u);
+    for (std::size_t i = 0; i < 4; ++i) {
+        EXPECT_TRUE(rest[i].ok());
+    }
+    EXPECT_FALSE(rest[4].ok());
+    release(rest);
+    turn();
+    EXPECT_TRUE(world->poll(kReader).empty()) << "the end is told once";
+}
+
+}  // namespace
+}  // namespace pollcore::testing
