@@ -9,12 +9,13 @@ trap 'rm -rf "$work"' EXIT
 
 # A shared machine has bad moments, in which the two CPUs do not run at the same time or are moved to cores further apart,
 # also for parts of a run. So a run counts only if the round trip was the same before and after it, an operation that took
-# less than the limit was compared with a round trip of other cores, and the verdict is the lower quartile of nine runs:
-# what this machine does when it is left alone. The median is printed beside it.
+# far less than the limit was compared with a round trip of other cores, and the verdict is the lower quartile of nine runs:
+# what this machine does when it is left alone. The median is printed beside it. (A little less than the limit is possible: part
+# of what the direct way takes the worker does while a line is on its way.)
 python3 - "$work" "${POLLCORE_BUILD:-build/release}" <<'PY'
 import json, statistics, subprocess, sys
 
-BOUND, WANTED, ATTEMPTS = 1.6, 9, 30
+BOUND, PLAUSIBLE, WANTED, ATTEMPTS = 1.6, 0.6, 9, 30
 SHOWN = ("direct", "runtime", "difference / round trip", "context switches", "ran on")
 work, build = sys.argv[1:]
 ratios = {}
@@ -43,7 +44,7 @@ if counted < WANTED:
     sys.exit(f"only {counted} of {ATTEMPTS} runs had the same round trip before and after: this machine is too restless to tell")
 
 def quartile(values):
-    values = [value for value in values if value >= 1.0]
+    values = [value for value in values if value >= PLAUSIBLE]
     if len(values) < WANTED // 2:
         sys.exit("the cores changed in most runs: this machine is too restless to tell")
     return statistics.quantiles(values, n=4, method="inclusive")[0]
