@@ -98,9 +98,8 @@ struct QpInfo {
     std::uint16_t lid = 0;
     std::uint16_t mtu = 0;  ///< bytes, what the port has active
     QpType type = QpType::rc;  ///< both sides must be of one
-    FlowControl flow = FlowControl::off;  ///< the same
-    std::uint8_t reserved[2] = {};
-    FlowBlock flow_block{};  ///< with flow control
+    std::uint8_t reserved[3] = {};
+    FlowBlock flow{};  ///< both sides must be of one kind
 };
 static_assert(sizeof(QpInfo) == 48);
 

@@ -117,7 +117,7 @@ public:
     [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
     [[nodiscard]] const std::vector<std::byte>& private_data() const noexcept { return private_data_; }
     /// What the queue pair that accepts it must have.
-    [[nodiscard]] FlowControl flow() const noexcept { return flow_ ? flow_->kind : FlowControl::off; }
+    [[nodiscard]] FlowControl flow() const noexcept { return flow_.kind; }
 
     /// Returns when the peer knows. A receive may complete before (H13).
     void accept(QueuePair& qp, const ConnectOptions& options = {});
@@ -130,7 +130,7 @@ private:
     std::uint32_t device_ = 0;
     std::string peer_;
     std::vector<std::byte> private_data_;
-    std::optional<FlowBlock> flow_;
+    FlowBlock flow_;
 };
 
 /// A place where peers connect.
@@ -194,7 +194,9 @@ public:
     [[nodiscard]] Session open_session(const SessionOptions& options = {});
     [[nodiscard]] QueuePair create_queue_pair(const QueuePairOptions& options);
     [[nodiscard]] SharedReceiveQueue create_shared_receive_queue(const SharedReceiveQueueOptions& options);
+    /// Throws Error: EINVAL for what ReceivePoolOptions does not accept, ENOSPC when the session has no room for so many.
     [[nodiscard]] ReceivePool create_receive_pool(const ReceivePoolOptions& options);
+    /// As create_receive_pool; and EOPNOTSUPP where the session's worker may sleep, since nothing would wake it for a message.
     [[nodiscard]] ReceivePool create_write_ring(const WriteRingOptions& options);
     [[nodiscard]] ProtectionDomain create_protection_domain(const std::string& device = "");
 

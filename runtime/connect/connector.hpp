@@ -31,7 +31,7 @@ struct ConnectingQp {
     bool srq = false;
     std::function<void(ibv_qp_attr&, int mask)> modify;
     QpType type = QpType::rc;  ///< RC or UC
-    std::optional<FlowBlock> flow{};  ///< with credits: its own
+    FlowBlock flow{};  ///< its own
 };
 
 using ConnectionId = std::uint64_t;  ///< never reused by a connector; 0 is none
@@ -52,7 +52,7 @@ struct ConnectEvent {
     std::vector<std::byte> private_data;  ///< request, established (at the caller), failed by rejection: the peer's
     int error = 0;                        ///< failed, disconnected: errno value
     std::string text;                     ///< failed: the sentence; request: the peer, for logs
-    std::optional<FlowBlock> flow{};      ///< request, established (at the caller): the peer's, if it has credits
+    FlowBlock flow{};                     ///< request, established (at the caller): the peer's
 };
 
 class Connector {

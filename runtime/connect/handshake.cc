@@ -29,22 +29,23 @@ template <class Word>
 }  // namespace
 
 std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, std::size_t payload_max,
-                                           const std::optional<FlowBlock>& flow) {
-    const std::size_t flow_bytes = flow ? kPrivateDataFlow : 0;
+                                           const FlowBlock& flow) {
+    const bool with_flow = flow.kind != FlowControl::off;
+    const std::size_t flow_bytes = with_flow ? kPrivateDataFlow : 0;
     if (payload.size() + flow_bytes > payload_max) {
         throw Error(EMSGSIZE,
                     fmt::format("private data of {} bytes does not fit: this message of rdma_cm carries "
                                 "at most {}{}; send the rest over the connection",
-                                payload.size(), payload_max - flow_bytes, flow ? " beside what flow control needs" : ""));
+                                payload.size(), payload_max - flow_bytes, with_flow ? " beside what flow control needs" : ""));
     }
     std::vector<std::byte> frame(kPrivateDataHeader + flow_bytes + payload.size());
     std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), frame.begin());
-    frame[2] = std::byte{flow ? (flow->kind == FlowControl::ring ? kPrivateDataVersionRing : kPrivateDataVersionCredits) : kPrivateDataVersion};
+    frame[2] = std::byte{private_data_version(flow.kind)};
     frame[3] = static_cast<std::byte>(payload.size());
     const std::span<std::byte> body = std::span(frame).subspan(kPrivateDataHeader);
-    if (flow) {
-        put(body, flow->addr);
-        put(body.subspan(sizeof(flow->addr)), flow->rkey);
+    if (with_flow) {
+        put(body, flow.addr);
+        put(body.subspan(sizeof(flow.addr)), flow.rkey);
     }
     std::copy(payload.begin(), payload.end(), body.subspan(flow_bytes).begin());
     return frame;
@@ -71,21 +72,20 @@ DecodedPrivateData decode_private_data(std::span<const std::byte> received) noex
     if (received.size() < kPrivateDataHeader) {
         return fault(PrivateDataFault::cut_off);
     }
-    const bool with_ring = received[2] == std::byte{kPrivateDataVersionRing};
-    const bool with_flow = with_ring || received[2] == std::byte{kPrivateDataVersionCredits};
-    if (!with_flow && received[2] != std::byte{kPrivateDataVersion}) {
+    const auto version = std::to_integer<std::uint8_t>(received[2]);
+    if (version < private_data_version(FlowControl::off) || version > kPrivateDataVersionLast) {
         return fault(PrivateDataFault::other_version);
     }
     const auto length = std::to_integer<std::size_t>(received[3]);
     std::span<const std::byte> body = received.subspan(kPrivateDataHeader);
-    std::optional<FlowBlock> flow;
-    if (with_flow) {
+    FlowBlock flow;
+    if (version != private_data_version(FlowControl::off)) {
         if (body.size() < kPrivateDataFlow) {
             return fault(PrivateDataFault::cut_off);
         }
-        flow = FlowBlock{.addr = get<std::uint64_t>(body),
-                         .rkey = get<std::uint32_t>(body.subspan(sizeof(std::uint64_t))),
-                         .kind = with_ring ? FlowControl::ring : FlowControl::credits};
+        flow = {.addr = get<std::uint64_t>(body),
+                .rkey = get<std::uint32_t>(body.subspan(sizeof(std::uint64_t))),
+                .kind = static_cast<FlowControl>(version - private_data_version(FlowControl::off))};
         body = body.subspan(kPrivateDataFlow);
     }
     if (length > body.size()) {

@@ -24,16 +24,18 @@ namespace pollcore {
 
 /// No letters, so that no text begins so by chance.
 inline constexpr std::array<std::byte, 2> kPrivateDataMagic{std::byte{0xb7}, std::byte{0x9c}};
-inline constexpr std::uint8_t kPrivateDataVersion = 1;
-inline constexpr std::uint8_t kPrivateDataVersionCredits = 2;
-inline constexpr std::uint8_t kPrivateDataVersionRing = 3;
+/// The version says which flow control the sender has.
+[[nodiscard]] constexpr std::uint8_t private_data_version(FlowControl kind) noexcept {
+    return static_cast<std::uint8_t>(1 + static_cast<unsigned>(kind));
+}
+inline constexpr std::uint8_t kPrivateDataVersionLast = private_data_version(FlowControl::ring);
 static_assert(kPrivateDataHeader == kPrivateDataMagic.size() + 2);
 static_assert(kRequestPrivateDataMax <= 255 && kReplyPrivateDataMax <= 255, "a length is one byte");
 
 /// Header, control block if there is one, and payload. `payload_max` is what the carrier takes besides the header
 /// (kRequestPrivateDataMax and its kin). Throws pollcore::Error (EMSGSIZE) for more.
 [[nodiscard]] std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, std::size_t payload_max,
-                                                         const std::optional<FlowBlock>& flow = {});
+                                                         const FlowBlock& flow = {});
 
 /// Why bytes with our magic are no private data of ours.
 enum class PrivateDataFault {
@@ -48,7 +50,7 @@ enum class PrivateDataFault {
 struct DecodedPrivateData {
     PrivateDataFault fault = PrivateDataFault::none;
     bool framed = false;                 ///< false: no header, `payload` is all that came
-    std::optional<FlowBlock> flow{};     ///< the peer's
+    FlowBlock flow{};                    ///< the peer's
     std::span<const std::byte> payload;  ///< within the bytes that were given; empty with a fault
 };
 [[nodiscard]] DecodedPrivateData decode_private_data(std::span<const std::byte> received) noexcept;

@@ -79,7 +79,7 @@ void NamesConnector::stop_listening(ListenerId listener) {
 
 ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp, const PathAttributes& path,
                                      std::span<const std::byte> private_data) {
-    require_fits(private_data, kRequestPrivateDataMax - (qp.flow ? kPrivateDataFlow : 0));
+    require_fits(private_data, kRequestPrivateDataMax - (qp.flow.kind != FlowControl::off ? kPrivateDataFlow : 0));
     const ConnectionId id = ++last_id_;
     Connection& connection = connections_[id];
     connection.state = State::requested;
@@ -108,7 +108,7 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
 
 void NamesConnector::accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
                             std::span<const std::byte> private_data) {
-    require_fits(private_data, kReplyPrivateDataMax - (qp.flow ? kPrivateDataFlow : 0));
+    require_fits(private_data, kReplyPrivateDataMax - (qp.flow.kind != FlowControl::off ? kPrivateDataFlow : 0));
     Connection& connection = find(request, State::asked, "accept");
     try {
         connection.psn = next_psn();

@@ -10,14 +10,6 @@
 #include "pollcore/error.hpp"
 
 namespace pollcore {
-namespace {
-
-[[nodiscard]] std::optional<FlowBlock> flow_of(const Offer& offer) {
-    return offer.qp.flow != FlowControl::off ? std::optional(offer.qp.flow_block) : std::nullopt;
-}
-
-}  // namespace
-
 std::optional<ConnectEvent> NamesConnector::next_event() {
     while (events_.empty()) {
         if (auto message = inbox_->take()) {
@@ -94,7 +86,7 @@ void NamesConnector::on_request(Message message) {
            .listener = message.listener,
            .private_data = std::move(message.private_data),
            .text = std::move(message.text),
-           .flow = flow_of(message.offer)});
+           .flow = message.offer.qp.flow});
 }
 
 void NamesConnector::on_reply(ConnectionId id, Connection& connection, Message message) {
@@ -116,7 +108,7 @@ void NamesConnector::on_reply(ConnectionId id, Connection& connection, Message m
            .connection = id,
            .private_data = std::move(message.private_data),
            .text = {},
-           .flow = flow_of(message.offer)});
+           .flow = message.offer.qp.flow});
 }
 
 void NamesConnector::make_ready(Connection& connection, ConnectingQp& qp, const PathAttributes& path,
@@ -144,10 +136,7 @@ Offer NamesConnector::offer_of(const ConnectingQp& qp, const PathAttributes& pat
     offer.qp.qp_num = qp.qp_num;
     offer.qp.psn = psn;
     offer.qp.type = qp.type;
-    if (qp.flow) {
-        offer.qp.flow = qp.flow->kind;
-        offer.qp.flow_block = *qp.flow;
-    }
+    offer.qp.flow = qp.flow;
     offer.qp.mtu = mtu_to_bytes(std::min(active, mtu_from_bytes(path.mtu, active)));
     offer.max_rd_atomic = std::min(path.max_rd_atomic, most);
     offer.max_dest_rd_atomic = std::min(path.max_dest_rd_atomic, most);

@@ -22,7 +22,7 @@ ConnectingQp RuntimeState::connecting(QpSlot& qp) {
                 const bool moves = (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;
                 modify_here(slot, attr, mask, to_rts ? QpState::ready : slot.state);
                 slot.moved |= moves;
-            }, .type = qp.type, .flow = qp.end->flow != nullptr ? std::optional(flow_block_of(qp)) : std::nullopt};
+            }, .type = qp.type, .flow = flow_block_of(qp)};
 }
 
 std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string& address,
@@ -46,7 +46,7 @@ std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string&
     return await_connection(device, connection, handle, options, fmt::format("connecting to {}", address));
 }
 
-void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle handle, const std::optional<FlowBlock>& flow,
+void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
                           const ConnectOptions& options) {
     require_private_data(options.private_data.size(), kReplyPrivateDataMax);
     executor_->run([&] {
@@ -58,7 +58,7 @@ void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle h
         if (qp.connection != 0 || qp.moved) {
             throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
         }
-        require_same_flow(qp, flow ? flow->kind : FlowControl::off);
+        require_same_flow(qp, flow.kind);
         qp.connection = request;
         qp.peer_flow = flow;
         {
@@ -114,7 +114,7 @@ std::vector<std::byte> RuntimeState::await_connection(std::uint32_t device, Conn
 
 // Forgets a connection that never came to be. A QP that had not moved may be used for another attempt.
 void RuntimeState::fail_connection_here(QpSlot& qp) noexcept {
-    qp.peer_flow.reset();
+    qp.peer_flow = {};
     if (qp.connection != 0) {
         devices_[qp.device]->connector->forget(std::exchange(qp.connection, 0));
     }
@@ -150,7 +150,7 @@ void RuntimeState::disconnect(QpHandle handle) {
 }
 
 void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
-    qp.peer_flow.reset();
+    qp.peer_flow = {};
     if (qp.connection == 0) {
         return;
     }
@@ -314,7 +314,7 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
             counters.connections.add();
             if (QpSlot* qp = qp_of_connection(device.index, event.connection); qp != nullptr) {
                 try {
-                    start_flow_here(*qp, event.flow ? event.flow : std::exchange(qp->peer_flow, {}));
+                    start_flow_here(*qp, event.flow.kind != FlowControl::off ? event.flow : std::exchange(qp->peer_flow, {}));
                 } catch (const Error& error) {
                     event.kind = ConnectEvent::Kind::failed;
                     event.error = error.code().value();

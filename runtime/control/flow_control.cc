@@ -67,16 +67,13 @@ void RuntimeState::add_flow_control(const QueuePairOptions& options, QpSlot& qp,
     flow.lkey = qp.control_mr->lkey;
     flow.own = {.depth = qp.srq != nullptr ? qp.srq->end->granted_max : options.recv_depth, .message_max = message_max};
     if (rings) {
-        add_rings(options, qp, frames);
+        add_rings(qp, frames);
     }
     const std::uint32_t slots = std::max(slots_for_sges(std::max(options.sges_max, 1u)), slots_for_inline(options.inline_max));
     flow.waiting = WaitingRequests(std::max(send_depth, 1u), slots);
 }
 
-void RuntimeState::add_rings(const QueuePairOptions& options, QpSlot& qp, std::uint32_t frames) {
-    if (options.srq != nullptr) {
-        throw Error(EINVAL, "a queue pair with a write ring takes no receives, hence none from a shared receive queue");
-    }
+void RuntimeState::add_rings(QpSlot& qp, std::uint32_t frames) {
     Device& device = *devices_[qp.device]->device;
     auto* frame = reinterpret_cast<RecordFrame*>(static_cast<std::byte*>(qp.control_block.data()) + sizeof(ControlBlock));
     qp.frames_mr = UniqueMr(device.register_memory(pds_.at(qp.pd).pd.get(), frame, frames * sizeof(RecordFrame),
@@ -98,22 +95,25 @@ void RuntimeState::add_rings(const QueuePairOptions& options, QpSlot& qp, std::u
 }
 
 FlowBlock RuntimeState::flow_block_of(const QpSlot& qp) noexcept {
+    if (qp.end->flow == nullptr) {
+        return {};
+    }
     return {.addr = reinterpret_cast<std::uintptr_t>(qp.control_block.data()),
             .rkey = qp.control_mr->rkey,
             .kind = qp.end->flow->rings ? FlowControl::ring : FlowControl::credits};
 }
 
-void RuntimeState::start_flow_here(QpSlot& qp, const std::optional<FlowBlock>& peer) {
-    require_same_flow(qp, peer ? peer->kind : FlowControl::off);
-    if (peer && peer->kind != FlowControl::off) {
+void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
+    require_same_flow(qp, peer.kind);
+    if (peer.kind != FlowControl::off && qp.qp != nullptr) {  // else its device was lost meanwhile
         // Asked in RTS, where a provider that keeps the order says so.
         const bool in_order = devices_[qp.device]->device->writes_in_order(qp.qp.get());
-        workers_[qp.worker]->proxy->start_flow(qp.handle, *peer, in_order);
+        workers_[qp.worker]->proxy->start_flow(qp.handle, peer, in_order);
     }
 }
 
 void RuntimeState::require_same_flow(const QpSlot& qp, FlowControl peer) {
-    const FlowControl own = qp.end->flow != nullptr ? flow_block_of(qp).kind : FlowControl::off;
+    const FlowControl own = flow_block_of(qp).kind;
     if (own != peer) {
         throw Error(EPROTOTYPE, fmt::format("queue pair {} has {}, and its peer {}", qp.qp_num, text_of(own), text_of(peer)));
     }
@@ -125,9 +125,10 @@ void RuntimeState::fail_flow_here(const WorkerSlot& worker, std::uint32_t index,
     if (qp == nullptr || workers_[qp->worker].get() != &worker || qp->qp == nullptr) {
         return;  // it was closed or reset meanwhile
     }
-    log_error("queue pair {}: its peer broke the agreement on flow control: {}", qp->qp_num, text_of(fault));
+    const bool own = fault == FlowFault::post_refused;
+    log_error("queue pair {}: {}{}", qp->qp_num, own ? "" : "its peer broke the agreement on flow control: ", text_of(fault));
     Transition error = to_state(IBV_QPS_ERR);
-    modify_here(*qp, error.attr, error.mask, QpState::error, Status::flow_violation);
+    modify_here(*qp, error.attr, error.mask, QpState::error, own ? Status::post_refused : Status::flow_violation);
 }
 
 }  // namespace pollcore

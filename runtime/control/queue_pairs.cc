@@ -297,10 +297,7 @@ QpInfo RuntimeState::info(QpHandle handle) {
         info.lid = port.lid;
         info.mtu = mtu_to_bytes(port.active_mtu);
         info.type = qp.type;
-        if (qp.end->flow != nullptr) {
-            info.flow_block = flow_block_of(qp);
-            info.flow = info.flow_block.kind;
-        }
+        info.flow = flow_block_of(qp);
         return info;
     });
 }
@@ -324,7 +321,7 @@ void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttrib
             throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type",
                                                 qp.qp_num, peer.qp_num));
         }
-        require_same_flow(qp, peer.flow);
+        require_same_flow(qp, peer.flow.kind);
         DeviceSlot& device = *devices_[qp.device];
         const ibv_port_attr port = device.device->query_port();
         const GidEntry gid = choose_gid(*device.device, device.config.gid);
@@ -339,7 +336,7 @@ void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttrib
         try {
             Transition rts = to_rts(qp.psn, within, qp.type);
             modify_here(qp, rts.attr, rts.mask, QpState::ready);
-            start_flow_here(qp, peer.flow != FlowControl::off ? std::optional(peer.flow_block) : std::nullopt);
+            start_flow_here(qp, peer.flow);
         } catch (...) {
             fail_connection_here(qp);
             throw;

@@ -167,7 +167,7 @@ struct QpSlot {
     UniqueQp qp;         // null once its device was lost
     std::unique_ptr<WorkerQp> end;
     ConnectionId connection = 0;
-    std::optional<FlowBlock> peer_flow;  // of a request that it accepted
+    FlowBlock peer_flow;  // of a request that it accepted
     bool disconnected = false;
 };
 
@@ -209,7 +209,7 @@ public:
     void stop_listening(std::uint32_t device, ListenerId listener) noexcept;
     std::optional<ConnectionRequest> next_request(std::uint32_t device, ListenerId listener,
                                                   std::chrono::milliseconds timeout);
-    void accept(std::uint32_t device, ConnectionId request, QpHandle handle, const std::optional<FlowBlock>& flow,
+    void accept(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
                 const ConnectOptions& options);
     void reject(std::uint32_t device, ConnectionId request, const std::vector<std::byte>& private_data) noexcept;
 
@@ -296,10 +296,10 @@ private:
     QpHandle create_qp_here(const QueuePairOptions& options);
     [[nodiscard]] SrqSlot* srq_for(const QueuePairOptions& options, const QpSlot& qp);
     void add_flow_control(const QueuePairOptions& options, QpSlot& qp, std::uint32_t send_depth);
-    void add_rings(const QueuePairOptions& options, QpSlot& qp, std::uint32_t frames);
+    void add_rings(QpSlot& qp, std::uint32_t frames);
     [[nodiscard]] static FlowBlock flow_block_of(const QpSlot& qp) noexcept;
     /// The connection is established. Throws where one of the two has flow control and the other has not.
-    void start_flow_here(QpSlot& qp, const std::optional<FlowBlock>& peer);
+    void start_flow_here(QpSlot& qp, const FlowBlock& peer);
     static void require_same_flow(const QpSlot& qp, FlowControl peer);
     void fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation, FlowFault fault);
     [[nodiscard]] PoolShare pool_for(const QueuePairOptions& options, const QpSlot& qp);

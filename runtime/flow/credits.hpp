@@ -149,24 +149,6 @@ static_assert(sizeof(ControlBlock) == 3 * kCacheLine);
     return terms.depth == 0 || possible ? FlowFault::none : FlowFault::no_ring;
 }
 
-/// Where the records of one connection go: the peer's write ring, as its terms have it.
-struct RingTarget {
-    std::uint64_t addr = 0;
-    std::uint32_t rkey = 0;
-    std::uint32_t lines = 0;
-    std::uint64_t seed = 0;
-    bool sums = true;  ///< the seal of a record has its payload in it
-    std::uint32_t skipped = 0;  ///< by the record that is posted next
-};
-
-/// What a record needs beside its payload, while it is on its way. Registered memory.
-struct alignas(kCacheLine) RecordFrame {
-    std::array<std::byte, 2 * kCacheLine - kRecordTail> zeros{};
-    RecordHeader::Words words{};
-    std::uint64_t seal = 0;
-};
-static_assert(sizeof(RecordFrame) == 2 * kCacheLine);
-
 /// The worker's end of one connection with credits.
 struct CreditFlow {
     /// Send-queue slots and CQEs for the runtime's own writes: terms and grants.

@@ -110,4 +110,22 @@ struct RecordHeader {
     return (words[0] ^ seed) * 0xd6e8feb86659fd93 ^ std::rotl(words[1] * 0x9fb21c651e98df25, 29) ^ sum;
 }
 
+/// Where the records of one connection go: the peer's write ring, as its terms have it.
+struct RingTarget {
+    std::uint64_t addr = 0;
+    std::uint32_t rkey = 0;
+    std::uint32_t lines = 0;
+    std::uint64_t seed = 0;
+    bool sums = true;  ///< the seal of a record has its payload in it
+    std::uint32_t skipped = 0;  ///< by the record that is posted next
+};
+
+/// What a record needs beside its payload, while it is on its way. Registered memory.
+struct alignas(kCacheLine) RecordFrame {
+    std::array<std::byte, 2 * kCacheLine - kRecordTail> zeros{};
+    RecordHeader::Words words{};
+    std::uint64_t seal = 0;
+};
+static_assert(sizeof(RecordFrame) == 2 * kCacheLine);
+
 }  // namespace pollcore

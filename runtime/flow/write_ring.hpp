@@ -58,8 +58,12 @@ public:
     /// Whether the next record is there, whole.
     [[nodiscard]] Look look(Record& record) noexcept {
         for (const Awaited& awaited : awaited_) {
-            if (begun(awaited)) {
-                return read(awaited.position, awaited.position - next(), load(place_of(awaited.position), 0), record);
+            if (!begun(awaited)) {
+                continue;
+            }
+            const Look found = read(awaited.position, awaited.position - next(), load(place_of(awaited.position), 0), record);
+            if (found != Look::nothing) {
+                return found;
             }
         }
         return Look::nothing;

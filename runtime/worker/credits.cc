@@ -263,9 +263,10 @@ bool Worker::write_own(WorkerQp& qp, ibv_sge& sge, std::size_t to, unsigned flag
 }
 
 [[gnu::cold]] void Worker::end_flow(WorkerQp& qp, FlowFault fault) noexcept {
-    counters_.flow_faults.add();
+    const bool own = fault == FlowFault::post_refused;
+    counters_.flow_faults.add(!own);
     answer(0, AnswerKind::flow_failed, qp.handle.index, static_cast<std::uint32_t>(qp.handle.generation) << 8 | static_cast<std::uint32_t>(fault));
-    enter_error(qp, fault == FlowFault::post_refused ? Status::post_refused : Status::flow_violation);
+    enter_error(qp, own ? Status::post_refused : Status::flow_violation);
 }
 
 void Worker::dismiss(WorkerQp& qp) noexcept {

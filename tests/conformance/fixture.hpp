@@ -235,6 +235,15 @@ protected:
         }
         return all;
     }
+    /// Until `done()` is true; a failure when the patience ends.
+    template <class Done>
+    static void until(Done done) {
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        while (!done()) {
+            ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+            sched_yield();
+        }
+    }
     Completion await_one() {
         const std::vector<Completion> all = await(1);
         return all.empty() ? Completion{} : all.front();

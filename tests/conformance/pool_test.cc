@@ -61,11 +61,7 @@ protected:
         }
     }
     void await_held(std::uint64_t n) {
-        const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        while (pool.counters().held.value() != n && std::chrono::steady_clock::now() < deadline) {
-            sched_yield();
-        }
-        EXPECT_EQ(pool.counters().held.value(), n);
+        until([&] { return pool.counters().held.value() == n; });
     }
 
     TestSession reader;
@@ -175,10 +171,7 @@ TEST_F(ReceivePools, TakeDatagrams) {
     b = runtime.create_queue_pair(receiver);
     AddressHandle to_b = runtime.create_address_handle(b.info());
     // Lost if it finds no receive, so not before they are there.
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (pool.counters().posted.value() == 0 && std::chrono::steady_clock::now() < deadline) {
-        sched_yield();
-    }
+    until([&] { return pool.counters().posted.value() != 0; });
     for (std::uint64_t i = 0; i < 40; ++i) {
         WorkRequest request = send(i, 200);
         request.sge = local_sge(200, i);

@@ -236,11 +236,7 @@ TEST_F(Reset, AConnectionByAddressIsEndedAndMadeAgain) {
         expect_traffic(100 * life);
         EXPECT_TRUE(a.reset());
         // The peer learns of it as of any end of a connection.
-        const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        while (!b.disconnected() && std::chrono::steady_clock::now() < deadline) {
-            sched_yield();
-        }
-        EXPECT_TRUE(b.disconnected());
+        until([&] { return b.disconnected(); });
         EXPECT_FALSE(a.disconnected()) << "a new life";
         EXPECT_TRUE(b.reset());
         EXPECT_FALSE(b.disconnected());

@@ -395,11 +395,7 @@ protected:
         }
         // What the worker had not posted by then would be flushed by itself.
         const WorkerCounters& counters = runtime.worker_counters(0);
-        const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        while ((counters.receives.value() < 10 || counters.sends.value() < 5) &&
-               std::chrono::steady_clock::now() < deadline) {
-            sched_yield();
-        }
+        until([&] { return counters.receives.value() >= 10 && counters.sends.value() >= 5; });
     }
     void expect_completed_by_runtime(std::size_t n, Status status = Status::qp_closed) {
         const auto completions = await(n);

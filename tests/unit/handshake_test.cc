@@ -109,10 +109,10 @@ TEST(Handshake, EveryOtherVersionIsRefused) {
     auto frame = encode_private_data(counting(10), kRequestPrivateDataMax);
     for (int version = 0; version <= 255; ++version) {
         frame[2] = static_cast<std::byte>(version);
-        const bool with_flow = version == kPrivateDataVersionCredits || version == kPrivateDataVersionRing;
-        const auto expected = version == kPrivateDataVersion ? PrivateDataFault::none
-                              : with_flow                    ? PrivateDataFault::cut_off  // too short for that
-                                                             : PrivateDataFault::other_version;
+        const bool with_flow = version == private_data_version(FlowControl::credits) || version == private_data_version(FlowControl::ring);
+        const auto expected = version == private_data_version(FlowControl::off) ? PrivateDataFault::none
+                              : with_flow                                       ? PrivateDataFault::cut_off  // too short for that
+                                                                                : PrivateDataFault::other_version;
         ASSERT_EQ(decode_private_data(frame).fault, expected) << version;
     }
 }
@@ -126,13 +126,12 @@ TEST(Handshake, AControlBlockTravelsBeforeThePayload) {
         frame.resize(56);  // as the carrier pads it
         const auto got = decode_private_data(frame);
         ASSERT_EQ(got.fault, PrivateDataFault::none);
-        ASSERT_TRUE(got.flow.has_value());
-        EXPECT_EQ(got.flow->addr, block.addr);
-        EXPECT_EQ(got.flow->rkey, block.rkey);
-        EXPECT_EQ(got.flow->kind, block.kind);
+        EXPECT_EQ(got.flow.addr, block.addr);
+        EXPECT_EQ(got.flow.rkey, block.rkey);
+        EXPECT_EQ(got.flow.kind, block.kind);
         EXPECT_TRUE(same(got.payload, counting(size)));
     }
-    EXPECT_FALSE(decode_private_data(encode_private_data(counting(3), kRequestPrivateDataMax)).flow.has_value());
+    EXPECT_EQ(decode_private_data(encode_private_data(counting(3), kRequestPrivateDataMax)).flow.kind, FlowControl::off);
     try {
         (void)encode_private_data(counting(41), kRequestPrivateDataMax, block);
         FAIL() << "one byte too many was accepted";
@@ -162,7 +161,7 @@ TEST(Handshake, WhateverComesThePayloadLiesWithinIt) {
         }
         if (noise.size() >= 3 && round % 2 == 0) {  // let half of them past the first checks
             std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), noise.begin());
-            noise[2] = static_cast<std::byte>(kPrivateDataVersion + round / 2 % 3);
+            noise[2] = static_cast<std::byte>(1 + round / 2 % kPrivateDataVersionLast);
         }
         const auto got = decode_private_data(noise);
         if (got.fault != PrivateDataFault::none) {

@@ -17,14 +17,22 @@ protected:
     static constexpr PathAttributes kNoRetries{.rnr_retry = 0};
 
     void make(std::size_t pairs = 1, SteppedWorld::Options options = {}) {
+        make_world(std::move(options));
+        add_pairs(pairs, {.shares = {{kReceiver, 16, 16}}});
+    }
+    /// Without queue pairs.
+    void make_world(SteppedWorld::Options options = {}) {
         world = std::make_unique<SteppedWorld>(std::move(options));
         world->add_session();
         world->add_session();
         world->add_cq();
         region = &world->register_memory(memory.data(), memory.size());
+    }
+    void add_pairs(std::size_t pairs, SteppedWorld::QpShape receiver) {
+        receiver.credits = true;
         for (std::size_t i = 0; i < pairs; ++i) {
             from.push_back(&world->add_qp({.shares = {{kSender, 16, 4}}, .credits = true}));
-            to.push_back(&world->add_qp({.shares = {{kReceiver, 16, 16}}, .credits = true}));
+            to.push_back(&world->add_qp(receiver));
             world->connect(*from.back(), *to.back(), kNoRetries);
             world->connect(*to.back(), *from.back(), kNoRetries);
         }

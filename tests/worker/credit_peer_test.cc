@@ -110,18 +110,9 @@ TEST_F(WorkerCreditTest, TermsThatAreNotWholeAreReadAgain) {
 
 // Of a shared receive queue: each its part, and together no more than is posted.
 TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
-    world = std::make_unique<SteppedWorld>();
-    world->add_session();
-    world->add_session();
-    world->add_cq();
-    region = &world->register_memory(memory.data(), memory.size());
+    make_world();
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 13, .credit_connections = 4});
-    for (int i = 0; i < 4; ++i) {
-        from.push_back(&world->add_qp({.shares = {{kSender, 16, 4}}, .credits = true}));
-        to.push_back(&world->add_qp({.shares = {{kReceiver, 16, 0}}, .srq = &srq, .credits = true}));
-        world->connect(*from.back(), *to.back(), kNoRetries);
-        world->connect(*to.back(), *from.back(), kNoRetries);
-    }
+    add_pairs(4, {.shares = {{kReceiver, 16, 0}}, .srq = &srq});
     std::mt19937 random(5);
     std::array<std::uint64_t, 4> sent{};
     std::array<std::uint64_t, 4> received{};
@@ -180,19 +171,10 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
 
 // A part is small where there are many: one must not wait until others have used theirs too.
 TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
-    world = std::make_unique<SteppedWorld>(SteppedWorld::Options{.pool_buffers = 32});
-    world->add_session();
-    world->add_session();
-    world->add_cq();
-    region = &world->register_memory(memory.data(), memory.size());
+    make_world({.pool_buffers = 32});
     SteppedWorld::Pool& pool = world->add_pool(32, 64, kReceiver);
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 8, .pool = &pool, .pool_share = 16, .credit_connections = 8});
-    for (int i = 0; i < 8; ++i) {
-        from.push_back(&world->add_qp({.shares = {{kSender, 16, 4}}, .credits = true}));
-        to.push_back(&world->add_qp({.shares = {{kReceiver, 16, 0}}, .srq = &srq, .credits = true}));
-        world->connect(*from.back(), *to.back(), kNoRetries);
-        world->connect(*to.back(), *from.back(), kNoRetries);
-    }
+    add_pairs(8, {.shares = {{kReceiver, 16, 0}}, .srq = &srq});
     for (std::uint64_t i = 0; i < 100; ++i) {
         ASSERT_EQ(send(i, 3), Refusal::none);
         const auto received = world->await(1, kReceiver);
@@ -234,16 +216,9 @@ TEST_F(WorkerCreditTest, APeerCannotChangeWhatIsSaidOfUs) {
 }
 
 TEST_F(WorkerCreditTest, AMessageBeyondTheGrantsOfASharedReceiveQueueEndsTheConnection) {
-    world = std::make_unique<SteppedWorld>();
-    world->add_session();
-    world->add_session();
-    world->add_cq();
-    region = &world->register_memory(memory.data(), memory.size());
+    make_world();
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 8, .credit_connections = 2});
-    from.push_back(&world->add_qp({.shares = {{kSender, 16, 4}}, .credits = true}));
-    to.push_back(&world->add_qp({.shares = {{kReceiver, 16, 0}}, .srq = &srq, .credits = true}));
-    world->connect(*from[0], *to[0], kNoRetries);
-    world->connect(*to[0], *from[0], kNoRetries);
+    add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .srq = &srq});
     for (std::uint64_t i = 0; i < 8; ++i) {
         ASSERT_EQ(world->session(kReceiver).try_submit({.tag = i, .sge = sge(1024, 64), .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1}), Refusal::none);
     }

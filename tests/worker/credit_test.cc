@@ -179,16 +179,9 @@ TEST_F(WorkerCreditTest, AnErrorFlushesWhatWaitsBehindWhatWasPosted) {
 }
 
 TEST_F(WorkerCreditTest, AMessageThatIsTooLongIsRefusedWithTheLimitNamed) {
-    world = std::make_unique<SteppedWorld>(SteppedWorld::Options{.pool_buffers = 32});
-    world->add_session();
-    world->add_session();
-    world->add_cq();
-    region = &world->register_memory(memory.data(), memory.size());
+    make_world({.pool_buffers = 32});
     SteppedWorld::Pool& pool = world->add_pool(32, 100, kReceiver);
-    from.push_back(&world->add_qp({.shares = {{kSender, 16, 4}}, .credits = true}));
-    to.push_back(&world->add_qp({.shares = {{kReceiver, 16, 0}}, .pool = {.pool = &pool}, .credits = true}));
-    world->connect(*from[0], *to[0], kNoRetries);
-    world->connect(*to[0], *from[0], kNoRetries);
+    add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = &pool}});
     EXPECT_EQ(world->session(kSender).message_max(from[0]->handle()), 0u);
     WorkRequest longer = request(1, Opcode::send);
     longer.sge.length = 101;

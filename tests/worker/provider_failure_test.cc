@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "post_each.hpp"
 #include "stepped_world.hpp"
 
 namespace pollcore::testing {
@@ -26,19 +27,9 @@ struct Script {
 Script script;
 
 int scripted_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
-    for (; wr != nullptr; wr = wr->next) {
-        if (wr->num_sge != 0 && script.refuse_every != 0 && ++script.posted % script.refuse_every == 0) {
-            *bad = wr;
-            return ENOMEM;
-        }
-        ibv_send_wr one = *wr;
-        one.next = nullptr;
-        if (const int error = script.post_send(qp, &one, bad); error != 0) {
-            *bad = wr;
-            return error;
-        }
-    }
-    return 0;
+    return post_each(script.post_send, qp, wr, bad, [](const ibv_send_wr& one) {
+        return one.num_sge != 0 && script.refuse_every != 0 && ++script.posted % script.refuse_every == 0;
+    });
 }
 
 int scripted_post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "post_each.hpp"
 #include "stepped_world.hpp"
 
 namespace pollcore::testing {
@@ -17,19 +18,7 @@ int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
 std::uint32_t posts_left = 0;  ///< before one is refused
 
 int refusing_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
-    for (; wr != nullptr; wr = wr->next) {
-        if (wr->num_sge != 0 && posts_left-- == 0) {
-            *bad = wr;
-            return ENOMEM;
-        }
-        ibv_send_wr one = *wr;
-        one.next = nullptr;
-        if (const int error = real_post_send(qp, &one, bad); error != 0) {
-            *bad = wr;
-            return error;
-        }
-    }
-    return 0;
+    return post_each(real_post_send, qp, wr, bad, [](const ibv_send_wr& one) { return one.num_sge != 0 && posts_left-- == 0; });
 }
 
 class WorkerRingTest : public ::testing::Test {

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "post_each.hpp"
 #include "stepped_world.hpp"
 
 namespace pollcore::testing {
@@ -332,18 +333,7 @@ TEST_F(WorkerSrqTest, EveryRefusedReceiveOfAChainGetsItsCompletionAndTheOthersAr
     post = ops.post_srq_recv;
     count = 0;
     ops.post_srq_recv = [](ibv_srq* queue, ibv_recv_wr* wr, ibv_recv_wr** bad) {
-        for (; wr != nullptr; wr = wr->next) {
-            if (++count % 3 == 0) {
-                *bad = wr;
-                return ENOMEM;
-            }
-            ibv_recv_wr one = *wr;
-            one.next = nullptr;
-            if (const int error = post(queue, &one, bad); error != 0) {
-                return error;
-            }
-        }
-        return 0;
+        return post_each(post, queue, wr, bad, [](const ibv_recv_wr&) { return ++count % 3 == 0; });
     };
     for (std::uint64_t tag = 0; tag < 9; ++tag) {
         ASSERT_EQ(submit_recv(tag), Refusal::none);

@@ -179,7 +179,7 @@ void Engine::on_write(SoftQp& qp, const Packet& packet) noexcept {
     }
 
     // Where the order is not promised, those who look at memory look at all of it.
-    write_to_memory(memory.host(), packet.payload(), packet.payload_size, profile().promises_no_order ? packet.payload_size : 32);
+    write_to_memory(memory.host(), packet.payload(), packet.payload_size, profile().promises_no_order ? packet.payload_size : kLookedAt);
     if (first)
         rx.offset = 0;
     rx.offset += packet.payload_size;

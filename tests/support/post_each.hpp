@@ -1,0 +1,23 @@
+// A provider that takes the requests of a chain one by one, and refuses some.
+#pragma once
+
+#include <cerrno>
+
+namespace pollcore::testing {
+
+/// As ibv_post_send(3) and its kin: posts the chain by `post` up to the first request that `refuse` is true for.
+template <class Queue, class Wr, class Refuse>
+int post_each(int (*post)(Queue*, Wr*, Wr**), Queue* queue, Wr* chain, Wr** bad, Refuse refuse) {
+    for (Wr* wr = chain; wr != nullptr; wr = wr->next) {
+        Wr one = *wr;
+        one.next = nullptr;
+        const int error = refuse(*wr) ? ENOMEM : post(queue, &one, bad);
+        if (error != 0) {
+            *bad = wr;
+            return error;
+        }
+    }
+    return 0;
+}
+
+}  // namespace pollcore::testing
