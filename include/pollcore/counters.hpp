@@ -62,6 +62,7 @@ struct alignas(kCacheLine) WorkerCounters {
     Counter forced_signals;      ///< signals that the application did not ask for
     Counter markers;             ///< work requests of the runtime's own
     Counter post_failures;       ///< of those, the ones that it refused
+    Counter rendezvous;          ///< messages that were too long for the peer's receives, and announced to it
     Counter waits_for_credit;    ///< work requests that the peer had no receive for at once
     Counter grants;              ///< writes that told a peer of receives
     Counter flow_faults;         ///< peers that broke the agreement on flow control

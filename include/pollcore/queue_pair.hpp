@@ -140,6 +140,14 @@ struct QueuePairOptions {
     /// completions are wide for a UD queue pair. Null: the session does. With FlowControl::ring the write ring where messages
     /// arrive, of this queue pair alone; then there are no receives. Null: none does.
     const ReceivePool* pool = nullptr;
+    /// With FlowControl::credits and a pool: where messages go that are too long for the pool's buffers, up to the length of this
+    /// one's. Such a message stays in its sender's memory, which this end's worker reads, and then delivers as the others; its
+    /// completion names this pool. The sender's request has one SGE and in WorkRequest::rkey the region's remote key
+    /// (Access::remote_read), and its queue pair allows remote reads; else it is refused (Refusal::message_too_long). One at a
+    /// time: what is sent after it waits until it was read. The first share's session must be the one that it belongs to.
+    /// Null: there is no such way, and all messages that are too long are refused.
+    const ReceivePool* rendezvous_pool = nullptr;
+    std::uint32_t rendezvous_share = 0;  ///< buffers of it that are this queue pair's; 0: two
     /// Buffers of the pool that are this queue pair's, posted or with the application; 0: twice recv_depth.
     std::uint32_t pool_share = 0;
     std::uint32_t sges_max = 1;     ///< per work request, send and receive

@@ -46,7 +46,7 @@ enum class Refusal : std::uint8_t {
     misaligned_atomic,  ///< the remote address of an atomic is no multiple of 8, or its length is not 8
     not_receiver,       ///< receives of this QP belong to another session, or come from a shared receive queue or a pool
     no_share,           ///< this session has no part in the QP's send queue
-    message_too_long,   ///< with credits: longer than Session::message_max
+    message_too_long,   ///< with credits: longer than Session::message_max, and not for rendezvous (see Session::rendezvous_max)
     session_closed,
 };
 [[nodiscard]] std::string_view refusal_name(Refusal refusal) noexcept;
@@ -150,6 +150,8 @@ public:
     [[nodiscard]] QpState state(QpHandle qp) const noexcept;
     /// With credits, once the peer has said it: the longest message that it receives. Else 0.
     [[nodiscard]] std::uint32_t message_max(QpHandle qp) const noexcept;
+    /// The same of messages that the peer reads by rendezvous (QueuePairOptions::rendezvous_pool); 0: it reads none.
+    [[nodiscard]] std::uint32_t rendezvous_max(QpHandle qp) const noexcept;
     /// What put the QP into error; success when it is not.
     [[nodiscard]] Status cause(QpHandle qp) const noexcept;
 

@@ -157,7 +157,8 @@ struct alignas(kCacheLine) WorkRequest {
         std::uint32_t bind_access;      ///< bind_mw: WindowAccess bits
     };
     union {
-        /// RDMA and atomics: key of the peer's memory region or window. Binding type 2: the new key, whose lowest byte
+        /// RDMA and atomics: key of the peer's memory region or window. Sends that the peer may read by rendezvous: the remote
+        /// key of the memory that `sge` names. Binding type 2: the new key, whose lowest byte
         /// counts; the others stay the window's.
         std::uint32_t rkey = 0;
         std::uint32_t remote_qkey;  ///< on a UD queue pair: must be the destination's (ibv_post_send(3))

@@ -21,6 +21,7 @@ std::string_view text_of(FlowFault fault) {
         case FlowFault::no_depth: return "its terms speak of no receives, or of more than there can be";
         case FlowFault::no_ring: return "its terms speak of a write ring that cannot be";
         case FlowFault::too_many_messages: return "it sent more messages than it was granted";
+        case FlowFault::bad_announcement: return "it announced a message that is too long, or while another was being read";
         case FlowFault::post_refused: return "the provider refused a request between others that must not go without it";
         case FlowFault::too_many_grants: return "it grants more receives than its terms allow";
     }
@@ -66,8 +67,12 @@ void RuntimeState::add_flow_control(const QueuePairOptions& options, QpSlot& qp,
     flow.block = block;
     flow.lkey = qp.control_mr->lkey;
     flow.own = {.depth = qp.srq != nullptr ? qp.srq->end->granted_max : options.recv_depth, .message_max = message_max};
+    flow.readable = options.remote_access.read;
     if (rings) {
         add_rings(qp, frames);
+    }
+    if (qp.rendezvous.pool != nullptr) {
+        flow.own.rendezvous_max = qp.rendezvous.pool->end.buffer_bytes;
     }
     const std::uint32_t slots = std::max(slots_for_sges(std::max(options.sges_max, 1u)), slots_for_inline(options.inline_max));
     flow.waiting = WaitingRequests(std::max(send_depth, 1u), slots);

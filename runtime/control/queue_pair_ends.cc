@@ -104,6 +104,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     renew_windows_here(qp);  // those whose binds it did not complete
     release_entries(qp);
     return_share(qp.pool);
+    return_share(qp.rendezvous);
     qps_[qp.handle.index].reset();
 }
 

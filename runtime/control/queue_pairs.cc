@@ -105,10 +105,11 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     slot->remote_access = options.remote_access;
     slot->srq = srq_for(options, *slot);
     slot->pool = pool_for(options, *slot);
+    slot->rendezvous = rendezvous_for(options, *slot);
     slot->send_entries = send_depth + kMarkersPerQp;
     const bool rings = options.flow == FlowControl::ring;
     if (options.flow != FlowControl::off) {
-        slot->send_entries += CreditFlow::kWritesMax;
+        slot->send_entries += CreditFlow::kWritesMax + CreditFlow::kReadsMax;
     }
     slot->recv_entries = options.pool != nullptr && !rings ? options.recv_depth : end.shares.front().recv_depth;
 
@@ -120,10 +121,10 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
         slot->send_cq = slot->recv_cq = choose_cq(worker, device, both, slot->srq, std::nullopt);
     }
 
-    // Grants go inline, and what a record has beside its payload does where that does.
+    // Grants and announcements go inline, and what a record has beside its payload does where that does.
     std::uint32_t inline_max = options.inline_max;
     if (options.flow != FlowControl::off) {
-        inline_max = rings && inline_max != 0 ? record_lines(inline_max) * kCacheLine : std::max<std::uint32_t>(inline_max, sizeof(std::uint64_t));
+        inline_max = rings && inline_max != 0 ? record_lines(inline_max) * kCacheLine : std::max<std::uint32_t>(inline_max, sizeof(Announcement::Words));
     }
     QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
                    .domain = device.domains.at(slot->worker).get(),
@@ -174,10 +175,15 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
             end.pool.set_depth(options.recv_depth, slot->pool.buffers);
         }
     }
+    if (slot->rendezvous.pool != nullptr) {
+        end.rendezvous.pool = &slot->rendezvous.pool->end;
+        end.rendezvous.set_depth(CreditFlow::kReadsMax, slot->rendezvous.buffers);
+    }
     worker.proxy->add_qp(end);
 
     reserve_entries(*slot);
     take_share(slot->pool);
+    take_share(slot->rendezvous);
     qp_generations_[index] = slot->handle.generation;
     next_qp_index_ = static_cast<std::uint16_t>(index + 1);
     qps_[index] = std::move(slot);
@@ -263,6 +269,22 @@ PoolShare RuntimeState::pool_for(const QueuePairOptions& options, const QpSlot& 
                             "came from");
     }
     return share_of(*options.pool, options.pool_share, options.recv_depth, session, qp.device, qp.pd);
+}
+
+// What a queue pair of these sessions has of the pool for messages that are too long for its receives, if there is one.
+PoolShare RuntimeState::rendezvous_for(const QueuePairOptions& options, const QpSlot& qp) {
+    if (options.rendezvous_pool == nullptr) {
+        return {};
+    }
+    if (options.flow != FlowControl::credits || (qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool) == nullptr) {
+        throw Error(EINVAL, "rendezvous needs FlowControl::credits, and a receive pool for what comes without it");
+    }
+    const PoolSlot& receives = *(qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool);
+    if (options.rendezvous_pool->buffer_bytes() <= receives.end.buffer_bytes) {
+        throw Error(EINVAL, fmt::format("the rendezvous pool has buffers of {} bytes, and the receives have {}: it is for longer messages",
+                                        options.rendezvous_pool->buffer_bytes(), receives.end.buffer_bytes));
+    }
+    return share_of(*options.rendezvous_pool, options.rendezvous_share, CreditFlow::kReadsMax, *options.shares.front().session, qp.device, qp.pd);
 }
 
 std::uint32_t RuntimeState::worker_index(const WorkerSlot& worker) const {

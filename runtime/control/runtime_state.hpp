@@ -158,6 +158,7 @@ struct QpSlot {
     std::uint32_t recv_entries = 0;
     SrqSlot* srq = nullptr;
     PoolShare pool;
+    PoolShare rendezvous;
     bool last_wqe_reached = false;  // with an SRQ: it takes no more receives, and those that it took have completed
     std::uint32_t qp_num = 0;
     UniqueAh marker_ah;  // UD: to itself
@@ -304,6 +305,7 @@ private:
     void fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation, FlowFault fault);
     [[nodiscard]] PoolShare pool_for(const QueuePairOptions& options, const QpSlot& qp);
     [[nodiscard]] PoolShare ring_for(const QueuePairOptions& options, const QpSlot& qp);
+    [[nodiscard]] PoolShare rendezvous_for(const QueuePairOptions& options, const QpSlot& qp);
     [[nodiscard]] std::uint32_t random_psn() { return platform->random() & 0xffffff; }
     [[nodiscard]] std::uint16_t free_qp_index() const;
     [[nodiscard]] std::uint16_t next_generation(std::uint16_t index) const;

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "flow/record.hpp"
+#include "flow/rendezvous.hpp"
 #include "flow/waiting_requests.hpp"
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
@@ -55,7 +56,9 @@ struct FlowTerms {
     std::uint64_t ring_seed = 0;  ///< of the stamps and seals of records
     std::uint32_t ring_rkey = 0;
     std::uint32_t ring_position = 0;  ///< where the first record goes
-    std::array<std::uint64_t, 2> reserved{};
+    std::uint32_t rendezvous_max = 0;  ///< the longest message that it reads from its sender's memory; 0: none
+    std::uint32_t reserved32 = 0;
+    std::uint64_t reserved = 0;
     std::uint64_t check = 0;  ///< of what stands before it; never 0
 
     using Words = std::array<std::uint64_t, 8>;
@@ -86,6 +89,7 @@ enum class FlowFault : std::uint8_t {
     no_ring,            ///< of a write ring that cannot be
     too_many_grants,    ///< more than its terms allow
     too_many_messages, ///< more than it was granted, from a shared receive queue or in a write ring
+    bad_announcement,  ///< of a message that is too long, or while another is being read
     post_refused,       ///< none of the peer's: the provider refused a record, and the next ones must not go without it
 };
 
@@ -93,15 +97,19 @@ enum class FlowFault : std::uint8_t {
 struct alignas(kCacheLine) ControlBlock {
     using Line = std::array<std::atomic<std::uint64_t>, 8>;
 
-    Line grants{};  ///< the first word, by the peer
-    Line terms{};   ///< by the peer
-    Line own{};     ///< our terms, while they are sent; the peer could write here too
+    // By the peer.
+    Line grants{};        ///< its grants, and how many announced messages it has read
+    Line terms{};
+    Line announcement{};  ///< of the message whose receive completes next
+    // Our terms, while they are sent; the peer could write here too.
+    Line own{};
 
     static constexpr std::size_t kGrants = 0;
     static constexpr std::size_t kTerms = kCacheLine;
+    static constexpr std::size_t kAnnouncement = 2 * kCacheLine;
 
     void clear() noexcept {
-        for (Line* line : {&grants, &terms}) {
+        for (Line* line : {&grants, &terms, &announcement}) {
             for (auto& word : *line) {
                 word.store(0, std::memory_order_relaxed);
             }
@@ -126,8 +134,16 @@ struct alignas(kCacheLine) ControlBlock {
         }
         return words.back() == FlowTerms::check_of(words) ? std::optional(std::bit_cast<FlowTerms>(words)) : std::nullopt;
     }
+    /// Once the receive has completed that came with it.
+    [[nodiscard]] Announcement read_announcement() const noexcept {
+        Announcement::Words words{};
+        for (std::size_t i = 0; i < words.size(); ++i) {
+            words[i] = announcement[i].load(std::memory_order_relaxed);
+        }
+        return Announcement::unpack(words);
+    }
 };
-static_assert(sizeof(ControlBlock) == 3 * kCacheLine);
+static_assert(sizeof(ControlBlock) == 4 * kCacheLine);
 
 /// Whether a peer's terms can be worked with. `features`: those that both must have.
 [[nodiscard]] constexpr FlowFault check_terms(const FlowTerms& terms, std::uint16_t features) noexcept {
@@ -153,6 +169,8 @@ static_assert(sizeof(ControlBlock) == 3 * kCacheLine);
 struct CreditFlow {
     /// Send-queue slots and CQEs for the runtime's own writes: terms and grants.
     static constexpr std::uint32_t kWritesMax = 4;
+    /// The same for reading announced messages.
+    static constexpr std::uint32_t kReadsMax = 1;
 
     ControlBlock* block = nullptr;
     std::uint32_t lkey = 0;
@@ -173,15 +191,22 @@ struct CreditFlow {
     // As a sender.
     std::uint32_t depth = 0;        ///< of the peer's terms
     std::uint32_t message_max = 0;  ///< the same
+    std::uint32_t rendezvous_max = 0;  ///< the same; 0 where the peer may not read from this end
+    bool readable = false;             ///< it may
     // With write rings these two, and those of the receiver, count positions in the ring.
     std::uint32_t granted = 0;      ///< modulo 2^32, as are all counts here
     std::uint32_t consumed = 0;     ///< messages posted
     WaitingRequests waiting;
+    AnnouncedSend announced;
+    std::uint32_t read_by_peer = 0;  ///< announced messages that have ended
     // As a receiver.
     std::uint32_t posted = 0;  ///< receives
     std::uint32_t told = 0;    ///< of those, as last written to the peer
+    AnnouncedRecv receiving;
+    std::uint32_t read = 0;       ///< announced messages
+    std::uint32_t read_told = 0;  ///< of those, as last written to the peer
+    std::uint32_t used = 0;       ///< messages; counted on shared receive queues and of pools
     // On a shared receive queue.
-    std::uint32_t used = 0;    ///< messages
     std::uint32_t unused = 0;  ///< receives that are this one's, told or not yet, and that no message has taken
     std::uint32_t writes = 0;  ///< of ours in flight
     std::uint32_t unsignaled_writes = 0;
@@ -192,7 +217,7 @@ struct CreditFlow {
     }
     /// What comes now need not wait, and has what it takes.
     [[nodiscard]] bool admit(Opcode opcode, std::uint32_t length) noexcept {
-        if (!waiting.empty()) {
+        if (!waiting.empty() || announced.open) {
             return false;
         }
         if (!takes_receive(opcode)) {
@@ -212,6 +237,21 @@ struct CreditFlow {
         } else {
             ++consumed;
         }
+    }
+    /// Too long for a receive of the peer's, and not refused for that.
+    [[nodiscard]] bool must_announce(Opcode opcode, std::uint32_t length) const noexcept {
+        return agreed && is_send(opcode) && length > message_max;
+    }
+    /// The announced message that is open.
+    [[nodiscard]] bool peer_has_read() const noexcept {
+        // Acquire: what it stands for has happened.
+        return GrantWord::unpack(block->grants[1].load(std::memory_order_acquire)) == read_by_peer + 1;
+    }
+    /// There is something that the peer has not been told.
+    [[nodiscard]] bool owes() const noexcept { return posted != told || read != read_told; }
+    /// Something is due, or expected, that only shows in the control block.
+    [[nodiscard]] bool unsettled() const noexcept {
+        return !agreed || !terms_sent || !waiting.empty() || announced.open || owes();
     }
     /// Lines to the end of the ring, where the record does not fit before it.
     [[nodiscard]] std::uint32_t skip(std::uint32_t length) const noexcept {
@@ -235,8 +275,10 @@ struct CreditFlow {
         block->clear();
         connected = terms_sent = agreed = false;
         target = {};
-        depth = message_max = 0;
-        granted = consumed = posted = told = used = unused = writes = unsignaled_writes = 0;
+        announced = {};
+        receiving = {};
+        depth = message_max = rendezvous_max = 0;
+        granted = consumed = read_by_peer = posted = told = read = read_told = used = unused = writes = unsignaled_writes = 0;
     }
 };
 

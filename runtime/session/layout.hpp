@@ -29,8 +29,8 @@ struct QpRecord {
     std::atomic<std::uint64_t> status{0};
     // send depth 24 | receive depth 24, of this session | opcodes 16
     std::atomic<std::uint64_t> limits{0};
-    // With credits: the longest message that the peer takes; 0 as long as it has not said.
-    std::atomic<std::uint64_t> message_max{0};
+    // With flow control: the longest message that the peer takes 32, and by rendezvous 32.
+    std::atomic<std::uint64_t> longest{0};
 };
 static_assert(sizeof(QpRecord) == 24);
 
@@ -55,6 +55,17 @@ struct QpLimitsWord {
     }
 };
 
+/// QpRecord::longest, unpacked. 0 as long as the peer has not said.
+struct MessageLimitsWord {
+    std::uint32_t message_max = 0;
+    std::uint32_t rendezvous_max = 0;
+
+    [[nodiscard]] static constexpr MessageLimitsWord unpack(std::uint64_t word) noexcept {
+        return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32)};
+    }
+    [[nodiscard]] constexpr std::uint64_t pack() const noexcept { return std::uint64_t{rendezvous_max} << 32 | message_max; }
+};
+
 /// QpRecord::status, unpacked.
 struct QpStatusWord {
     std::uint16_t generation = 0;
@@ -65,7 +76,7 @@ struct QpStatusWord {
     std::uint16_t inline_max = 0;
 
     static constexpr std::uint8_t kReceives = 1;  ///< this session owns the QP's receives
-    static constexpr std::uint8_t kCredits = 2;   ///< QpRecord::message_max counts
+    static constexpr std::uint8_t kCredits = 2;   ///< QpRecord::longest counts
     static constexpr std::uint8_t kSums = 4;      ///< sends bring a sum of their payload
 
     [[nodiscard]] static constexpr QpStatusWord unpack(std::uint64_t word) noexcept {

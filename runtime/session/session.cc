@@ -181,7 +181,13 @@ QpState Session::state(QpHandle qp) const noexcept {
 std::uint32_t Session::message_max(QpHandle qp) const noexcept {
     return state(qp) == QpState::closed
                ? 0
-               : static_cast<std::uint32_t>(records_[qp.index].message_max.load(std::memory_order_relaxed));
+               : MessageLimitsWord::unpack(records_[qp.index].longest.load(std::memory_order_relaxed)).message_max;
+}
+
+std::uint32_t Session::rendezvous_max(QpHandle qp) const noexcept {
+    return state(qp) == QpState::closed
+               ? 0
+               : MessageLimitsWord::unpack(records_[qp.index].longest.load(std::memory_order_relaxed)).rendezvous_max;
 }
 
 Status Session::cause(QpHandle qp) const noexcept {

@@ -115,9 +115,12 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
             return Refusal::inline_too_long;
         }
         if ((qp.flags & QpStatusWord::kCredits) != 0 && is_send(request.opcode)) [[unlikely]] {
-            const std::uint64_t most = record.message_max.load(std::memory_order_relaxed);
-            if (most != 0 && bytes > most) {
-                return Refusal::message_too_long;
+            const auto longest = MessageLimitsWord::unpack(record.longest.load(std::memory_order_relaxed));
+            if (longest.message_max != 0 && bytes > longest.message_max) {
+                const bool readable = num_sge == 1 && request.rkey != 0 && request.opcode != Opcode::send_with_inv;
+                if (!readable || bytes > longest.rendezvous_max) {
+                    return Refusal::message_too_long;
+                }
             }
             summing_ = (qp.flags & QpStatusWord::kSums) != 0;
         }

@@ -253,6 +253,8 @@ void Worker::add_qp(WorkerQp& qp) noexcept {
     }
     qp.pool.qp = &qp;
     add_taker(qp.pool);
+    qp.rendezvous.qp = &qp;
+    add_taker(qp.rendezvous);
     if (qp.flow != nullptr) {
         flows_.reserve(++flow_qps_);
         rings_.reserve(flow_qps_);
@@ -321,7 +323,11 @@ std::uint32_t Worker::search() noexcept {
         } else if (!search_.window.valid()) {
             found = concerns_search(qp) && (qp->sends.uses_key(search_.lkey) || qp->recvs.uses_key(search_.lkey));
         }
-        found = found || (qp->flow != nullptr && pending_uses_it(qp->flow->waiting));
+        if (!found && qp->flow != nullptr) {
+            const AnnouncedSend& announced = qp->flow->announced;
+            const bool by_key = !search_.ah.valid() && !search_.window.valid() && concerns_search(qp);
+            found = pending_uses_it(qp->flow->waiting) || (by_key && announced.arrived && announced.lkey == search_.lkey);
+        }
     } else if (const WorkerSrq* srq = next_of(srqs_, search_.next_srq); srq != nullptr) {
         found = !search_.ah.valid() && srq->device == search_.device && srq->receives.uses_key(search_.lkey);
     } else {

@@ -72,19 +72,19 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
             case InFlightEntry::Kind::flow:
                 --qp.flow->writes;
                 break;
+            case InFlightEntry::Kind::announced:  // signaled both, and lost
+            case InFlightEntry::Kind::reading:
+                qp.send_failed = true;
+                lose_rendezvous(qp, entry, Status::general_err);
+                break;
             case InFlightEntry::Kind::pooled:  // no request of a send queue
             case InFlightEntry::Kind::done:
                 break;
         }
     }
     const InFlightEntry& entry = qp.sends.pop();
-    if (entry.kind >= InFlightEntry::Kind::flow && entry.kind <= InFlightEntry::Kind::marker) [[unlikely]] {
-        if (entry.kind == InFlightEntry::Kind::flow) {
-            --qp.flow->writes;
-            qp.send_failed = qp.send_failed || wc.status != IBV_WC_SUCCESS;
-        } else {
-            qp.marker_in_flight = false;
-        }
+    if (entry.kind >= InFlightEntry::Kind::announced && entry.kind <= InFlightEntry::Kind::marker) [[unlikely]] {
+        complete_own(qp, entry, wc);
     } else if (wc.status == IBV_WC_SUCCESS && !entry.signaled) {
         retire_entry(qp, entry);  // the signal was the worker's own
     } else {
@@ -101,6 +101,22 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     drain_unposted(qp, qp.sends);
     if (qp.cover_wanted) [[unlikely]] {
         cover(qp);
+    }
+}
+
+/// Of what the runtime has posted for itself.
+[[gnu::noinline]] void Worker::complete_own(WorkerQp& qp, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
+    if (entry.kind == InFlightEntry::Kind::marker) {
+        qp.marker_in_flight = false;
+        return;
+    }
+    qp.send_failed = qp.send_failed || wc.status != IBV_WC_SUCCESS;
+    if (entry.kind == InFlightEntry::Kind::flow) {
+        --qp.flow->writes;
+    } else if (entry.kind == InFlightEntry::Kind::announced) {
+        complete_announced(qp, entry, wc);
+    } else {
+        complete_reading(qp, entry, wc);
     }
 }
 
@@ -143,7 +159,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         deliver(qp, entry, completion, true, datagram);
     } else {
         completion.qp = qp.handle;
-        complete_pooled(qp.pool, entry.tag, completion, datagram);
+        complete_pooled(&qp, qp.pool, entry.tag, completion, datagram);
     }
     if (offset == 0) [[likely]] {
         (void)qp.recvs.pop();
@@ -174,7 +190,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         completion.srq = srq->handle;
         const std::uint64_t tag = srq->receives.at(id.slot).tag;
         srq->receives.give_back(id.slot);
-        complete_pooled(srq->pool, tag, completion, datagram);
+        complete_pooled(qp, srq->pool, tag, completion, datagram);
     } else {
         deliver(*srq, id.slot, completion, datagram);
     }
@@ -364,6 +380,15 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     counters_.retired.add();
     if (session.tells) [[unlikely]] {
         tell(session);  // it may wait for the room
+    }
+}
+
+/// A request of the send queue that is in no table any more ends as `completion` says.
+[[gnu::noinline]] void Worker::end_send(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept {
+    if (completion.ok() && !entry.signaled) {
+        retire_entry(qp, entry);
+    } else {
+        deliver(qp, entry, completion, false);
     }
 }
 

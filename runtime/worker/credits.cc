@@ -39,7 +39,7 @@ void Worker::list(WorkerQp& qp) noexcept {
         CreditFlow& flow = *qp.flow;
         work += turn_flow(qp);
         const bool over = qp.state == QpState::error || !flow.connected;
-        if (over ? in_ring(qp) : (!flow.agreed || !flow.terms_sent || !flow.waiting.empty() || flow.posted != flow.told)) {
+        if (over ? in_ring(qp) : flow.unsettled() || qp.parked != 0) {
             ++i;
             continue;
         }
@@ -67,6 +67,7 @@ std::uint32_t Worker::turn_flow(WorkerQp& qp) noexcept {
             }
             flow.depth = terms->depth;
             flow.message_max = terms->message_max;
+            flow.rendezvous_max = flow.readable ? terms->rendezvous_max : 0;
             if (flow.rings) {
                 aim(flow, *terms);
             }
@@ -81,7 +82,13 @@ std::uint32_t Worker::turn_flow(WorkerQp& qp) noexcept {
         flow.terms_sent = write_terms(qp);
         work += flow.terms_sent;
     }
-    if (flow.agreed && flow.terms_sent && flow.posted != flow.told) {
+    if (flow.receiving.state == AnnouncedRecv::State::waiting) {
+        work += read_announced(qp);
+    }
+    if (flow.announced.open) {
+        work += end_announced(qp);
+    }
+    if (flow.agreed && flow.terms_sent && flow.owes()) {
         work += write_grants(qp);
     }
     if (flow.agreed && !flow.waiting.empty()) {
@@ -111,7 +118,7 @@ std::uint32_t Worker::turn_flow(WorkerQp& qp) noexcept {
 /// Whether the peer has said that it takes no message so long.
 bool Worker::is_too_long(const WorkerQp& qp, const WorkRequest& request, std::uint64_t length) noexcept {
     const CreditFlow& flow = *qp.flow;
-    return flow.agreed && is_send(request.opcode) && (length > flow.message_max || flow.depth == 0);
+    return flow.agreed && is_send(request.opcode) && (length > flow.message_max || flow.depth == 0) && !can_announce(qp, request, length);
 }
 
 /// False: what stands there was a lie, and the queue pair is in error.
@@ -135,6 +142,7 @@ void Worker::give_credit_back(WorkerQp& qp, Opcode opcode) noexcept {
     if (qp.flow == nullptr) {
         return;
     }
+    flush_announced(qp);
     while (!qp.flow->waiting.empty()) {
         const WorkRequest request = qp.flow->waiting.copy(0);
         InFlightEntry& entry = qp.sends.push();
@@ -208,12 +216,14 @@ void Worker::drop_grants(WorkerQp& qp) noexcept {
 bool Worker::write_grants(WorkerQp& qp) noexcept {
     CreditFlow& flow = *qp.flow;
     const std::uint32_t posted = flow.posted;
-    std::uint64_t word = GrantWord::pack(posted);
-    ibv_sge sge{.addr = reinterpret_cast<std::uintptr_t>(&word), .length = sizeof(word), .lkey = 0};
+    const std::uint32_t read = flow.read;
+    std::array<std::uint64_t, 2> words{GrantWord::pack(posted), GrantWord::pack(read)};
+    ibv_sge sge{.addr = reinterpret_cast<std::uintptr_t>(words.data()), .length = sizeof(words), .lkey = 0};
     if (!write_own(qp, sge, ControlBlock::kGrants, IBV_SEND_INLINE)) {
         return false;
     }
     flow.told = posted;
+    flow.read_told = read;
     counters_.grants.add();
     return true;
 }
@@ -295,7 +305,13 @@ bool Worker::flows_have_news() noexcept {
             return false;
         }
         // What is due and could not be written is tried again.
-        if ((flow.agreed && flow.posted != flow.told) || (!flow.terms_sent && (flow.agreed || !flow.waiting.empty()))) {
+        if ((flow.agreed && flow.owes()) || (flow.receiving.state == AnnouncedRecv::State::waiting && qp->rendezvous.wanted() != 0)) {
+            return true;
+        }
+        if (flow.announced.arrived && flow.peer_has_read()) {
+            return true;
+        }
+        if ((!flow.terms_sent && (flow.agreed || !flow.waiting.empty()))) {
             return true;
         }
         if (!flow.agreed) {
@@ -310,7 +326,9 @@ std::uint64_t Worker::look_every_ns() const noexcept {
     if (flows_.empty()) {
         return CompletionChannel::kNever;
     }
-    const bool waits = std::any_of(flows_.begin(), flows_.end(), [](const WorkerQp* qp) { return !qp->flow->waiting.empty(); });
+    const bool waits = std::any_of(flows_.begin(), flows_.end(), [](const WorkerQp* qp) {
+        return !qp->flow->waiting.empty() || qp->flow->announced.open;
+    });
     return waits ? kLookForCreditNs : kLookForTermsNs;
 }
 

@@ -44,6 +44,8 @@ struct InFlightEntry {
     enum class Kind : std::uint8_t {
         posted,    ///< the provider has it
         pooled,    ///< so it has, and a receive pool posted it
+        announced, ///< so it has, of a message the announcement; the request ends later
+        reading,   ///< so it has; reads what the peer has announced, into a buffer of a pool
         flow,      ///< so it has; terms or grants for the peer
         marker,    ///< so it has; both are the runtime's own and reach no session
         unposted,  ///< it never will: completes with `status` when its turn comes

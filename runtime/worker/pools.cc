@@ -40,7 +40,9 @@ constexpr std::uint32_t kFillMax = 64;
             continue;
         }
         --taker->held;
-        if (taker->qp != nullptr && taker->qp->state == QpState::error) [[unlikely]] {
+        if (taker->qp != nullptr && taker == &taker->qp->rendezvous) {
+            list(*taker->qp);  // something may wait to be read
+        } else if (taker->qp != nullptr && taker->qp->state == QpState::error) [[unlikely]] {
             tell_end(*taker->qp);
         } else if (taker->posted <= taker->low_water) {
             list(*taker);
@@ -135,14 +137,19 @@ void Worker::came_back(PoolTaker& taker) noexcept {
     taker.pool->counters.posted.add(-1);
 }
 
-/// A receive that the provider has completed: its entry is out of its table.
-void Worker::complete_pooled(PoolTaker& taker, std::uint64_t tag, Completion& completion, const ibv_wc* datagram) noexcept {
+/// A receive that the provider has completed: its entry is out of its table. `qp` took it; null where no one knows.
+void Worker::complete_pooled(WorkerQp* qp, PoolTaker& taker, std::uint64_t tag, Completion& completion, const ibv_wc* datagram) noexcept {
     const auto buffer = static_cast<std::uint32_t>(tag);
     came_back(taker);
-    if (!completion.ok()) [[unlikely]] {
+    bool empty = !completion.ok();
+    if (!empty && qp != nullptr && qp->flow != nullptr) {
+        empty = take_announcement(*qp, completion);
+        qp->flow->used += qp->srq == nullptr;
+    }
+    if (empty) [[unlikely]] {
         taker.pool->buffers.put_back(buffer);
-        if (taker.srq != nullptr && taker.posted <= taker.low_water) {
-            list(taker);  // its other queue pairs go on
+        if ((taker.srq != nullptr || completion.ok()) && taker.posted <= taker.low_water) {
+            list(taker);  // it goes on, or its other queue pairs do
         }
         return;
     }

@@ -47,7 +47,9 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
         const QpLimitsWord limits{
             .send_depth = share.send_depth, .recv_depth = share.recv_depth, .opcodes = qp.opcodes};
         record.limits.store(limits.pack(), std::memory_order_relaxed);
-        record.message_max.store(qp.flow != nullptr ? qp.flow->message_max : 0, std::memory_order_relaxed);
+        const MessageLimitsWord longest = qp.flow == nullptr ? MessageLimitsWord{}
+                                                             : MessageLimitsWord{qp.flow->message_max, qp.flow->rendezvous_max};
+        record.longest.store(longest.pack(), std::memory_order_relaxed);
         const bool sums = qp.flow != nullptr && qp.flow->rings && (!qp.flow->agreed || qp.flow->target.sums);
         const auto flags = static_cast<std::uint8_t>((share.recv_depth > 0 ? QpStatusWord::kReceives : 0) |
                                                      (qp.flow != nullptr ? QpStatusWord::kCredits : 0) |
@@ -207,7 +209,9 @@ void Worker::complete_leftovers(WorkerQp& qp) noexcept {
 void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
     while (!table.empty()) {
         const InFlightEntry& entry = table.pop();
-        if (entry.kind == InFlightEntry::Kind::posted) {
+        if (entry.kind == InFlightEntry::Kind::announced || entry.kind == InFlightEntry::Kind::reading) {
+            lose_rendezvous(qp, entry, qp.leftover_status);
+        } else if (entry.kind == InFlightEntry::Kind::posted) {
             counters_.cut_short.add();
             if (entry.opcode == Opcode::bind_mw) {
                 // Relaxed: the control thread looks when it has the answer to forget_qp.
@@ -232,6 +236,7 @@ void Worker::drop(WorkerQp& qp) noexcept {
         qp.srq->qps.remove(qp.qp_num);
     }
     dismiss(qp.pool);
+    dismiss(qp.rendezvous);
     dismiss(qp);
     qps_[qp.handle.index] = nullptr;
     cqs_[qp.recv_cq]->datagram_qps -= qp.datagram;

@@ -223,6 +223,10 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
             keep_waiting(session, qp, request, slot, static_cast<std::uint32_t>(length))) {
             return Take::taken;
         }
+        if (qp.flow->must_announce(request.opcode, static_cast<std::uint32_t>(length))) {
+            announce(session, qp, request);
+            return Take::taken;
+        }
     }
     return put_send(session, qp, share, request, session.submissions, slot, ah);
 }
@@ -304,11 +308,11 @@ template <class Slots>
 [[gnu::noinline]] std::uint32_t Worker::post_waiting(WorkerQp& qp) noexcept {
     CreditFlow& flow = *qp.flow;
     std::uint32_t posted = 0;
-    while (!flow.waiting.empty() && !over_budget(qp)) {
+    while (!flow.waiting.empty() && !flow.announced.open && !over_budget(qp)) {
         const WorkRequest request = flow.waiting.copy(0);
+        const std::uint64_t bytes = takes_receive(request.opcode) ? message_length(request, flow.waiting, 0) : 0;
+        const auto length = static_cast<std::uint32_t>(bytes);
         if (takes_receive(request.opcode)) {
-            const std::uint64_t bytes = message_length(request, flow.waiting, 0);
-            const auto length = static_cast<std::uint32_t>(bytes);
             if (is_too_long(qp, request, bytes)) {  // it was taken before the peer had said what it takes
                 WorkerSession& session = flow.waiting.front_session();
                 refuse_too_long(session, session.shares[qp.handle.index], request);
@@ -322,7 +326,11 @@ template <class Slots>
             flow.consume(length);
         }
         WorkerSession& session = flow.waiting.front_session();
-        post_kept(session, qp, request);
+        if (flow.must_announce(request.opcode, length)) {
+            announce(session, qp, request);
+        } else {
+            post_kept(session, qp, request);
+        }
         flow.waiting.pop(slots_of(request));
         ++posted;
     }

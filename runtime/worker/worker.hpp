@@ -6,7 +6,7 @@
 //   complete.cc  CQ -> in-flight entry -> session ring   sleep.cc     falling asleep, and being woken
 //   pools.cc     receives from pools, and buffers       credits.cc   what waits for the peer's receives, and what it
 //                that come back                                      is told of ours
-//   rings.cc     messages by write rings
+//   rings.cc     messages by write rings                 rendezvous.cc  messages that the peer reads
 //
 // Thread safety: all but the constructor is the worker's thread's. WorkerProxy talks to it from outside.
 // Invariants
@@ -143,6 +143,7 @@ struct alignas(kCacheLine) WorkerQp {
     InFlightTable sends;
     InFlightTable recvs;
     PoolTaker pool;
+    PoolTaker rendezvous;  ///< of messages that are too long for its receives, one at a time; pool null: it takes none
     std::unique_ptr<CreditFlow> flow;  ///< null: without flow control
     // Cold.
     std::uint32_t device = 0;  ///< whose keys its requests name
@@ -339,6 +340,7 @@ private:
     void route(WorkerCq& cq, const ibv_wc& wc) noexcept;
     static const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc, Completion& completion) noexcept;
     void complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
+    void complete_own(WorkerQp& qp, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
     void complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
     void complete_shared_recv(const ibv_wc& wc) noexcept;
     void deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion, const ibv_wc* datagram = nullptr) noexcept;
@@ -355,6 +357,7 @@ private:
     void hand_out(WorkerPool& pool, std::uint32_t place, Completion& completion) noexcept;
     void settle(WorkerQp& qp, const InFlightEntry& entry, bool from_recv_queue) noexcept;
     void retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept;
+    void end_send(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept;
     void complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept;
     /// Entries at the front that the provider does not have complete now that all before them have (I2).
     void drain_unposted(WorkerQp& qp, InFlightTable& table) noexcept {
@@ -370,7 +373,7 @@ private:
     std::uint32_t fill_pools() noexcept;
     std::uint32_t post_receives(PoolTaker& taker) noexcept;
     void came_back(PoolTaker& taker) noexcept;
-    void complete_pooled(PoolTaker& taker, std::uint64_t tag, Completion& completion, const ibv_wc* datagram) noexcept;
+    void complete_pooled(WorkerQp* qp, PoolTaker& taker, std::uint64_t tag, Completion& completion, const ibv_wc* datagram) noexcept;
     void return_unused(PoolTaker& taker, const InFlightEntry& entry) noexcept;
     void return_refused(PoolTaker& taker, const InFlightEntry& entry) noexcept;
     void tell_end(WorkerQp& qp) noexcept;
@@ -414,6 +417,17 @@ private:
     void tell_ring_end(WorkerQp& qp) noexcept;
     void release_records(WorkerPool& pool, std::span<const std::uint32_t> places) noexcept;
     void leave_ring(WorkerQp& qp) noexcept;
+
+    // rendezvous.cc
+    [[nodiscard]] static bool can_announce(const WorkerQp& qp, const WorkRequest& request, std::uint64_t length) noexcept;
+    void announce(WorkerSession& session, WorkerQp& qp, const WorkRequest& request) noexcept;
+    void complete_announced(WorkerQp& qp, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
+    std::uint32_t end_announced(WorkerQp& qp) noexcept;
+    void flush_announced(WorkerQp& qp) noexcept;
+    [[nodiscard]] bool take_announcement(WorkerQp& qp, const Completion& completion) noexcept;
+    std::uint32_t read_announced(WorkerQp& qp) noexcept;
+    void complete_reading(WorkerQp& qp, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
+    void lose_rendezvous(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept;
 
     // windows.cc
     [[nodiscard]] WorkerWindow* find_window(MwHandle handle) const noexcept;

@@ -38,7 +38,7 @@ protected:
         make_ends(flow);
         connect_ends(path);
     }
-    void stream(std::uint64_t messages, bool pauses) { MessageStream::stream(pool, kBuffer, messages, pauses); }
+    void stream(std::uint64_t messages, bool pauses) { MessageStream::stream({&pool}, kBuffer, messages, pauses); }
 
     ReceivePool pool;
 };

@@ -47,7 +47,7 @@ protected:
         const auto heard = await(reader, 1);
         return heard.empty() ? Completion{} : heard.front();
     }
-    void stream(std::uint64_t messages, bool pauses) { MessageStream::stream(ring, kLongest, messages, pauses); }
+    void stream(std::uint64_t messages, bool pauses) { MessageStream::stream({&ring}, kLongest, messages, pauses); }
     void expect_bytes(const Completion& completion, std::size_t at, std::uint32_t length) {
         EXPECT_EQ(completion.status, Status::success);
         EXPECT_TRUE(completion.pooled());

@@ -105,6 +105,7 @@ public:
         Srq* srq = nullptr;
         PoolPart pool{};
         bool credits = false;
+        PoolPart rendezvous{};
         bool rings = false;  ///< messages go to write rings; `pool` is one, or the end takes none
     };
     static constexpr std::uint32_t kQkey = 0x77;  ///< of all UD queue pairs
@@ -246,7 +247,7 @@ public:
     Qp& add_qp() { return add_qp(QpShape{}); }
     Qp& add_qp(const QpShape& shape) {
         auto qp = std::make_unique<Qp>();
-        std::uint32_t send_depth = kMarkersPerQp + (shape.credits || shape.rings ? CreditFlow::kWritesMax : 0);
+        std::uint32_t send_depth = kMarkersPerQp + (shape.credits || shape.rings ? CreditFlow::kWritesMax + CreditFlow::kReadsMax : 0);
         std::uint32_t recv_depth = 0;
         for (const ShareOptions& share : shape.shares) {
             send_depth += share.send_depth;
@@ -465,8 +466,15 @@ private:
         const ibv_mr& mr = register_memory(qp.block, sizeof(ControlBlock), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
         qp.block_rkey = mr.rkey;
         qp.end.flow = std::make_unique<CreditFlow>();
+        const WorkerPool* pool = shape.srq != nullptr ? shape.srq->end.pool.pool : shape.pool.pool != nullptr ? &shape.pool.pool->end : nullptr;
         qp.end.flow->own = {.depth = shape.srq != nullptr ? shape.srq->end.granted_max : recv_depth,
-                            .message_max = shape.pool.pool != nullptr ? shape.pool.pool->end.buffer_bytes : 0xffffffffu};
+                            .message_max = pool != nullptr ? pool->buffer_bytes : 0xffffffffu};
+        qp.end.flow->readable = true;
+        if (shape.rendezvous.pool != nullptr) {
+            qp.end.rendezvous.pool = &shape.rendezvous.pool->end;
+            qp.end.rendezvous.set_depth(1, 2);
+            qp.end.flow->own.rendezvous_max = shape.rendezvous.pool->end.buffer_bytes;
+        }
         if (shape.rings) {
             add_rings(*qp.end.flow, shape, std::bit_ceil(send_depth));
         }

@@ -1,0 +1,60 @@
+// Messages that are longer than the receiver's buffers: announced by the sender, read by the receiver, and then done.
+//
+// The announcement is an RDMA write with immediate into the receiver's control block. It takes a receive as any message does, so
+// it comes in its place among them, and wakes who sleeps. One message at a time: all behind it waits at its sender.
+//
+// Thread safety: the worker's alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "pollcore/handle.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+struct WorkerSession;
+
+/// Where the message lies, in its sender's memory. A peer's: nothing is used before it was checked.
+struct Announcement {
+    std::uint64_t addr = 0;
+    std::uint32_t rkey = 0;
+    std::uint32_t length = 0;
+    std::uint32_t number = 0;  ///< which of this life's messages it is, from 1, modulo 2^32: else the receive is another's
+    bool with_imm = false;
+
+    using Words = std::array<std::uint64_t, 3>;
+    [[nodiscard]] constexpr Words pack() const noexcept {
+        return {addr, std::uint64_t{rkey} << 32 | length, std::uint64_t{with_imm} << 32 | number};
+    }
+    [[nodiscard]] static constexpr Announcement unpack(const Words& words) noexcept {
+        return {.addr = words[0],
+                .rkey = static_cast<std::uint32_t>(words[1] >> 32),
+                .length = static_cast<std::uint32_t>(words[1]),
+                .number = static_cast<std::uint32_t>(words[2]),
+                .with_imm = (words[2] >> 32 & 1) != 0};
+    }
+};
+
+/// The sender's end: the request whose message is announced, which ends when the peer has read it.
+struct AnnouncedSend {
+    bool open = false;
+    bool arrived = false;  ///< the announcement has; from here on the request stands here, and not in the send queue's table
+    std::uint64_t tag = 0;
+    WorkerSession* session = nullptr;
+    std::uint32_t lkey = 0;
+    Opcode opcode = Opcode::send;
+    bool signaled = false;
+};
+
+/// The receiver's end.
+struct AnnouncedRecv {
+    enum class State : std::uint8_t { none, waiting /* for a buffer */, reading };
+
+    State state = State::none;
+    Announcement what;
+    std::uint32_t imm_data = 0;
+};
+
+}  // namespace pollcore

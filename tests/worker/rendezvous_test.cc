@@ -1,0 +1,475 @@
+// Messages that are longer than the receiver's buffers, at a worker that is stepped by hand.
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "credit_fixture.hpp"
+#include "post_each.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+constexpr std::uint32_t kShort = 64;    // bytes of a receive
+constexpr std::uint32_t kLong = 2048;   // of a buffer for rendezvous
+
+class WorkerRendezvousTest : public WorkerCreditTest {
+protected:
+    WorkerRendezvousTest() { make_ends(); }
+
+    void make_ends() {
+        make_world({.pool_buffers = 64});
+        receives = &world->add_pool(32, kShort, kReceiver);
+        longs = &world->add_pool(2, kLong, kReceiver);
+        for (std::size_t i = 0; i < source.size(); ++i) {
+            source[i] = static_cast<std::byte>(i * 7 + i / 256);
+        }
+        source_region = &world->register_memory(source.data(), source.size());
+        add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = receives}, .rendezvous = {.pool = longs}});
+        agree_by_pool();
+    }
+    void agree_by_pool() {
+        ASSERT_EQ(send(1), Refusal::none);
+        ASSERT_EQ(world->await(1, kSender).size(), 1u);
+        take_short(1);
+        turn();
+        ASSERT_EQ(world->session(kSender).message_max(from[0]->handle()), kShort);
+        ASSERT_EQ(world->session(kSender).rendezvous_max(from[0]->handle()), kLong);
+    }
+    [[nodiscard]] WorkRequest long_request(std::uint64_t tag, std::uint32_t length, std::uint8_t flags = kSignaled) const {
+        return {.tag = tag,
+                .sge = {reinterpret_cast<std::uintptr_t>(source.data()) + tag, length, source_region->lkey},
+                .rkey = source_region->rkey,
+                .qp = from[0]->handle(),
+                .opcode = Opcode::send,
+                .flags = flags,
+                .num_sge = 1};
+    }
+    Refusal send_long(std::uint64_t tag, std::uint32_t length, std::uint8_t flags = kSignaled) {
+        return world->session(kSender).try_submit(long_request(tag, length, flags));
+    }
+    void take_short(std::size_t n) {
+        for (const Completion& completion : world->await(n, kReceiver)) {
+            ASSERT_TRUE(completion.ok() && completion.pooled());
+            ASSERT_EQ(completion.pool(), receives->end.handle);
+            ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none);
+        }
+    }
+    void expect_long(const Completion& completion, std::uint64_t tag, std::uint32_t length) {
+        EXPECT_EQ(completion.status, Status::success);
+        EXPECT_EQ(completion.opcode, CompletionOpcode::recv);
+        ASSERT_TRUE(completion.pooled());
+        ASSERT_EQ(completion.pool(), longs->end.handle);
+        EXPECT_EQ(completion.byte_len, length);
+        EXPECT_EQ(std::memcmp(longs->buffer(completion.buffer()), source.data() + tag, length), 0);
+    }
+    void release(const Completion& completion) { ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none); }
+    // Each buffer is in one place.
+    void expect_whole(const SteppedWorld::Pool& pool) {
+        const ReceivePoolCounters& counters = pool.end.counters;
+        EXPECT_EQ(pool.end.buffers.free() + counters.posted.value() + counters.held.value(), pool.end.buffers.size());
+    }
+    void expect_nothing_left() {
+        EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
+        EXPECT_EQ(world->ends[kReceiver]->worker_end->pooled_posted, receives->end.counters.posted.value() + longs->end.counters.posted.value());
+        EXPECT_EQ(longs->end.counters.posted.value(), 0u);
+        expect_whole(*receives);
+        expect_whole(*longs);
+    }
+
+    std::array<std::byte, 8192> source{};
+    ibv_mr* source_region = nullptr;
+    SteppedWorld::Pool* receives = nullptr;
+    SteppedWorld::Pool* longs = nullptr;
+};
+
+TEST_F(WorkerRendezvousTest, ALongMessageComesInItsPlaceAndWhole) {
+    for (std::uint64_t i = 0; i < 100; ++i) {
+        const auto length = static_cast<std::uint32_t>(kShort + 1 + i * 397 % (kLong - kShort));
+        ASSERT_EQ(send(1000 + i), Refusal::none);
+        WorkRequest request = long_request(i, length);
+        if (i % 2 == 1) {
+            request.opcode = Opcode::send_with_imm;
+            request.imm_data = static_cast<std::uint32_t>(i);
+        }
+        ASSERT_EQ(world->session(kSender).try_submit(request), Refusal::none);
+        ASSERT_EQ(send(2000 + i), Refusal::none);
+        const auto received = world->await(3, kReceiver);
+        ASSERT_EQ(received.size(), 3u) << i;
+        EXPECT_EQ(received[0].pool(), receives->end.handle);
+        expect_long(received[1], i, length);
+        EXPECT_EQ(received[1].flags & kWithImm, i % 2 == 1 ? kWithImm : 0);
+        EXPECT_EQ(received[1].imm_data, i % 2 == 1 ? i : 0);
+        EXPECT_EQ(received[2].pool(), receives->end.handle);
+        for (const Completion& completion : received) {
+            release(completion);
+        }
+        const auto ended = world->await(3, kSender);
+        ASSERT_EQ(ended.size(), 3u);
+        EXPECT_EQ(ended[0].tag, 1000 + i);
+        EXPECT_EQ(ended[1].tag, i);
+        EXPECT_EQ(ended[1].status, Status::success);
+        EXPECT_EQ(ended[1].opcode, CompletionOpcode::send);
+        EXPECT_EQ(ended[2].tag, 2000 + i);
+    }
+    turn();
+    EXPECT_EQ(world->worker.counters().rendezvous.value(), 100u);
+    EXPECT_EQ(longs->end.counters.delivered.value(), 100u);
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
+    expect_nothing_left();
+}
+
+TEST_F(WorkerRendezvousTest, WhatIsBehindALongMessageWaitsUntilThereIsABufferForIt) {
+    std::vector<Completion> held;
+    for (std::uint64_t i = 0; i < 2; ++i) {
+        ASSERT_EQ(send_long(i, 500), Refusal::none);
+        held.push_back(world->await(1, kReceiver).at(0));
+        ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
+    }
+    ASSERT_EQ(send_long(2, 700, 0), Refusal::none);  // unsignaled
+    ASSERT_EQ(send(3), Refusal::none);
+    WorkRequest write = request(4, Opcode::rdma_write);
+    ASSERT_EQ(world->session(kSender).try_submit(write), Refusal::none);
+    turn(200);
+    EXPECT_TRUE(world->poll(kReceiver).empty());
+    EXPECT_TRUE(world->poll(kSender).empty());
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 3u);
+    release(held[1]);
+    const auto received = world->await(2, kReceiver);
+    ASSERT_EQ(received.size(), 2u);
+    expect_long(received[0], 2, 700);
+    EXPECT_EQ(received[1].pool(), receives->end.handle);
+    const auto ended = world->await(2, kSender);
+    ASSERT_EQ(ended.size(), 2u);
+    EXPECT_EQ(ended[0].tag, 3u);
+    EXPECT_EQ(ended[1].tag, 4u);
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
+    release(held[0]);
+    release(received[0]);
+    release(received[1]);
+    turn();
+    expect_nothing_left();
+}
+
+TEST_F(WorkerRendezvousTest, WhatThePeerCannotReadIsRefused) {
+    Session& sender_session = world->session(kSender);
+    EXPECT_EQ(send_long(0, kLong + 1), Refusal::message_too_long);
+    WorkRequest request = long_request(0, kShort + 1);
+    request.rkey = 0;
+    EXPECT_EQ(sender_session.try_submit(request), Refusal::message_too_long);
+    request = long_request(0, kShort + 1);
+    request.opcode = Opcode::send_with_inv;
+    EXPECT_EQ(sender_session.try_submit(request), Refusal::message_too_long);
+    const std::array<Sge, 2> two{long_request(0, 60).sge, long_request(60, 60).sge};
+    EXPECT_EQ(sender_session.try_submit(long_request(0, 0), two), Refusal::message_too_long);
+    EXPECT_EQ(send_long(0, kLong), Refusal::none);
+    ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    expect_long(world->await(1, kReceiver).at(0), 0, kLong);
+}
+
+// Before the peer has said what it takes, all are taken; then each goes its way.
+TEST_F(WorkerRendezvousTest, WhatWaitedForThePeersTermsGoesAsTheySay) {
+    ASSERT_TRUE(world->reset(*from[0]));
+    ASSERT_TRUE(world->reset(*to[0]));
+    (void)world->poll(kReceiver);
+    world->connect(*from[0], *to[0], kNoRetries);
+    world->connect(*to[0], *from[0], kNoRetries);
+    WorkRequest unreadable = long_request(1, kLong);
+    unreadable.rkey = 0;
+    ASSERT_EQ(send_long(0, kLong), Refusal::none);
+    ASSERT_EQ(world->session(kSender).try_submit(unreadable), Refusal::none);
+    ASSERT_EQ(send_long(2, kLong + 1), Refusal::none);
+    ASSERT_EQ(send_long(3, kShort), Refusal::none);
+    auto received = world->await(2, kReceiver);
+    std::erase_if(received, [](const Completion& completion) { return !completion.ok(); });  // the end of the last life
+    ASSERT_EQ(received.size(), 2u);
+    expect_long(received[0], 0, kLong);
+    EXPECT_EQ(received[1].byte_len, kShort);
+    const auto ended = world->await(4, kSender);
+    ASSERT_EQ(ended.size(), 4u);
+    for (const Completion& completion : ended) {
+        EXPECT_EQ(completion.status, completion.tag % 3 == 0 ? Status::success : Status::message_too_long) << completion.tag;
+    }
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
+}
+
+TEST_F(WorkerRendezvousTest, MemoryThatThePeerMayNotReadEndsTheConnection) {
+    ibv_mr& secret = world->register_memory(memory.data(), memory.size(), 0);
+    WorkRequest request = long_request(5, 1000);
+    request.sge = {reinterpret_cast<std::uintptr_t>(memory.data()), 1000, secret.lkey};
+    request.rkey = secret.rkey;
+    ASSERT_EQ(world->session(kSender).try_submit(request), Refusal::none);
+    ASSERT_EQ(send(6), Refusal::none);
+    turn();
+    EXPECT_EQ(world->session(kReceiver).cause(to[0]->handle()), Status::rem_access_err);
+    world->to_error(*from[0]);
+    const auto ended = world->await(2, kSender);
+    ASSERT_EQ(ended.size(), 2u);
+    EXPECT_EQ(ended[0].tag, 5u);
+    EXPECT_EQ(ended[0].status, Status::wr_flush_err);
+    EXPECT_EQ(ended[1].tag, 6u);
+    for (const Completion& completion : world->poll(kReceiver)) {
+        EXPECT_FALSE(completion.ok());
+        release(completion);
+    }
+    EXPECT_TRUE(world->close(*to[0]));
+    turn();
+    expect_nothing_left();
+}
+
+// An end that leaves while a message is announced, waits for a buffer or is being read; both begin again afterwards.
+TEST_F(WorkerRendezvousTest, WhateverIsOpenEndsWithTheConnectionAndTheNextOneBegins) {
+    for (int life = 0; life < 60; ++life) {
+        std::vector<Completion> held;
+        if (life % 4 == 0) {
+            for (std::uint64_t i = 0; i < 2; ++i) {
+                ASSERT_EQ(send_long(i, 500), Refusal::none);
+                held.push_back(world->await(1, kReceiver).at(0));
+                ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
+            }
+        }
+        for (std::uint64_t i = 0; i < 4; ++i) {
+            ASSERT_EQ(send_long(10 + i, 900, i % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}), Refusal::none);
+        }
+        turn(life / 4);
+        SteppedWorld::Qp& first = life % 2 == 0 ? *from[0] : *to[0];
+        SteppedWorld::Qp& second = life % 2 == 0 ? *to[0] : *from[0];
+        EXPECT_TRUE(world->reset(first));
+        EXPECT_TRUE(world->reset(second));
+        turn();
+        std::uint64_t next = 10;
+        for (const Completion& completion : world->poll(kSender)) {
+            ASSERT_GE(completion.tag, next) << "out of order";
+            next = completion.tag + 1;
+        }
+        EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u) << life;
+        for (const Completion& completion : world->poll(kReceiver)) {
+            release(completion);
+        }
+        for (const Completion& completion : held) {
+            expect_long(completion, completion.buffer() == held[0].buffer() ? 0 : 1, 500);
+            release(completion);
+        }
+        turn();
+        EXPECT_EQ(longs->end.counters.posted.value(), 0u);
+        EXPECT_EQ(longs->end.counters.held.value(), 0u);
+        world->connect(*from[0], *to[0], kNoRetries);
+        world->connect(*to[0], *from[0], kNoRetries);
+        turn();
+        for (const Completion& completion : world->poll(kReceiver)) {
+            release(completion);
+        }
+        agree_by_pool();
+    }
+    turn();
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
+    expect_nothing_left();
+}
+
+// What the other side may do wrong, or on purpose.
+TEST_F(WorkerRendezvousTest, AnnouncementsThatCannotBeEndTheConnection) {
+    const auto announce = [&](const Announcement& what) {
+        Announcement::Words words = what.pack();
+        ibv_sge sge{.addr = reinterpret_cast<std::uintptr_t>(words.data()), .length = sizeof(words), .lkey = 0};
+        ibv_send_wr wr{};
+        wr.wr_id = 1;  // names nothing: the worker drops its completion
+        wr.sg_list = &sge;
+        wr.num_sge = 1;
+        wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+        wr.send_flags = IBV_SEND_INLINE;
+        wr.wr.rdma.remote_addr = reinterpret_cast<std::uintptr_t>(to[0]->block) + ControlBlock::kAnnouncement;
+        wr.wr.rdma.rkey = to[0]->block_rkey;
+        ibv_send_wr* bad = nullptr;
+        ASSERT_EQ(ibv_post_send(from[0]->qp.get(), &wr, &bad), 0);
+    };
+    const Announcement good{.addr = reinterpret_cast<std::uintptr_t>(source.data()), .rkey = source_region->rkey, .length = 100, .number = 2};
+    for (int kind = 0; kind < 2; ++kind) {
+        from.clear();
+        to.clear();
+        make_ends();
+        Announcement what = good;
+        what.rkey = source_region->rkey;
+        std::vector<Completion> held;
+        if (kind == 0) {
+            what.length = kLong + 1;
+        } else {
+            for (std::uint64_t i = 0; i < 2; ++i) {  // no buffer is left, so the next one stays open
+                ASSERT_EQ(send_long(i, 500), Refusal::none);
+                held.push_back(world->await(1, kReceiver).at(0));
+                ASSERT_EQ(world->await(1, kSender).size(), 1u);
+            }
+            what.number = 4;
+            announce(what);
+            turn();
+            ASSERT_EQ(receiver().receiving.state, AnnouncedRecv::State::waiting);
+            what.number = 5;
+        }
+        announce(what);
+        turn();
+        EXPECT_EQ(world->session(kReceiver).cause(to[0]->handle()), Status::flow_violation) << kind;
+        EXPECT_EQ(world->worker.counters().flow_faults.value(), 1u);
+        const auto said = world->proxy.take_unasked();
+        ASSERT_EQ(said.size(), 1u);
+        EXPECT_EQ(said[0].object_id & 0xff, static_cast<std::uint32_t>(FlowFault::bad_announcement));
+        EXPECT_TRUE(world->close(*to[0]));
+        turn();
+        for (const Completion& completion : world->poll(kReceiver)) {
+            release(completion);
+        }
+        for (const Completion& completion : held) {
+            release(completion);
+        }
+        turn();
+        expect_nothing_left();
+    }
+}
+
+TEST_F(WorkerRendezvousTest, AWriteWithImmediateOfTheApplicationsIsNoAnnouncement) {
+    ASSERT_EQ(send_long(0, 300), Refusal::none);
+    expect_long(world->await(1, kReceiver).at(0), 0, 300);
+    WorkRequest write = request(7, Opcode::rdma_write_with_imm);
+    write.imm_data = 99;
+    ASSERT_EQ(world->session(kSender).try_submit(write), Refusal::none);
+    const auto received = world->await(1, kReceiver);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(received[0].opcode, CompletionOpcode::recv_rdma_with_imm);
+    EXPECT_EQ(received[0].imm_data, 99u);
+    EXPECT_EQ(received[0].pool(), receives->end.handle);
+}
+
+int (*provider_post)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+
+TEST_F(WorkerRendezvousTest, AProviderThatRefusesTheAnnouncementRefusesThatMessageOnly) {
+    ibv_context_ops& ops = world->device->context()->ops;
+    provider_post = ops.post_send;
+    ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
+        return post_each(provider_post, qp, wr, bad, [](const ibv_send_wr& one) { return one.opcode == IBV_WR_RDMA_WRITE_WITH_IMM; });
+    };
+    ASSERT_EQ(send_long(1, 300), Refusal::none);
+    ASSERT_EQ(send(2), Refusal::none);
+    const auto ended = world->await(2, kSender);
+    ops.post_send = provider_post;
+    ASSERT_EQ(ended.size(), 2u);
+    EXPECT_EQ(ended[0].tag, 1u);
+    EXPECT_EQ(ended[0].status, Status::post_refused);
+    EXPECT_EQ(ended[1].status, Status::success);
+    take_short(1);
+    ASSERT_EQ(send_long(3, 300), Refusal::none);
+    expect_long(world->await(1, kReceiver).at(0), 3, 300);
+}
+
+TEST_F(WorkerRendezvousTest, AProviderThatRefusesTheReadEndsTheConnection) {
+    ibv_context_ops& ops = world->device->context()->ops;
+    provider_post = ops.post_send;
+    ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
+        return post_each(provider_post, qp, wr, bad, [](const ibv_send_wr& one) { return one.opcode == IBV_WR_RDMA_READ; });
+    };
+    ASSERT_EQ(send_long(1, 300), Refusal::none);
+    turn();
+    ops.post_send = provider_post;
+    EXPECT_EQ(world->session(kReceiver).cause(to[0]->handle()), Status::post_refused);
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u) << "it was none of the peer's";
+    world->to_error(*from[0]);
+    const auto ended = world->await(1, kSender);
+    ASSERT_EQ(ended.size(), 1u);
+    EXPECT_FALSE(ended[0].ok());
+    world->to_error(*to[0], QpState::error);
+    EXPECT_TRUE(world->close(*to[0]));
+    for (const Completion& completion : world->poll(kReceiver)) {
+        release(completion);
+    }
+    turn();
+    expect_nothing_left();
+}
+
+int (*provider_poll)(ibv_cq*, int, ibv_wc*) = nullptr;
+std::vector<ibv_wc> held_back;
+
+int hold_back(ibv_cq* cq, int n, ibv_wc* wc) {
+    held_back.insert(held_back.end(), wc, wc + std::max(provider_poll(cq, n, wc), 0));
+    return 0;
+}
+int give_back(ibv_cq* cq, int n, ibv_wc* wc) {
+    if (held_back.empty()) {
+        return provider_poll(cq, n, wc);
+    }
+    *wc = held_back.front();
+    held_back.erase(held_back.begin());
+    return 1;
+}
+
+// The device still says that it went well when the queue pair is in error already.
+TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhatWaitedBehindIt) {
+    ibv_context_ops& ops = world->device->context()->ops;
+    provider_poll = ops.poll_cq;
+    held_back.clear();
+    ops.poll_cq = &hold_back;
+    for (std::uint64_t i = 0; i < 4; ++i) {
+        ASSERT_EQ(send_long(i, 300), Refusal::none);
+    }
+    turn();
+    ASSERT_TRUE(sender().announced.open);
+    ASSERT_EQ(send(4), Refusal::none);
+    turn();
+    world->to_error(*from[0]);
+    ASSERT_EQ(world->session(kSender).state(from[0]->handle()), QpState::error);
+    ASSERT_FALSE(held_back.empty());
+    ops.poll_cq = &give_back;
+    const auto ended = world->await(5, kSender);
+    ops.poll_cq = provider_poll;
+    ASSERT_EQ(ended.size(), 5u);
+    for (std::uint64_t i = 0; i < 5; ++i) {
+        EXPECT_EQ(ended[i].tag, i);
+        EXPECT_EQ(ended[i].status, Status::wr_flush_err);
+    }
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
+}
+
+// The region that the peer is to read from is in use, whatever the send queue says.
+TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
+    std::vector<Completion> held;
+    for (std::uint64_t i = 0; i < 2; ++i) {
+        ASSERT_EQ(send_long(i, 500), Refusal::none);
+        held.push_back(world->await(1, kReceiver).at(0));
+        ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
+    }
+    EXPECT_FALSE(world->proxy.uses_key(0, source_region->lkey, {}));
+    ASSERT_EQ(send_long(2, 500), Refusal::none);
+    turn();
+    EXPECT_TRUE(sender().announced.arrived);
+    EXPECT_TRUE(world->proxy.uses_key(0, source_region->lkey, {}));
+    release(held[0]);
+    expect_long(world->await(1, kReceiver).at(0), 2, 500);
+    ASSERT_EQ(world->await(1, kSender).at(0).tag, 2u);
+    EXPECT_FALSE(world->proxy.uses_key(0, source_region->lkey, {}));
+}
+
+TEST_F(WorkerRendezvousTest, ReceivesOfASharedReceiveQueueDoAsWell) {
+    from.clear();
+    to.clear();
+    make_world({.pool_buffers = 64});
+    receives = &world->add_pool(32, kShort, kReceiver);
+    longs = &world->add_pool(4, kLong, kReceiver);
+    source_region = &world->register_memory(source.data(), source.size());
+    SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 16, .pool = receives, .credit_connections = 2});
+    add_pairs(2, {.shares = {{kReceiver, 16, 0}}, .srq = &srq, .rendezvous = {.pool = longs}});
+    for (std::uint64_t i = 0; i < 200; ++i) {
+        WorkRequest request = i % 3 == 0 ? this->request(i, Opcode::send, i % 2) : long_request(i, 1000);
+        request.qp = from[i % 2]->handle();
+        ASSERT_EQ(world->session(kSender).try_submit(request), Refusal::none);
+        const auto received = world->await(1, kReceiver);
+        ASSERT_EQ(received.size(), 1u) << i;
+        EXPECT_EQ(received[0].qp, to[i % 2]->handle());
+        EXPECT_EQ(received[0].pool(), i % 3 == 0 ? receives->end.handle : longs->end.handle);
+        if (i % 3 != 0) {
+            EXPECT_EQ(std::memcmp(longs->buffer(received[0].buffer()), source.data() + i, 1000), 0);
+        }
+        release(received[0]);
+        ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    }
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
+    turn();
+    expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace pollcore::testing
