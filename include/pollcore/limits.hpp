@@ -71,6 +71,10 @@ inline constexpr std::uint32_t kRingLinesMax = 1u << 24;
 /// What stands behind a message in a write ring, at the end of its last line.
 inline constexpr std::uint32_t kRecordTail = 24;
 /// Of a message of `length` bytes.
+/// Bytes that it is written as, at the end of its lines: what a line of them has before is not touched.
+[[nodiscard]] constexpr std::uint32_t record_bytes(std::uint32_t length) noexcept {
+    return (length + 7) / 8 * 8 + kRecordTail;
+}
 [[nodiscard]] constexpr std::uint32_t record_lines(std::uint32_t length) noexcept {
     return (length + kRecordTail + kCacheLine - 1) / kCacheLine;
 }

@@ -90,14 +90,14 @@ public:
     [[nodiscard]] std::span<std::byte> buffer(std::uint32_t index) const noexcept {
         return ring_ ? std::span<std::byte>{} : std::span(data_ + std::size_t{index} * stride_, buffer_bytes_);
     }
-    /// What came with a completion; nothing when it is of another pool, or failed. In a write ring it begins at a cache line.
+    /// What came with a completion; nothing when it is of another pool, or failed. In a write ring it begins at a multiple of 8.
     [[nodiscard]] std::span<std::byte> message(const Completion& completion) const noexcept {
         if (!completion.ok() || !completion.pooled() || completion.pool() != handle_) {
             return {};
         }
         if (ring_) {
-            const std::size_t first = std::size_t{completion.buffer()} + 1 - record_lines(completion.byte_len);
-            return {data_ + first * kCacheLine, completion.byte_len};
+            const std::size_t end = (std::size_t{completion.buffer()} + 1) * kCacheLine;
+            return {data_ + end - record_bytes(completion.byte_len), completion.byte_len};
         }
         return buffer(completion.buffer()).subspan(completion.payload_offset(), completion.payload_length());
     }

@@ -124,7 +124,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     // Grants and announcements go inline, and what a record has beside its payload does where that does.
     std::uint32_t inline_max = options.inline_max;
     if (options.flow != FlowControl::off) {
-        inline_max = rings && inline_max != 0 ? record_lines(inline_max) * kCacheLine : std::max<std::uint32_t>(inline_max, sizeof(Announcement::Words));
+        inline_max = std::max<std::uint32_t>(rings && inline_max != 0 ? record_bytes(inline_max) : inline_max, sizeof(Announcement::Words));
     }
     QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
                    .domain = device.domains.at(slot->worker).get(),

@@ -1,9 +1,9 @@
 // A record: how a message stands in a write ring.
 //
-//   payload   from the beginning of a line on, and zeros up to 24 bytes before the end of the last line
+//   payload   and zeros to the next multiple of 8
 //   word 0    stamp 32 | length 32
 //   word 1    with immediate 1 | lines skipped before it 31 | immediate 32
-//   seal
+//   seal      which ends with a line
 //
 // A ring is filled from its end to its beginning, so that the reader knows where the next record ends, before it knows how long
 // that is, and so that the words stand behind the payload, which is how a write arrives where the device keeps the order. Where a
@@ -122,10 +122,10 @@ struct RingTarget {
 
 /// What a record needs beside its payload, while it is on its way. Registered memory.
 struct alignas(kCacheLine) RecordFrame {
-    std::array<std::byte, 2 * kCacheLine - kRecordTail> zeros{};
+    std::uint64_t zeros = 0;
     RecordHeader::Words words{};
     std::uint64_t seal = 0;
 };
-static_assert(sizeof(RecordFrame) == 2 * kCacheLine);
+static_assert(sizeof(RecordFrame) == kCacheLine);
 
 }  // namespace pollcore

@@ -196,7 +196,7 @@ private:
 
     [[nodiscard]] std::uint64_t sum(std::uint32_t place, std::uint32_t length) const noexcept {
         PayloadSum sum;
-        const std::byte* bytes = memory_ + (std::size_t{place} + 1 - record_lines(length)) * kCacheLine;
+        const std::byte* bytes = memory_ + (std::size_t{place} + 1) * kCacheLine - record_bytes(length);
         for (std::uint32_t at = 0; at < length; at += sizeof(std::uint64_t)) {
             // Relaxed: that it belongs to the rest is what the sum says.
             auto* word = reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(bytes + at));

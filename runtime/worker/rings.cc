@@ -34,13 +34,20 @@ void Worker::frame(WorkerQp& qp, ibv_send_wr& wr, const WorkRequest& request, st
                               .imm_data = has_imm(request.opcode) ? request.imm_data : 0};
     const RecordHeader::Words words = header.pack(at, target.seed);
     const std::uint64_t seal = seal_of(words, target.seed, target.sums ? request.payload_sum : 0);
-    const std::uint32_t zeros = lines * kCacheLine - kRecordTail - length;
+    const std::uint32_t bytes = record_bytes(length);
+    const std::uint32_t zeros = bytes - kRecordTail - length;
     if ((request.flags & kInline) != 0) {
-        auto* behind = reinterpret_cast<std::byte*>(wr.sg_list->addr) + length;
-        std::memset(behind, 0, zeros);
-        std::memcpy(behind + zeros, words.data(), sizeof(words));
-        std::memcpy(behind + zeros + sizeof(words), &seal, sizeof(seal));
-        wr.sg_list->length = lines * kCacheLine;
+        auto* tail = reinterpret_cast<std::byte*>(wr.sg_list->addr) + length + zeros;
+        if (zeros != 0) {
+            // A whole word, as it was written and will be read: smaller stores would have to leave the store buffer first.
+            std::uint64_t last = 0;
+            std::memcpy(&last, tail - sizeof(last), sizeof(last));
+            last &= ~std::uint64_t{0} >> 8 * zeros;
+            std::memcpy(tail - sizeof(last), &last, sizeof(last));
+        }
+        std::memcpy(tail, words.data(), sizeof(words));
+        std::memcpy(tail + sizeof(words), &seal, sizeof(seal));
+        wr.sg_list->length = bytes;
     } else {
         RecordFrame& frame = flow.frames[position & flow.frames_mask];
         frame.words = words;
@@ -53,7 +60,7 @@ void Worker::frame(WorkerQp& qp, ibv_send_wr& wr, const WorkRequest& request, st
     wr.opcode = IBV_WR_RDMA_WRITE;
     wr.send_flags &= ~unsigned{IBV_SEND_SOLICITED};
     wr.imm_data = 0;
-    wr.wr.rdma.remote_addr = target.addr + std::uint64_t{target.lines - (at & (target.lines - 1)) - lines} * kCacheLine;
+    wr.wr.rdma.remote_addr = target.addr + std::uint64_t{target.lines - (at & (target.lines - 1))} * kCacheLine - bytes;
     wr.wr.rdma.rkey = target.rkey;
 }
 

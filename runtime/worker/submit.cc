@@ -239,7 +239,7 @@ template <class Slots>
     const bool is_inline = (request.flags & kInline) != 0;
     const bool signaled = (request.flags & kSignaled) != 0;
     const bool framed = qp.flow != nullptr && qp.flow->rings && is_send(request.opcode);
-    const std::size_t inline_bytes = !is_inline ? 0 : framed ? record_lines(request.sge.length) * kCacheLine : inline_room(request.sge.length);
+    const std::size_t inline_bytes = !is_inline ? 0 : framed ? record_bytes(request.sge.length) : inline_room(request.sge.length);
     if (!chain_room(request.num_sge + framed, inline_bytes)) [[unlikely]] {
         ring_doorbells();
     }

@@ -266,7 +266,7 @@ public:
                                .max_recv_wr = std::max(recv_depth, 1u),
                                .max_send_sge = shape.sges_max + shape.rings,
                                .max_recv_sge = shape.sges_max,
-                               .max_inline_data = shape.rings ? record_lines(shape.inline_max) * std::uint32_t{kCacheLine} : shape.inline_max}};
+                               .max_inline_data = shape.rings ? record_bytes(shape.inline_max) : shape.inline_max}};
         qp->qp = UniqueQp(device->create_qp(make), {device.get()});
         qp->psn = 100 + 7 * next_index_;
         const bool datagram = shape.type == QpType::ud;

@@ -54,7 +54,8 @@ struct RingWorld {
         const std::uint32_t lines = record_lines(length);
         const RecordHeader header{.length = length, .skipped = skipped, .with_imm = imm.has_value(), .imm_data = imm.value_or(0)};
         const RecordHeader::Words head = header.pack(position, ring.seed());
-        Words out{.at = line(kLines - position % kLines - lines), .words = std::vector<std::uint64_t>(lines * 8), .payload_words = (length + 7) / 8};
+        const std::uint32_t bytes = record_bytes(length);
+        Words out{.at = line(kLines - position % kLines) - bytes / 8, .words = std::vector<std::uint64_t>(bytes / 8), .payload_words = (length + 7) / 8};
         if (length != 0) {
             std::memcpy(out.words.data(), payload.data(), length);
         }
@@ -67,7 +68,7 @@ struct RingWorld {
     void write(const Words& record) { std::copy(record.words.begin(), record.words.end(), record.at); }
     [[nodiscard]] std::uint64_t* line(std::size_t n) { return reinterpret_cast<std::uint64_t*>(memory.data() + n * kCacheLine); }
     [[nodiscard]] std::vector<std::byte> payload_of(const WriteRing::Record& record) const {
-        const std::byte* first = memory.data() + (record.place + 1 - record_lines(record.header.length)) * kCacheLine;
+        const std::byte* first = memory.data() + (record.place + 1) * kCacheLine - record_bytes(record.header.length);
         return {first, first + record.header.length};
     }
     /// Looks often enough that nothing is left out.
@@ -271,7 +272,7 @@ TEST_P(WriteRingOrder, gives_nothing_that_is_not_within_the_ring_whatever_is_sea
         PayloadSum sum;
         const std::uint32_t lines = record_lines(std::min(header.length, kLongest));
         if (lines <= kLines - at % kLines) {
-            const auto* payload = reinterpret_cast<const std::byte*>(last + 8 - lines * 8);
+            const auto* payload = reinterpret_cast<const std::byte*>(last + 8) - record_bytes(std::min(header.length, kLongest));
             for (std::uint32_t i = 0; i < std::min(header.length, kLongest); i += 8) {
                 std::uint64_t word;
                 std::memcpy(&word, payload + i, 8);
