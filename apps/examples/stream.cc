@@ -1,0 +1,225 @@
+// A stream of messages to a reader that is slower than its writer, by credits: the writer waits, nothing is lost, nobody retries.
+//
+//   stream CONFIG read ADDRESS [PAUSE_US]        waits for a writer, takes PAUSE_US on average for a message, ends with the stream
+//   stream CONFIG write ADDRESS [MESSAGES]       begins again, from the first message, when its reader goes away
+//   stream CONFIG both ADDRESS [MESSAGES [PAUSE_US]]     two threads of one process
+//
+// ADDRESS is as for Runtime::listen: 192.0.2.7:7471, or a name on a software device. For example:
+//   stream config/loopback.toml both anywhere 100000 5
+#include <charconv>
+#include <cstring>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "example.hpp"
+
+using namespace pollcore;
+
+namespace {
+
+constexpr std::uint32_t kLongest = 4096;
+constexpr std::uint32_t kSlots = 64;     // messages on their way
+constexpr std::uint32_t kReceives = 32;  // posted; as many buffers again are for what the reader holds
+
+struct Header {
+    std::uint64_t number;
+    std::uint64_t messages;  // of the whole stream
+    std::uint64_t sum;
+};
+
+std::uint64_t sum_of(const std::byte* bytes, std::size_t length) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < length; ++i) {
+        sum = (sum ^ std::to_integer<std::uint64_t>(bytes[i])) * 0x100000001b3;
+    }
+    return sum;
+}
+
+std::uint32_t length_of(std::uint64_t number) { return sizeof(Header) + static_cast<std::uint32_t>(number * 997 % (kLongest - sizeof(Header))); }
+
+void write_message(std::byte* to, std::uint64_t number, std::uint64_t messages) {
+    const std::uint32_t length = length_of(number);
+    for (std::uint32_t i = sizeof(Header); i < length; ++i) {
+        to[i] = static_cast<std::byte>(number + i);
+    }
+    const Header header{number, messages, sum_of(to + sizeof(Header), length - sizeof(Header))};
+    std::memcpy(to, &header, sizeof header);
+}
+
+class Reader {
+public:
+    Reader(Runtime& runtime, const std::string& address, std::uint64_t pause_us)
+        : session_(runtime.open_session({.pool_buffers = 2 * kReceives})),
+          pool_(runtime.create_receive_pool({.session = &session_, .buffers = 2 * kReceives, .buffer_bytes = kLongest})),
+          qp_(runtime.create_queue_pair({.shares = {{.session = &session_}},
+                                         .recv_depth = kReceives,
+                                         .pool = &pool_,
+                                         .flow = FlowControl::credits})),
+          listener_(runtime.listen(address)),
+          pause_us_(pause_us) {
+        fmt::print("listening at {}\n", listener_.address());
+        std::fflush(stdout);
+    }
+
+    void read() {
+        auto request = listener_.next_request(std::chrono::minutes(1));
+        if (!request) {
+            throw std::runtime_error("nobody connected within a minute");
+        }
+        request->accept(qp_);
+        std::mt19937 random(7);
+        std::uint64_t messages = 1;
+        for (std::uint64_t next = 0; next < messages; ++next) {
+            const auto completion = example::next_completion(session_);
+            const std::span<std::byte> message = pool_.message(completion);
+            Header header;
+            std::memcpy(&header, message.data(), sizeof header);
+            if (header.number != next || message.size() != length_of(next) ||
+                header.sum != sum_of(message.data() + sizeof header, message.size() - sizeof header)) {
+                throw std::runtime_error(fmt::format("message {} is not as it was sent: it says that it is number {}", next, header.number));
+            }
+            messages = header.messages;
+            if (pause_us_ != 0) {
+                const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % (2 * pause_us_));
+                while (std::chrono::steady_clock::now() < until) {
+                }
+            }
+            (void)session_.release(completion);  // there is room: few are released at a time
+        }
+        fmt::print("read {} messages, each once, in order and whole\n", messages);
+    }
+
+private:
+    Session session_;
+    ReceivePool pool_;
+    QueuePair qp_;
+    Listener listener_;
+    std::uint64_t pause_us_;
+};
+
+class Writer {
+public:
+    Writer(Runtime& runtime, std::string address, std::uint64_t messages)
+        : runtime_(runtime),
+          session_(runtime.open_session()),
+          memory_(runtime.allocate(std::size_t{kSlots} * kLongest)),
+          qp_(runtime.create_queue_pair({.shares = {{.session = &session_, .send_depth = kSlots}}, .recv_depth = 1, .flow = FlowControl::credits})),
+          address_(std::move(address)),
+          messages_(messages) {}
+
+    void write() {
+        while (!write_once()) {
+            fmt::print("the reader went away; beginning again\n");
+            std::fflush(stdout);
+            qp_.reset();
+            Completion completion;
+            while (session_.poll({&completion, 1}) != 0) {  // what the reset has ended
+            }
+        }
+        fmt::print("wrote {} messages; {} had to wait for the reader\n", messages_,
+                   runtime_.worker_counters(session_.worker()).waits_for_credit.value());
+    }
+
+private:
+    /// False: the connection ended before the stream did.
+    bool write_once() {
+        connect();
+        std::uint64_t done = 0;
+        for (std::uint64_t number = 0; done < messages_;) {
+            if (number < messages_ && number - done < kSlots) {
+                const std::size_t slot = number % kSlots * kLongest;
+                write_message(memory_.data() + slot, number, messages_);
+                WorkRequest request;
+                request.tag = number;
+                request.qp = qp_.handle();
+                request.opcode = Opcode::send;
+                request.flags = kSignaled;  // the slot is written again
+                request.num_sge = 1;
+                request.sge = {.addr = memory_.addr() + slot, .length = length_of(number), .lkey = memory_.lkey()};
+                const Refusal refusal = session_.try_submit(request);
+                if (refusal == Refusal::qp_in_error) {
+                    return false;
+                }
+                if (refusal != Refusal::none) {
+                    throw std::runtime_error(fmt::format("message {} was not accepted: {}", number, refusal_name(refusal)));
+                }
+                ++number;
+            }
+            Completion completion;
+            while (session_.poll({&completion, 1}) != 0) {
+                if (!completion.ok()) {
+                    return false;
+                }
+                ++done;
+            }
+        }
+        return true;
+    }
+
+    // The reader may be about to begin.
+    void connect() {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+        for (;;) {
+            try {
+                qp_.connect(address_);
+                return;
+            } catch (const Error&) {
+                if (std::chrono::steady_clock::now() > deadline) {
+                    throw;
+                }
+                qp_.reset();
+                std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            }
+        }
+    }
+
+    Runtime& runtime_;
+    Session session_;
+    MemoryRegion memory_;
+    QueuePair qp_;
+    std::string address_;
+    std::uint64_t messages_;
+};
+
+std::uint64_t number(const char* text) {
+    std::uint64_t value = 0;
+    const std::string_view all(text);
+    const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
+    if (error != std::errc() || end != all.data() + all.size()) {
+        throw std::runtime_error(fmt::format("\"{}\" is no number", text));
+    }
+    return value;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::string_view role = argc > 2 ? argv[2] : "";
+    const int most = role == "both" ? 6 : role == "read" || role == "write" ? 5 : 0;
+    if (argc < 4 || argc > most) {
+        fmt::print(stderr, "usage: stream CONFIG (read ADDRESS [PAUSE_US] | write ADDRESS [MESSAGES] | both ADDRESS [MESSAGES [PAUSE_US]])\n");
+        return 2;
+    }
+    return example::run([&] {
+        Runtime runtime(load_config(argv[1]));
+        const std::string address = argv[3];
+        const std::uint64_t messages = role != "read" && argc > 4 ? number(argv[4]) : 100'000;
+        const std::uint64_t pause_us = role == "read" && argc > 4 ? number(argv[4]) : argc > 5 ? number(argv[5]) : 0;
+        if (role == "read") {
+            Reader(runtime, address, pause_us).read();
+        } else if (role == "write") {
+            Writer(runtime, address, messages).write();
+        } else {
+            Reader reader(runtime, address, pause_us);
+            int failed = 0;
+            std::thread writer([&] { failed = example::run([&] { Writer(runtime, address, messages).write(); }); });
+            const int unread = example::run([&] { reader.read(); });
+            writer.join();
+            if (failed + unread != 0) {
+                throw std::runtime_error("the stream is not whole");
+            }
+        }
+    });
+}
