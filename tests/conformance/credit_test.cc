@@ -268,6 +268,39 @@ TEST_F(Credits, ByAddressAreRefusedWhereThePeerHasNone) {
     }
 }
 
+// Where a peer says that its block is, is its own affair: nothing but its device is asked.
+TEST_F(Credits, ABlockThatIsNotThereEndsTheConnectionAndNothingElse) {
+    make_ends(FlowControl::credits);
+    std::mt19937_64 random(9);
+    for (int round = 0; round < 40; ++round) {
+        const QpInfo info_a = a.info();
+        QpInfo info_b = b.info();
+        const FlowBlock good = info_b.flow;
+        info_b.flow.addr = round % 3 == 0 ? good.addr + 64 * (1 + random() % 1000) : random();
+        info_b.flow.rkey = round % 2 == 0 ? good.rkey : static_cast<std::uint32_t>(random());
+        if (round % 5 == 0) {
+            info_b.flow.kind = static_cast<FlowControl>(2 + random() % 254);
+            EXPECT_THROW(a.connect(info_b, kNoRetries), Error);
+            continue;
+        }
+        a.connect(info_b, kNoRetries);
+        b.connect(info_a, kNoRetries);
+        submit({send(0, 8), send(1, 8), send(2, 8), send(3, 8)});
+        const auto ended = await(4);
+        ASSERT_EQ(ended.size(), 4u);
+        for (std::uint64_t i = 0; i < 4; ++i) {
+            EXPECT_EQ(ended[i].tag, i);
+            EXPECT_FALSE(ended[i].ok());
+        }
+        EXPECT_EQ(session.cause(a.handle()), Status::rem_access_err);
+        EXPECT_TRUE(a.reset());
+        EXPECT_TRUE(b.reset());
+        EXPECT_EQ(reader.release(await(reader, 1).at(0)), Refusal::none);  // the end
+    }
+    connect_ends();
+    stream(100, false);
+}
+
 TEST_F(Credits, WhatWaitsEndsWithItsQueuePair) {
     connect_with(FlowControl::credits);
     for (std::uint64_t i = 0; i < 40; ++i) {

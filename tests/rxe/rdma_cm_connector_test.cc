@@ -2,6 +2,7 @@
 // scripts/rxe-vm.
 #include "connect/rdma_cm_connector.hpp"
 
+#include <random>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -371,6 +372,37 @@ TEST_F(RdmaCmTest, ACallWhosePrivateDataLiesIsRefused) {
     EXPECT_EQ(refused.listener, listener_);
     program.join();
     EXPECT_EQ(result, ECONNREFUSED);
+}
+
+TEST_F(RdmaCmTest, WhateverBytesACallBringsItIsRefusedOrGiven) {
+    std::mt19937 random(3);
+    int given = 0;
+    for (int round = 0; round < 60; ++round) {
+        std::vector<std::byte> noise(random() % 57);
+        for (std::byte& b : noise) {
+            b = static_cast<std::byte>(random() % 3 == 0 ? random() : 0);
+        }
+        if (noise.size() >= 3 && round % 4 != 0) {  // most of them past the first checks
+            std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), noise.begin());
+            noise[2] = static_cast<std::byte>(1 + random() % 4);
+        }
+        std::vector<std::byte> padded = noise;
+        padded.resize(kRequestPrivateDataMax + kPrivateDataHeader);
+        const bool damaged = decode_private_data(padded).fault != PrivateDataFault::none;
+        PlainId plain;
+        int result = -1;
+        std::thread program([&] { result = plain.call(address_, noise); });
+        if (damaged) {
+            EXPECT_EQ(expect(server_, Kind::failed, 0).error, EPROTO);
+        } else {
+            server_.connector().reject(request().connection, {});
+            ++given;
+        }
+        program.join();
+        EXPECT_EQ(result, ECONNREFUSED) << round;
+    }
+    EXPECT_GT(given, 10);
+    EXPECT_LT(given, 50);
 }
 
 // --- Failures ---
