@@ -118,7 +118,7 @@ public:
             while (session_.poll({&completion, 1}) != 0) {  // what the reset has ended
             }
         }
-        fmt::print("wrote {} messages; {} had to wait for the reader\n", messages_,
+        fmt::print("wrote {} messages in {} us; {} had to wait for the reader\n", messages_, took_ / std::chrono::microseconds(1),
                    runtime_.worker_counters(session_.worker()).waits_for_credit.value());
     }
 
@@ -126,6 +126,7 @@ private:
     /// False: the connection ended before the stream did.
     bool write_once() {
         connect();
+        const auto began = std::chrono::steady_clock::now();
         std::uint64_t done = 0;
         for (std::uint64_t number = 0; done < messages_;) {
             if (number < messages_ && number - done < kSlots) {
@@ -155,6 +156,7 @@ private:
                 ++done;
             }
         }
+        took_ = std::chrono::steady_clock::now() - began;
         return true;
     }
 
@@ -181,6 +183,7 @@ private:
     QueuePair qp_;
     std::string address_;
     std::uint64_t messages_;
+    std::chrono::nanoseconds took_{};
 };
 
 std::uint64_t number(const char* text) {

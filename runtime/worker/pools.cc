@@ -143,7 +143,7 @@ void Worker::complete_pooled(WorkerQp* qp, PoolTaker& taker, std::uint64_t tag, 
     came_back(taker);
     bool empty = !completion.ok();
     if (!empty && qp != nullptr && qp->flow != nullptr) {
-        empty = take_announcement(*qp, completion);
+        empty = completion.opcode == CompletionOpcode::recv_rdma_with_imm && take_announcement(*qp, completion);
         qp->flow->used += qp->srq == nullptr;
     }
     if (empty) [[unlikely]] {

@@ -127,10 +127,10 @@ void Worker::flush_announced(WorkerQp& qp) noexcept {
 
 // ---- As a receiver ----
 
-/// A receive has completed on a queue pair with credits. True: it was an announcement's, and holds no message.
+/// A write with immediate has taken a receive of a queue pair with credits. True: it was an announcement's, and holds no message.
 bool Worker::take_announcement(WorkerQp& qp, const Completion& completion) noexcept {
     CreditFlow& flow = *qp.flow;
-    if (qp.rendezvous.pool == nullptr || completion.opcode != CompletionOpcode::recv_rdma_with_imm || !completion.ok()) {
+    if (qp.rendezvous.pool == nullptr) {
         return false;
     }
     const Announcement what = flow.block->read_announcement();

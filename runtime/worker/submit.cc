@@ -215,16 +215,9 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     session.unsignaled += (request.flags & kSignaled) == 0;
     if (qp.flow != nullptr && qp.state != QpState::error) [[unlikely]] {
         const std::uint64_t length = message_length(request, session.submissions, slot);
-        if (is_too_long(qp, request, length)) {
-            refuse_too_long(session, share, request);
-            return Take::taken;
-        }
-        if (!qp.flow->admit(request.opcode, static_cast<std::uint32_t>(length)) &&
-            keep_waiting(session, qp, request, slot, static_cast<std::uint32_t>(length))) {
-            return Take::taken;
-        }
-        if (qp.flow->must_announce(request.opcode, static_cast<std::uint32_t>(length))) {
-            announce(session, qp, request);
+        const bool fits = length <= qp.flow->message_max || !is_send(request.opcode);
+        if ((!fits || !qp.flow->admit(request.opcode, static_cast<std::uint32_t>(length))) &&
+            take_unfit(session, qp, share, request, slot, length)) {
             return Take::taken;
         }
     }
@@ -302,6 +295,23 @@ template <class Slots>
     counters_.sends.add();
     chain(qp);
     return Take::taken;
+}
+
+/// With flow control: what is too long for a receive of the peer's, or must wait. False: it is to be posted after all.
+[[gnu::noinline]] bool Worker::take_unfit(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, std::size_t slot,
+                                          std::uint64_t length) noexcept {
+    if (is_too_long(qp, request, length)) {
+        refuse_too_long(session, share, request);
+        return true;
+    }
+    const auto bytes = static_cast<std::uint32_t>(length);
+    if (!qp.flow->must_announce(request.opcode, bytes)) {
+        return keep_waiting(session, qp, request, slot, bytes);
+    }
+    if (qp.flow->admit(request.opcode, bytes) || !keep_waiting(session, qp, request, slot, bytes)) {
+        announce(session, qp, request);
+    }
+    return true;
 }
 
 // What waits for credit, as far as it goes.

@@ -384,6 +384,8 @@ private:
     void list(WorkerQp& qp) noexcept;
     std::uint32_t turn_flows() noexcept;
     std::uint32_t turn_flow(WorkerQp& qp) noexcept;
+    [[nodiscard]] bool take_unfit(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, std::size_t slot,
+                                  std::uint64_t length) noexcept;
     [[nodiscard]] bool keep_waiting(WorkerSession& session, WorkerQp& qp, const WorkRequest& request, std::size_t slot, std::uint32_t length) noexcept;
     [[nodiscard]] static bool is_too_long(const WorkerQp& qp, const WorkRequest& request, std::uint64_t length) noexcept;
     bool take_grants(WorkerQp& qp) noexcept;

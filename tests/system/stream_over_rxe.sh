@@ -3,12 +3,16 @@
 # guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
 #
 #   scripts/rxe-vm tests/system/stream_over_rxe.sh STREAM      the program of apps/examples
+#
+# MESSAGES and PAUSE_US set the length of the first part, for example, 20 minutes (with --timeout 3000):
+#   MESSAGES=1000000 PAUSE_US=1000
 set -euo pipefail
 
-[[ $# -eq 1 ]] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[[ $# -eq 1 ]] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 stream=$1
 : "${POLLCORE_RXE_DEVICE:?run this by scripts/rxe-vm}"
 address=$POLLCORE_RXE_PEER_ADDRESS:7480
+messages=${MESSAGES:-6000} pause_us=${PAUSE_US:-500}
 work=$(mktemp -d)
 reader='' writer=''
 step='starting'
@@ -56,12 +60,17 @@ rnrs() {
     done
     echo "$sum"
 }
+wrote() { sed -n "s/^wrote $1 messages.*$2.*/\1/p" "$work/writer.out"; } # MESSAGES PATTERN: a figure of what the writer says
 resident() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; }
 
 step='a slow reader: each message once, in order, whole; nobody retries, and memory is bounded'
 before=$(rnrs)
-read_stream slow 500
+read_stream slow 0
 write_stream 6000
+wait "$writer" "$reader"
+per_message=$(("$(wrote 6000 'in \([0-9]*\) us')" * 1000 / 6000))
+read_stream slow "$pause_us"
+write_stream "$messages"
 sleep 2
 resident_early=$(resident "$writer") reader_early=$(resident "$reader")
 while kill -0 "$writer" 2>/dev/null && resident_late=$(resident "$writer") && reader_late=$(resident "$reader") &&
@@ -71,13 +80,14 @@ while kill -0 "$writer" 2>/dev/null && resident_late=$(resident "$writer") && re
 done 2>/dev/null
 wait "$writer" || fail "the writer failed"
 wait "$reader" || fail "the reader failed"
-grep -q '^read 6000 messages, each once, in order and whole' "$work/slow.out" || fail "the reader has not read all"
-waits=$(sed -n 's/^wrote 6000 messages; \([0-9]*\) had to wait.*/\1/p' "$work/writer.out")
-[[ ${waits:-0} -gt 3000 ]] || fail "only ${waits:-0} messages had to wait: that reader was not slow"
+grep -q "^read $messages messages, each once, in order and whole" "$work/slow.out" || fail "the reader has not read all"
+slow_per_message=$(("$(wrote "$messages" 'in \([0-9]*\) us')" * 1000 / messages))
+waits=$(wrote "$messages" '; \([0-9]*\) had to wait')
+[[ ${waits:-0} -gt $((messages / 2)) ]] || fail "only ${waits:-0} messages had to wait: that reader was not slow"
 [[ $(rnrs) -eq $before ]] || fail "$(($(rnrs) - before)) RNR NAKs"
 [[ $((last_writer - resident_early)) -lt 1024 && $((last_reader - reader_early)) -lt 1024 ]] ||
     fail "memory grew: writer $resident_early to $last_writer KiB, reader $reader_early to $last_reader KiB"
-echo "passed: $step ($waits waited)"
+echo "passed: $step ($messages messages, $waits waited; $slow_per_message ns each, and $per_message ns when the reader does not pause)"
 
 step='a reader that is killed: the writer learns of it, and begins again with the next one'
 read_stream killed 2000
