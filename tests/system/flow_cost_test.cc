@@ -46,7 +46,9 @@ class Line {
 public:
     Line(Runtime& runtime, FlowControl flow, std::uint32_t receives = kReceives)
         : session_(runtime.open_session({.pool_buffers = 2 * receives})),
-          pool_(runtime.create_receive_pool({.session = &session_, .buffers = 2 * receives, .buffer_bytes = kBytes})),
+          pool_(flow == FlowControl::ring
+                    ? runtime.create_write_ring({.session = &session_, .bytes = 64 * 1024, .messages = receives})
+                    : runtime.create_receive_pool({.session = &session_, .buffers = 2 * receives, .buffer_bytes = kBytes})),
           memory_(runtime.allocate(std::size_t{kOnTheirWay} * kBytes)),
           from_(runtime.create_queue_pair({.shares = {{.session = &session_, .send_depth = kOnTheirWay}}, .recv_depth = 8, .flow = flow})),
           to_(runtime.create_queue_pair({.shares = {{.session = &session_}}, .recv_depth = receives, .pool = &pool_, .flow = flow})) {
@@ -101,6 +103,18 @@ public:
     [[nodiscard]] std::uint64_t read_so_far() const { return read_; }
     [[nodiscard]] const ReceivePool& pool() const { return pool_; }
 
+    /// One at a time: messages per second, from being submitted until being read.
+    [[nodiscard]] double pace(std::uint64_t messages) {
+        const std::uint64_t until = read_ + messages;
+        const auto began = Clock::now();
+        while (read_ < until && !::testing::Test::HasFatalFailure()) {
+            send(sent_ + 1);
+            for (const std::uint64_t before = read_; read_ == before;) {
+                read(32);
+            }
+        }
+        return static_cast<double>(messages) / std::chrono::duration<double>(Clock::now() - began).count();
+    }
     /// Messages per second.
     [[nodiscard]] double rate(std::uint64_t messages) {
         const std::uint64_t until = read_ + messages;
@@ -154,6 +168,32 @@ TEST(FlowCost, CreditsCostAtMostATwentiethOfTheThroughput) {
         return credits.rate(kMessages) / without;
     });
     EXPECT_EQ(runtime.rnr_counts().value().received, 0u);
+}
+
+TEST(FlowCost, CreditsCostAtMostATwentiethOfTheLatency) {
+    on_cpu_0();
+    Runtime runtime(spinning());
+    Line off(runtime, FlowControl::off);
+    Line credits(runtime, FlowControl::credits);
+    (void)off.pace(kMessages);
+    (void)credits.pace(kMessages);
+    expect_at_least(0.95, "latency without credits / with", [&] {
+        const double without = off.pace(kMessages / 4);
+        return credits.pace(kMessages / 4) / without;
+    });
+}
+
+TEST(FlowCost, AWriteRingIsFasterThanSendAndReceive) {
+    on_cpu_0();
+    Runtime runtime(spinning());
+    Line off(runtime, FlowControl::off);
+    Line ring(runtime, FlowControl::ring);
+    (void)off.pace(kMessages);
+    (void)ring.pace(kMessages);
+    expect_at_least(1.0, "latency of send and receive / of a write ring", [&] {
+        const double without = off.pace(kMessages / 4);
+        return ring.pace(kMessages / 4) / without;
+    });
 }
 
 TEST(FlowCost, AQueuePairWithoutCreditSlowsNoOther) {
