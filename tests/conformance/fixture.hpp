@@ -188,8 +188,9 @@ protected:
     }
     void submit(const WorkRequest& request) { submit(session, request); }
     /// Seen by the worker all at once: none is refused because one before it has failed already.
-    void submit(std::initializer_list<WorkRequest> requests) {
-        ASSERT_EQ(session.try_submit(std::span(requests.begin(), requests.size())).accepted, requests.size());
+    void submit(std::initializer_list<WorkRequest> requests) { submit(std::span(requests.begin(), requests.size())); }
+    void submit(std::span<const WorkRequest> requests) {
+        ASSERT_EQ(session.try_submit(requests).accepted, requests.size());
         for (const WorkRequest& request : requests) {
             Exercised::get().submitted(request, request.num_sge, false);
         }
