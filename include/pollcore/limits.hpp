@@ -70,8 +70,7 @@ inline constexpr std::uint32_t kRingLinesMin = 64;
 inline constexpr std::uint32_t kRingLinesMax = 1u << 24;
 /// What stands behind a message in a write ring, at the end of its last line.
 inline constexpr std::uint32_t kRecordTail = 24;
-/// Of a message of `length` bytes.
-/// Bytes that it is written as, at the end of its lines: what a line of them has before is not touched.
+/// What a message of `length` bytes is written as: so many bytes, at the end of so many lines.
 [[nodiscard]] constexpr std::uint32_t record_bytes(std::uint32_t length) noexcept {
     return (length + 7) / 8 * 8 + kRecordTail;
 }

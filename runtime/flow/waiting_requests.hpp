@@ -28,11 +28,13 @@ public:
     [[nodiscard]] std::size_t capacity() const noexcept { return lines_.size(); }
     [[nodiscard]] bool ready(std::size_t i) const noexcept { return i < tail_ - head_; }
 
-    /// A request and its continuations, which stand in `from` from `slot` on.
+    /// A request, as it was checked, and its continuations, which stand in `from` behind `slot`: what is there may have changed.
     template <class Slots>
-    void push(WorkerSession& session, const Slots& from, std::size_t slot, std::uint32_t slots) noexcept {
+    void push(WorkerSession& session, const WorkRequest& request, const Slots& from, std::size_t slot) noexcept {
+        const std::uint32_t slots = slots_of(request);
         sessions_[tail_ & mask_] = &session;
-        for (std::uint32_t i = 0; i < slots; ++i) {
+        lines_[tail_++ & mask_] = request;
+        for (std::uint32_t i = 1; i < slots; ++i) {
             lines_[tail_++ & mask_] = from.copy(slot + i);
         }
     }

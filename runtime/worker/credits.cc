@@ -106,7 +106,7 @@ std::uint32_t Worker::turn_flow(WorkerQp& qp) noexcept {
     if (flow.agreed && flow.waiting.empty() && (!take_grants(qp) || flow.admit(request.opcode, length))) {
         return false;  // or it is in error now, and says so when the request is posted
     }
-    flow.waiting.push(session, session.submissions, slot, slots_of(request));
+    flow.waiting.push(session, request, session.submissions, slot);
     if (request.opcode == Opcode::bind_mw) {
         hold_bind(request);
     }

@@ -21,9 +21,13 @@ void Worker::aim(CreditFlow& flow, const FlowTerms& terms) noexcept {
     flow.granted = flow.consumed = terms.ring_position;
 }
 
-/// Makes the send of `length` bytes a write of a record, in the room that it was given. An SGE behind those of the payload is free,
-/// and where the payload is inline, the rest of its lines.
-void Worker::frame(WorkerQp& qp, ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position, std::uint32_t length) noexcept {
+/// Makes the send of what `wr` has gathered a write of a record, in the room that it was given. An SGE behind those of the payload is free,
+/// and where the payload is inline, what stands behind it.
+void Worker::frame(WorkerQp& qp, ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept {
+    std::uint32_t length = 0;
+    for (int i = 0; i < wr.num_sge; ++i) {
+        length += wr.sg_list[i].length;
+    }
     const CreditFlow& flow = *qp.flow;
     const RingTarget& target = flow.target;
     const std::uint32_t lines = record_lines(length);
@@ -64,8 +68,8 @@ void Worker::frame(WorkerQp& qp, ibv_send_wr& wr, const WorkRequest& request, st
     wr.wr.rdma.rkey = target.rkey;
 }
 
-/// The provider refused a request of the chain. `chain`, which is behind it, does not go: of a record, since the peer would wait
-/// for the refused one; of anything else, since frames are found by positions, which have moved.
+/// The provider refused a request of a chain with records. `chain`, which stands behind it, does not go either: the peer would wait
+/// for ever for a record that is missing, and frames are found by positions, which have moved.
 [[gnu::cold]] void Worker::break_off(WorkerQp& qp, const ibv_send_wr* chain) noexcept {
     for (const ibv_send_wr* wr = chain; wr != nullptr; wr = wr->next) {
         InFlightEntry& entry = qp.sends.at(qp.sends.head_position() + qp.sends.offset_of(WrId::unpack(wr->wr_id).position));

@@ -165,7 +165,7 @@ void Worker::knock() noexcept {
 
 const RingConsumer<WorkRequest>* Worker::only_source() const noexcept {
     if (polled_sessions_.size() != 1 || polled_sessions_.front()->in_flight != 0 ||
-        polled_sessions_.front()->pooled_posted != 0 || !at_rest()) {
+        polled_sessions_.front()->pooled_posted != 0 || !rings_.empty() || !flows_.empty() || !at_rest()) {
         return nullptr;
     }
     return &polled_sessions_.front()->submissions;

@@ -233,8 +233,8 @@ template <class Slots>
     const bool signaled = (request.flags & kSignaled) != 0;
     const bool framed = qp.flow != nullptr && qp.flow->rings && is_send(request.opcode);
     const std::size_t inline_bytes = !is_inline ? 0 : framed ? record_bytes(request.sge.length) : inline_room(request.sge.length);
-    if (!chain_room(request.num_sge + framed, inline_bytes)) [[unlikely]] {
-        ring_doorbells();
+    if (!chain_room(request.num_sge + framed, inline_bytes) || request.opcode == Opcode::bind_mw) [[unlikely]] {
+        ring_doorbells();  // a bind goes by itself, behind what was submitted before it
     }
     const std::uint32_t position = qp.sends.next_position();
     InFlightEntry& entry = qp.sends.push();
@@ -288,7 +288,7 @@ template <class Slots>
     }
     if (framed) [[unlikely]] {
         sges_used_ += !is_inline;
-        frame(qp, wr, request, position, static_cast<std::uint32_t>(message_length(request, slots, slot)));
+        frame(qp, wr, request, position);
     }
     (qp.send_tail != nullptr ? qp.send_tail->next : qp.send_head) = &wr;
     qp.send_tail = &wr;
@@ -322,6 +322,15 @@ template <class Slots>
         const WorkRequest request = flow.waiting.copy(0);
         const std::uint64_t bytes = takes_receive(request.opcode) ? message_length(request, flow.waiting, 0) : 0;
         const auto length = static_cast<std::uint32_t>(bytes);
+        // What rings the doorbells does so now: if the provider refuses something, and the connection ends of it, what stands here
+        // ends too.
+        if (!chain_room(kSgesMax + 1, record_bytes(kInlineMax)) || request.opcode == Opcode::bind_mw ||
+            flow.must_announce(request.opcode, length)) {
+            ring_doorbells();
+            if (qp.state == QpState::error) {
+                break;
+            }
+        }
         if (takes_receive(request.opcode)) {
             if (is_too_long(qp, request, bytes)) {  // it was taken before the peer had said what it takes
                 WorkerSession& session = flow.waiting.front_session();
@@ -570,7 +579,8 @@ template <class Wr>
         // another session. The signal that the bad one may have carried is made up for by the next.
         bad = bad != nullptr ? bad : next;
         qp.unsignaled_run = qp.signal_interval;
-        const bool breaks_off = qp.flow != nullptr && qp.flow->rings && is_send(refused(qp.sends, bad->wr_id).opcode);
+        const bool breaks_off =
+            qp.flow != nullptr && qp.flow->rings && (bad->next != nullptr || is_send(refused(qp.sends, bad->wr_id).opcode));
         complete_refused(qp, qp.sends, bad->wr_id);
         next = bad->next;
         move_up(next);

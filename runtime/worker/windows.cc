@@ -61,7 +61,6 @@ WorkerRegion* Worker::find_region(MrHandle handle) noexcept {
 }
 
 [[gnu::cold, gnu::noinline]] void Worker::post_bind(WorkerQp& qp, const WorkRequest& request, unsigned flags) noexcept {
-    ring_doorbells();  // what was submitted before it is posted before it
     const std::uint32_t position = qp.sends.next_position() - 1;
     InFlightEntry& entry = qp.sends.at(position);
     begin_bind(entry, request);

@@ -309,7 +309,8 @@ private:
                   std::size_t slot, ibv_ah* ah) noexcept;
     /// What an inline payload takes of inline_.
     [[nodiscard]] static constexpr std::size_t inline_room(std::uint32_t length) noexcept {
-        return (std::size_t{length} + WorkRequest::kOwnPayload - 1) / WorkRequest::kOwnPayload * WorkRequest::kOwnPayload;
+        constexpr std::size_t kPiece = WorkRequest::kOwnPayload;
+        return std::max((length + kPiece - 1) / kPiece * kPiece, kPiece);  // so much is written in any case
     }
     [[gnu::always_inline]] void chain(WorkerQp& qp) noexcept {
         if (!qp.chained) {
@@ -409,7 +410,7 @@ private:
 
     // rings.cc
     static void aim(CreditFlow& flow, const FlowTerms& terms) noexcept;
-    void frame(WorkerQp& qp, ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position, std::uint32_t length) noexcept;
+    void frame(WorkerQp& qp, ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept;
     void break_off(WorkerQp& qp, const ibv_send_wr* chain) noexcept;
     void offer_ring(WorkerQp& qp) noexcept;
     /// Messages may come to a write ring of this life's, or its end has not been told.

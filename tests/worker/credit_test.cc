@@ -150,6 +150,23 @@ TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
     EXPECT_FALSE(world->proxy.uses_key(0, region->lkey, {}));
 }
 
+// A session may change what stands in its ring at any time (I7).
+TEST(WaitingRequests, KeepARequestAsItWasChecked) {
+    struct Changed {
+        [[nodiscard]] static WorkRequest copy(std::size_t) { return {.sge = {.length = 0xffffffff}, .opcode = Opcode{200}, .flags = kInline, .num_sge = 255}; }
+    };
+    WaitingRequests waiting(4, 3);
+    WorkRequest checked{.tag = 7, .opcode = Opcode::send, .num_sge = 4};
+    for (int i = 0; i < 10; ++i) {
+        waiting.push(*reinterpret_cast<WorkerSession*>(64), checked, Changed{}, 0);
+        EXPECT_EQ(waiting.copy(0).tag, 7u);
+        EXPECT_EQ(waiting.copy(0).opcode, Opcode::send);
+        EXPECT_EQ(waiting.copy(1).opcode, Opcode{200}) << "a continuation, of which only the keys of SGEs are used";
+        waiting.pop(slots_of(waiting.copy(0)));
+        EXPECT_TRUE(waiting.empty());
+    }
+}
+
 TEST_F(WorkerCreditTest, OfWhatWaitsTheKeysAreKnown) {
     make();
     ASSERT_EQ(send(1), Refusal::none);

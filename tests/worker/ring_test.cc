@@ -162,6 +162,59 @@ TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
     EXPECT_EQ(world->poll(kReader).size(), 2u);
 }
 
+// Records are framed by their positions in the send queue, which move when something before them is refused.
+TEST_F(WorkerRingTest, ARefusedWriteEndsTheConnectionWhereRecordsStandBehindIt) {
+    ASSERT_EQ(send(100), Refusal::none);
+    ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    ASSERT_EQ(world->await(1, kReader).size(), 1u);
+    ibv_context_ops& ops = world->device->context()->ops;
+    real_post_send = ops.post_send;
+    ops.post_send = &refusing_post_send;
+    posts_left = 0;
+    ASSERT_EQ(world->session(kSender).try_submit(SteppedWorld::write(1, *from, *region)), Refusal::none);
+    ASSERT_EQ(send(2), Refusal::none);
+    world->step();
+    ops.post_send = real_post_send;
+    expect_failed(*from, kSender, FlowFault::post_refused, Status::post_refused);
+    world->to_error(*from, QpState::error);
+    turn();
+    const auto ended = world->poll(kSender);
+    ASSERT_EQ(ended.size(), 2u);
+    EXPECT_EQ(ended[0].status, Status::post_refused);
+    EXPECT_EQ(ended[1].status, Status::wr_flush_err);
+    EXPECT_TRUE(world->poll(kReader).empty());
+}
+
+// What waits is posted, and the provider refuses it while the next one is on its way: each ends once.
+TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
+    ibv_mr& bindable = world->register_memory(memory.data(), 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    SteppedWorld::Window& window = world->add_window();
+    WorkRequest bind{.tag = 2, .qp = from->handle(), .opcode = Opcode::bind_mw, .flags = kSignaled};
+    bind.bind = WindowBind(window.end.handle, world->make_bindable(bindable), 64);
+    bind.remote_addr = reinterpret_cast<std::uintptr_t>(memory.data());
+    bind.bind_access = kWindowWrite;
+    bind.rkey = next_rkey(window.mw->rkey);
+    ASSERT_EQ(send(1), Refusal::none);  // it waits for the peer's terms, and so do the others
+    ASSERT_EQ(world->session(kSender).try_submit(bind), Refusal::none);
+    ASSERT_EQ(send(3), Refusal::none);
+    ibv_context_ops& ops = world->device->context()->ops;
+    real_post_send = ops.post_send;
+    ops.post_send = &refusing_post_send;
+    posts_left = 3;  // the terms of both, and the room in the ring
+    turn();
+    ops.post_send = real_post_send;
+    world->to_error(*from, QpState::error);
+    turn();
+    const auto ended = world->poll(kSender);
+    ASSERT_EQ(ended.size(), 3u);
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(ended[i].tag, i + 1);
+        EXPECT_EQ(ended[i].status, i == 0 ? Status::post_refused : Status::wr_flush_err);
+    }
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
+    EXPECT_EQ(window.end.binds, 0u);
+}
+
 // A peer that ends in the middle of a record, as seen from here: half of it is there, and no more comes.
 TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     ASSERT_EQ(send(1), Refusal::none);
