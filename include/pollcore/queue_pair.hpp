@@ -143,8 +143,8 @@ struct QueuePairOptions {
     /// With FlowControl::credits and a pool: where messages go that are too long for the pool's buffers, up to the length of this
     /// one's. Such a message stays in its sender's memory, which this end's worker reads, and then delivers as the others; its
     /// completion names this pool. The sender's request has one SGE and in WorkRequest::rkey the region's remote key
-    /// (Access::remote_read), and its queue pair allows remote reads; else it is refused (Refusal::message_too_long). One at a
-    /// time: what is sent after it waits until it was read. The first share's session must be the one that it belongs to.
+    /// (Access::remote_read; 0: it may not be read), and its queue pair allows remote reads; else it is refused
+    /// (Refusal::message_too_long). The bytes stay as they are until the request completes, as for any send. One at a time: what is sent after it waits until it was read. The first share's session must be the one that it belongs to.
     /// Null: there is no such way, and all messages that are too long are refused.
     const ReceivePool* rendezvous_pool = nullptr;
     std::uint32_t rendezvous_share = 0;  ///< buffers of it that are this queue pair's; 0: two

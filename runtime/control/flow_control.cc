@@ -23,6 +23,7 @@ std::string_view text_of(FlowFault fault) {
         case FlowFault::too_many_messages: return "it sent more messages than it was granted";
         case FlowFault::bad_announcement: return "it announced a message that is too long, or while another was being read";
         case FlowFault::post_refused: return "the provider refused a request between others that must not go without it";
+        case FlowFault::completion_lost: return "the provider lost the completion of an announced message";
         case FlowFault::too_many_grants: return "it grants more receives than its terms allow";
     }
     return "it wrote nonsense";
@@ -67,12 +68,8 @@ void RuntimeState::add_flow_control(const QueuePairOptions& options, QpSlot& qp,
     flow.block = block;
     flow.lkey = qp.control_mr->lkey;
     flow.own = {.depth = qp.srq != nullptr ? qp.srq->end->granted_max : options.recv_depth, .message_max = message_max};
-    flow.readable = options.remote_access.read;
     if (rings) {
         add_rings(qp, frames);
-    }
-    if (qp.rendezvous.pool != nullptr) {
-        flow.own.rendezvous_max = qp.rendezvous.pool->end.buffer_bytes;
     }
     const std::uint32_t slots = std::max(slots_for_sges(std::max(options.sges_max, 1u)), slots_for_inline(options.inline_max));
     flow.waiting = WaitingRequests(std::max(send_depth, 1u), slots);
@@ -111,9 +108,13 @@ FlowBlock RuntimeState::flow_block_of(const QpSlot& qp) noexcept {
 void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
     require_same_flow(qp, peer.kind);
     if (peer.kind != FlowControl::off && qp.qp != nullptr) {  // else its device was lost meanwhile
-        // Asked in RTS, where a provider that keeps the order says so.
-        const bool in_order = devices_[qp.device]->device->writes_in_order(qp.qp.get());
-        workers_[qp.worker]->proxy->start_flow(qp.handle, peer, in_order);
+        // Asked in RTS, where a provider that keeps the order says so, and the connection has what its ends have agreed on.
+        Device& device = *devices_[qp.device]->device;
+        const ibv_qp_attr attr = device.query(qp.qp.get(), IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC);
+        workers_[qp.worker]->proxy->start_flow(qp.handle, peer,
+                                               {.in_order = device.writes_in_order(qp.qp.get()),
+                                                .reads = attr.max_rd_atomic != 0,
+                                                .readable = qp.remote_access.read && attr.max_dest_rd_atomic != 0});
     }
 }
 
@@ -130,10 +131,9 @@ void RuntimeState::fail_flow_here(const WorkerSlot& worker, std::uint32_t index,
     if (qp == nullptr || workers_[qp->worker].get() != &worker || qp->qp == nullptr) {
         return;  // it was closed or reset meanwhile
     }
-    const bool own = fault == FlowFault::post_refused;
-    log_error("queue pair {}: {}{}", qp->qp_num, own ? "" : "its peer broke the agreement on flow control: ", text_of(fault));
+    log_error("queue pair {}: {}{}", qp->qp_num, is_own(fault) ? "" : "its peer broke the agreement on flow control: ", text_of(fault));
     Transition error = to_state(IBV_QPS_ERR);
-    modify_here(*qp, error.attr, error.mask, QpState::error, own ? Status::post_refused : Status::flow_violation);
+    modify_here(*qp, error.attr, error.mask, QpState::error, status_of(fault));
 }
 
 }  // namespace pollcore

@@ -22,6 +22,7 @@
 #include "flow/record.hpp"
 #include "flow/rendezvous.hpp"
 #include "flow/waiting_requests.hpp"
+#include "pollcore/completion.hpp"
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
 
@@ -88,10 +89,20 @@ enum class FlowFault : std::uint8_t {
     no_depth,           ///< of no receive, or of more than there can be
     no_ring,            ///< of a write ring that cannot be
     too_many_grants,    ///< more than its terms allow
-    too_many_messages, ///< more than it was granted, from a shared receive queue or in a write ring
+    too_many_messages,  ///< more than it was granted, from a shared receive queue or in a write ring
     bad_announcement,  ///< of a message that is too long, or while another is being read
-    post_refused,       ///< none of the peer's: the provider refused a record, and the next ones must not go without it
+    // None of the peer's:
+    post_refused,     ///< the provider refused what the next requests must not go without
+    completion_lost,  ///< the provider lost the completion of an announcement, or of a read
 };
+[[nodiscard]] constexpr bool is_own(FlowFault fault) noexcept { return fault >= FlowFault::post_refused; }
+
+/// How a queue pair ends of it.
+[[nodiscard]] constexpr Status status_of(FlowFault fault) noexcept {
+    return fault == FlowFault::post_refused      ? Status::post_refused
+           : fault == FlowFault::completion_lost ? Status::general_err
+                                                 : Status::flow_violation;
+}
 
 /// Registered memory, of one queue pair.
 struct alignas(kCacheLine) ControlBlock {
@@ -142,6 +153,8 @@ struct alignas(kCacheLine) ControlBlock {
         }
         return Announcement::unpack(words);
     }
+    /// Its peer writes the next one when it has been told that this one was read.
+    void forget_announcement() noexcept { announcement[2].store(0, std::memory_order_relaxed); }
 };
 static_assert(sizeof(ControlBlock) == 4 * kCacheLine);
 
@@ -193,6 +206,7 @@ struct CreditFlow {
     std::uint32_t message_max = 0;  ///< the same
     std::uint32_t rendezvous_max = 0;  ///< the same; 0 where the peer may not read from this end
     bool readable = false;             ///< it may
+    bool reads = true;                 ///< this end may read from the peer's
     // With write rings these two, and those of the receiver, count positions in the ring.
     std::uint32_t granted = 0;      ///< modulo 2^32, as are all counts here
     std::uint32_t consumed = 0;     ///< messages posted
@@ -205,7 +219,7 @@ struct CreditFlow {
     AnnouncedRecv receiving;
     std::uint32_t read = 0;       ///< announced messages
     std::uint32_t read_told = 0;  ///< of those, as last written to the peer
-    std::uint32_t used = 0;       ///< messages; counted on shared receive queues and of pools
+    std::uint32_t used = 0;       ///< messages, the same as the peer's `consumed`; counted on shared receive queues and of pools
     // On a shared receive queue.
     std::uint32_t unused = 0;  ///< receives that are this one's, told or not yet, and that no message has taken
     std::uint32_t writes = 0;  ///< of ours in flight
@@ -217,7 +231,7 @@ struct CreditFlow {
     }
     /// What comes now need not wait, and has what it takes.
     [[nodiscard]] bool admit(Opcode opcode, std::uint32_t length) noexcept {
-        if (!waiting.empty() || announced.open) {
+        if (!waiting.empty() || announced.open()) {
             return false;
         }
         if (!takes_receive(opcode)) {
@@ -251,7 +265,7 @@ struct CreditFlow {
     [[nodiscard]] bool owes() const noexcept { return posted != told || read != read_told; }
     /// Something is due, or expected, that only shows in the control block.
     [[nodiscard]] bool unsettled() const noexcept {
-        return !agreed || !terms_sent || !waiting.empty() || announced.open || owes();
+        return !agreed || !terms_sent || !waiting.empty() || announced.open() || owes();
     }
     /// Lines to the end of the ring, where the record does not fit before it.
     [[nodiscard]] std::uint32_t skip(std::uint32_t length) const noexcept {

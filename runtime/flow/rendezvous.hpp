@@ -23,29 +23,39 @@ struct Announcement {
     std::uint32_t length = 0;
     std::uint32_t number = 0;  ///< which of this life's messages it is, from 1, modulo 2^32: else the receive is another's
     bool with_imm = false;
+    bool valid = true;  ///< false: nothing was announced since the last one was taken
 
     using Words = std::array<std::uint64_t, 3>;
     [[nodiscard]] constexpr Words pack() const noexcept {
-        return {addr, std::uint64_t{rkey} << 32 | length, std::uint64_t{with_imm} << 32 | number};
+        return {addr, std::uint64_t{rkey} << 32 | length, std::uint64_t{valid} << 33 | std::uint64_t{with_imm} << 32 | number};
     }
     [[nodiscard]] static constexpr Announcement unpack(const Words& words) noexcept {
         return {.addr = words[0],
                 .rkey = static_cast<std::uint32_t>(words[1] >> 32),
                 .length = static_cast<std::uint32_t>(words[1]),
                 .number = static_cast<std::uint32_t>(words[2]),
-                .with_imm = (words[2] >> 32 & 1) != 0};
+                .with_imm = (words[2] >> 32 & 1) != 0,
+                .valid = (words[2] >> 33 & 1) != 0};
     }
 };
 
 /// The sender's end: the request whose message is announced, which ends when the peer has read it.
 struct AnnouncedSend {
-    bool open = false;
-    bool arrived = false;  ///< the announcement has; from here on the request stands here, and not in the send queue's table
+    enum class State : std::uint8_t {
+        none,
+        posted,   ///< the announcement is; the request stands in the send queue's table
+        arrived,  ///< the announcement has, and the request stands here
+    };
+
+    State state = State::none;
     std::uint64_t tag = 0;
     WorkerSession* session = nullptr;
     std::uint32_t lkey = 0;
     Opcode opcode = Opcode::send;
     bool signaled = false;
+
+    [[nodiscard]] bool open() const noexcept { return state != State::none; }
+    [[nodiscard]] bool arrived() const noexcept { return state == State::arrived; }
 };
 
 /// The receiver's end.

@@ -80,8 +80,11 @@ struct alignas(kCacheLine) Command {
         WorkerSrq* srq;
     };
     std::uint16_t generation = 0;
-    bool in_order = false;  ///< start_flow: what is written to the QP's memory arrives in order
-    std::uint8_t reserved[4] = {};
+    // start_flow:
+    bool in_order = false;  ///< what is written to the QP's memory arrives in order
+    bool reads = false;     ///< the QP may read from the peer's memory
+    bool readable = false;  ///< the peer may read from the QP's
+    std::uint8_t reserved[2] = {};
     std::uint8_t ring_lap = 0;
 };
 static_assert(sizeof(Command) == kCacheLine);

@@ -191,7 +191,7 @@ std::uint32_t Worker::run_commands() noexcept {
             return;
         }
         case CommandKind::start_flow:
-            start_flow(*qps_[command.index], command.peer_addr, command.lkey, command.in_order);
+            start_flow(*qps_[command.index], command);
             break;
         case CommandKind::remove_region:
             answer(command.id, remove_region(command.region_handle) ? AnswerKind::done : AnswerKind::found);
@@ -326,7 +326,7 @@ std::uint32_t Worker::search() noexcept {
         if (!found && qp->flow != nullptr) {
             const AnnouncedSend& announced = qp->flow->announced;
             const bool by_key = !search_.ah.valid() && !search_.window.valid() && concerns_search(qp);
-            found = pending_uses_it(qp->flow->waiting) || (by_key && announced.arrived && announced.lkey == search_.lkey);
+            found = pending_uses_it(qp->flow->waiting) || (by_key && announced.arrived() && announced.lkey == search_.lkey);
         }
     } else if (const WorkerSrq* srq = next_of(srqs_, search_.next_srq); srq != nullptr) {
         found = !search_.ah.valid() && srq->device == search_.device && srq->receives.uses_key(search_.lkey);

@@ -49,6 +49,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
 
 // A completion stands for its work request and for all unsignaled ones before it.
 [[gnu::always_inline]] inline void Worker::complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept {
+    bool lost = false;
     for (; offset > 0; --offset) {
         const InFlightEntry& entry = qp.sends.pop();
         switch (entry.kind) {
@@ -74,7 +75,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
                 break;
             case InFlightEntry::Kind::announced:  // signaled both, and lost
             case InFlightEntry::Kind::reading:
-                qp.send_failed = true;
+                qp.send_failed = lost = true;
                 lose_rendezvous(qp, entry, Status::general_err);
                 break;
             case InFlightEntry::Kind::pooled:  // no request of a send queue
@@ -101,6 +102,9 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     drain_unposted(qp, qp.sends);
     if (qp.cover_wanted) [[unlikely]] {
         cover(qp);
+    }
+    if (lost && qp.state != QpState::error) [[unlikely]] {
+        fail_flow(qp, FlowFault::completion_lost);  // the peer counts it, or waits for it
     }
 }
 

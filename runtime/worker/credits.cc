@@ -16,11 +16,13 @@ constexpr std::uint64_t kLookForTermsNs = 1'000'000;
 
 }  // namespace
 
-void Worker::start_flow(WorkerQp& qp, std::uint64_t peer_addr, std::uint32_t peer_rkey, bool in_order) noexcept {
+void Worker::start_flow(WorkerQp& qp, const Command& command) noexcept {
     CreditFlow& flow = *qp.flow;
-    flow.in_order = in_order;
-    flow.peer_addr = peer_addr;
-    flow.peer_rkey = peer_rkey;
+    flow.in_order = command.in_order;
+    flow.reads = command.reads;
+    flow.readable = command.readable;
+    flow.peer_addr = command.peer_addr;
+    flow.peer_rkey = command.lkey;
     flow.connected = true;
     list(qp);
 }
@@ -67,7 +69,7 @@ std::uint32_t Worker::turn_flow(WorkerQp& qp) noexcept {
             }
             flow.depth = terms->depth;
             flow.message_max = terms->message_max;
-            flow.rendezvous_max = flow.readable ? terms->rendezvous_max : 0;
+            flow.rendezvous_max = flow.readable && !flow.rings ? terms->rendezvous_max : 0;
             if (flow.rings) {
                 aim(flow, *terms);
             }
@@ -84,8 +86,11 @@ std::uint32_t Worker::turn_flow(WorkerQp& qp) noexcept {
     }
     if (flow.receiving.state == AnnouncedRecv::State::waiting) {
         work += read_announced(qp);
+        if (qp.state != QpState::ready) {
+            return work;
+        }
     }
-    if (flow.announced.open) {
+    if (flow.announced.open()) {
         work += end_announced(qp);
     }
     if (flow.agreed && flow.terms_sent && flow.owes()) {
@@ -229,6 +234,7 @@ bool Worker::write_grants(WorkerQp& qp) noexcept {
 }
 
 bool Worker::write_terms(WorkerQp& qp) noexcept {
+    qp.flow->own.rendezvous_max = qp.flow->reads && qp.rendezvous.pool != nullptr ? qp.rendezvous.pool->buffer_bytes : 0;
     if (qp.flow->rings) {
         offer_ring(qp);
     }
@@ -273,10 +279,9 @@ bool Worker::write_own(WorkerQp& qp, ibv_sge& sge, std::size_t to, unsigned flag
 }
 
 [[gnu::cold]] void Worker::end_flow(WorkerQp& qp, FlowFault fault) noexcept {
-    const bool own = fault == FlowFault::post_refused;
-    counters_.flow_faults.add(!own);
+    counters_.flow_faults.add(!is_own(fault));
     answer(0, AnswerKind::flow_failed, qp.handle.index, static_cast<std::uint32_t>(qp.handle.generation) << 8 | static_cast<std::uint32_t>(fault));
-    enter_error(qp, own ? Status::post_refused : Status::flow_violation);
+    enter_error(qp, status_of(fault));
 }
 
 void Worker::dismiss(WorkerQp& qp) noexcept {
@@ -308,7 +313,7 @@ bool Worker::flows_have_news() noexcept {
         if ((flow.agreed && flow.owes()) || (flow.receiving.state == AnnouncedRecv::State::waiting && qp->rendezvous.wanted() != 0)) {
             return true;
         }
-        if (flow.announced.arrived && flow.peer_has_read()) {
+        if (flow.announced.open() && flow.peer_has_read()) {  // where it has not arrived, its completion is there to be polled
             return true;
         }
         if ((!flow.terms_sent && (flow.agreed || !flow.waiting.empty()))) {
@@ -318,7 +323,7 @@ bool Worker::flows_have_news() noexcept {
             return flow.block->read_terms().has_value();
         }
         const auto word = GrantWord::unpack(flow.block->grants[0].load(std::memory_order_acquire));
-        return !flow.waiting.empty() && word && static_cast<std::int32_t>(*word - flow.granted) > 0;
+        return !flow.waiting.empty() && !flow.announced.open() && word && static_cast<std::int32_t>(*word - flow.granted) > 0;
     });
 }
 
@@ -327,7 +332,7 @@ std::uint64_t Worker::look_every_ns() const noexcept {
         return CompletionChannel::kNever;
     }
     const bool waits = std::any_of(flows_.begin(), flows_.end(), [](const WorkerQp* qp) {
-        return !qp->flow->waiting.empty() || qp->flow->announced.open;
+        return !qp->flow->waiting.empty() || qp->flow->announced.open();
     });
     return waits ? kLookForCreditNs : kLookForTermsNs;
 }

@@ -181,8 +181,8 @@ void Worker::return_unused(PoolTaker& taker, const InFlightEntry& entry) noexcep
 [[gnu::cold]] void Worker::tell_end(WorkerQp& qp) noexcept {
     PoolTaker& taker = qp.pool;
     if (taker.pool == nullptr || taker.told || qp.state != QpState::error || taker.posted != 0 || taker.wanted() == 0 ||
-        taker.pool->buffers.free() == 0) {
-        return;  // of the latter two, again when a buffer is released
+        taker.pool->buffers.free() == 0 || (qp.flow != nullptr && qp.flow->receiving.state == AnnouncedRecv::State::reading)) {
+        return;  // again when a buffer is released, or the message was read that came last
     }
     taker.told = true;
     Completion completion;

@@ -59,7 +59,7 @@ bool Worker::can_announce(const WorkerQp& qp, const WorkRequest& request, std::u
         return;
     }
     qp.unsignaled_run = 0;
-    flow.announced = {.open = true};
+    flow.announced = {.state = AnnouncedSend::State::posted};
     counters_.sends.add();
     counters_.rendezvous.add();
     list(qp);
@@ -73,8 +73,7 @@ void Worker::complete_announced(WorkerQp& qp, const InFlightEntry& entry, const 
         return;
     }
     if (wc.status == IBV_WC_SUCCESS) {
-        qp.flow->announced = {.open = true,
-                              .arrived = true,
+        qp.flow->announced = {.state = AnnouncedSend::State::arrived,
                               .tag = entry.tag,
                               .session = entry.session,
                               .lkey = entry.lkey,
@@ -82,7 +81,7 @@ void Worker::complete_announced(WorkerQp& qp, const InFlightEntry& entry, const 
                               .signaled = entry.signaled};
         return;
     }
-    qp.flow->announced.open = false;
+    qp.flow->announced = {};
     Completion completion;
     completion.status = static_cast<Status>(wc.status);
     completion.vendor_err = wc.vendor_err;
@@ -101,7 +100,7 @@ void Worker::complete_announced(WorkerQp& qp, const InFlightEntry& entry, const 
 /// Ends the announced message if the peer has read it.
 std::uint32_t Worker::end_announced(WorkerQp& qp) noexcept {
     CreditFlow& flow = *qp.flow;
-    if (!flow.announced.arrived || !flow.peer_has_read()) {
+    if (!flow.announced.arrived() || !flow.peer_has_read()) {
         return 0;
     }
     const InFlightEntry entry = entry_of(flow.announced);
@@ -115,7 +114,7 @@ std::uint32_t Worker::end_announced(WorkerQp& qp) noexcept {
 /// The queue pair is in error. What the peer has not said to have read fails, behind everything that was posted.
 void Worker::flush_announced(WorkerQp& qp) noexcept {
     AnnouncedSend& announced = qp.flow->announced;
-    if (!announced.arrived) {
+    if (!announced.arrived()) {
         return;  // it stands in the table, if there is one
     }
     InFlightEntry& entry = qp.sends.push();
@@ -134,8 +133,12 @@ bool Worker::take_announcement(WorkerQp& qp, const Completion& completion) noexc
         return false;
     }
     const Announcement what = flow.block->read_announcement();
-    if (what.number != flow.used + 1) {
+    if (!what.valid || what.number != flow.used + 1) {
         return false;  // a write with immediate of the application's
+    }
+    flow.block->forget_announcement();
+    if (qp.state == QpState::error) {
+        return true;  // the device follows soon
     }
     if (flow.receiving.state != AnnouncedRecv::State::none || what.length > qp.rendezvous.pool->buffer_bytes) {
         fail_flow(qp, FlowFault::bad_announcement);
@@ -174,6 +177,7 @@ std::uint32_t Worker::read_announced(WorkerQp& qp) noexcept {
         fail_flow(qp, FlowFault::post_refused);
         return 1;
     }
+    ++reads_;
     ++taker.posted;
     ++pool.session->pooled_posted;
     pool.counters.posted.add();
@@ -184,9 +188,11 @@ std::uint32_t Worker::read_announced(WorkerQp& qp) noexcept {
 
 void Worker::complete_reading(WorkerQp& qp, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
     CreditFlow& flow = *qp.flow;
+    --reads_;
     const AnnouncedRecv what = std::exchange(flow.receiving, {});
     if (wc.status != IBV_WC_SUCCESS) {
         return_unused(qp.rendezvous, entry);
+        tell_end(qp);
         return;
     }
     came_back(qp.rendezvous);
@@ -200,15 +206,17 @@ void Worker::complete_reading(WorkerQp& qp, const InFlightEntry& entry, const ib
     hand_out(qp.rendezvous, static_cast<std::uint32_t>(entry.tag), completion, nullptr);
     ++flow.read;
     list(qp);
+    tell_end(qp);
 }
 
 /// An announcement or a read that no completion came for.
 [[gnu::cold]] void Worker::lose_rendezvous(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept {
     if (entry.kind == InFlightEntry::Kind::announced) {
-        qp.flow->announced.open = false;
+        qp.flow->announced = {};
         counters_.cut_short.add();
         deliver_by_runtime(qp, entry, status);
     } else {
+        --reads_;
         qp.flow->receiving = {};
         return_unused(qp.rendezvous, entry);
     }

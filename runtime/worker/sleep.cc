@@ -40,6 +40,9 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
 
 // Nothing is under way that goes on without an event.
 bool Worker::at_rest() const noexcept {
+    if (options_.solicited_only && reads_ != 0) {
+        return false;  // a read's completion is not solicited, and what it brings may be
+    }
     return retiring_.empty() && closing_.empty() && search_.command == 0 && to_fill_.empty() &&
            std::none_of(polled_cqs_.begin(), polled_cqs_.end(), [](const WorkerCq* cq) { return cq->parked != 0; });
 }

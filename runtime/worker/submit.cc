@@ -217,7 +217,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         const std::uint64_t length = message_length(request, session.submissions, slot);
         const bool fits = length <= qp.flow->message_max || !is_send(request.opcode);
         if ((!fits || !qp.flow->admit(request.opcode, static_cast<std::uint32_t>(length))) &&
-            take_unfit(session, qp, share, request, slot, length)) {
+            take_blocked(session, qp, share, request, slot, length)) {
             return Take::taken;
         }
     }
@@ -297,8 +297,8 @@ template <class Slots>
     return Take::taken;
 }
 
-/// With flow control: what is too long for a receive of the peer's, or must wait. False: it is to be posted after all.
-[[gnu::noinline]] bool Worker::take_unfit(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, std::size_t slot,
+/// With flow control: what is too long for a receive of the peer's, as far as is known, or has no credit. False: it is to be posted after all.
+[[gnu::noinline]] bool Worker::take_blocked(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, std::size_t slot,
                                           std::uint64_t length) noexcept {
     if (is_too_long(qp, request, length)) {
         refuse_too_long(session, share, request);
@@ -318,7 +318,7 @@ template <class Slots>
 [[gnu::noinline]] std::uint32_t Worker::post_waiting(WorkerQp& qp) noexcept {
     CreditFlow& flow = *qp.flow;
     std::uint32_t posted = 0;
-    while (!flow.waiting.empty() && !flow.announced.open && !over_budget(qp)) {
+    while (!flow.waiting.empty() && !flow.announced.open() && !over_budget(qp)) {
         const WorkRequest request = flow.waiting.copy(0);
         const std::uint64_t bytes = takes_receive(request.opcode) ? message_length(request, flow.waiting, 0) : 0;
         const auto length = static_cast<std::uint32_t>(bytes);

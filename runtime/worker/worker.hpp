@@ -381,12 +381,12 @@ private:
     void dismiss(PoolTaker& taker) noexcept;
 
     // credits.cc, and what posts those that waited in submit.cc
-    void start_flow(WorkerQp& qp, std::uint64_t peer_addr, std::uint32_t peer_rkey, bool in_order) noexcept;
+    void start_flow(WorkerQp& qp, const Command& command) noexcept;
     void list(WorkerQp& qp) noexcept;
     std::uint32_t turn_flows() noexcept;
     std::uint32_t turn_flow(WorkerQp& qp) noexcept;
-    [[nodiscard]] bool take_unfit(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, std::size_t slot,
-                                  std::uint64_t length) noexcept;
+    [[nodiscard]] bool take_blocked(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, std::size_t slot,
+                                    std::uint64_t length) noexcept;
     [[nodiscard]] bool keep_waiting(WorkerSession& session, WorkerQp& qp, const WorkRequest& request, std::size_t slot, std::uint32_t length) noexcept;
     [[nodiscard]] static bool is_too_long(const WorkerQp& qp, const WorkRequest& request, std::uint64_t length) noexcept;
     bool take_grants(WorkerQp& qp) noexcept;
@@ -516,6 +516,7 @@ private:
     std::size_t takers_ = 0;             ///< that there are
     OwnLines<WorkerQp*> flows_;          ///< with credits, to be looked at: see credits.cc
     std::size_t flow_qps_ = 0;           ///< that there are
+    std::uint32_t reads_ = 0;            ///< of announced messages, in flight
     OwnLines<WatchedRing> rings_;        ///< that messages may come to
     OwnLines<WorkerWindow*> windows_;    ///< by index
     OwnLines<WorkerRegion> regions_;     ///< by index

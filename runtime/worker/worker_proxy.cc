@@ -122,8 +122,14 @@ bool WorkerProxy::remove_region(MrHandle region) {
     return call({.kind = CommandKind::remove_region, .region_handle = region}).kind == AnswerKind::done;
 }
 
-void WorkerProxy::start_flow(QpHandle qp, const FlowBlock& peer, bool in_order) {
-    call({.kind = CommandKind::start_flow, .index = qp.index, .lkey = peer.rkey, .peer_addr = peer.addr, .in_order = in_order});
+void WorkerProxy::start_flow(QpHandle qp, const FlowBlock& peer, FlowPath path) {
+    call({.kind = CommandKind::start_flow,
+          .index = qp.index,
+          .lkey = peer.rkey,
+          .peer_addr = peer.addr,
+          .in_order = path.in_order,
+          .reads = path.reads,
+          .readable = path.readable});
 }
 
 void WorkerProxy::add_pool(WorkerPool& pool) { call({.kind = CommandKind::add_pool, .pool = &pool}); }

@@ -81,7 +81,13 @@ public:
     [[nodiscard]] bool remove_region(MrHandle region);
 
     /// It is connected; its peer's control block is there.
-    void start_flow(QpHandle qp, const FlowBlock& peer, bool in_order);
+    /// What the queue pair's connection can do.
+    struct FlowPath {
+        bool in_order = false;  ///< what is written to its memory arrives in order
+        bool reads = true;      ///< it may read from the peer's memory
+        bool readable = true;   ///< the peer may read from its
+    };
+    void start_flow(QpHandle qp, const FlowBlock& peer, FlowPath path);
     void add_pool(WorkerPool& pool);
     /// Nothing takes receives from it any more. Returns how many slots of its session's completion ring were written until
     /// then, modulo 2^32: its last completion is among them.

@@ -108,6 +108,28 @@ TEST_F(Rendezvous, RefusesWhatThePeerCannotRead) {
     EXPECT_EQ(session.rendezvous_max(a.handle()), 0u);
 }
 
+// A connection without reads, as its two ends have agreed on: nobody is sent on a way that leads nowhere.
+TEST_F(Rendezvous, IsNotAgreedWhereNothingCanBeRead) {
+    for (const bool at_reader : {true, false}) {
+        a = runtime.create_queue_pair(sending());
+        b = runtime.create_queue_pair(receiving());
+        const QpInfo info_a = a.info();
+        const QpInfo info_b = b.info();
+        PathAttributes none = kNoRetries;
+        (at_reader ? none.max_rd_atomic : none.max_dest_rd_atomic) = 0;
+        a.connect(info_b, at_reader ? kNoRetries : none);
+        b.connect(info_a, at_reader ? none : kNoRetries);
+        submit(long_send(1, kShort + 1));
+        EXPECT_EQ(await_one().status, Status::message_too_long);
+        submit(send(2, kShort));
+        EXPECT_EQ(await_one().status, Status::success);
+        EXPECT_EQ(reader.release(hear()), Refusal::none);
+        EXPECT_TRUE(a.close());
+        EXPECT_TRUE(b.close());
+        EXPECT_EQ(reader.release(hear()), Refusal::none);  // the end
+    }
+}
+
 TEST_F(Rendezvous, NeedsCreditsAndAPoolForLongerMessages) {
     const auto refused = [&](const QueuePairOptions& options) {
         EXPECT_THROW((void)runtime.create_queue_pair(options), Error);

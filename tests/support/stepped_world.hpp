@@ -335,7 +335,7 @@ public:
 
     /// With connect(), by two who have credits.
     void start_flow(Qp& from, const Qp& to) {
-        proxy.start_flow(from.handle(), {.addr = reinterpret_cast<std::uintptr_t>(to.block), .rkey = to.block_rkey}, false);
+        proxy.start_flow(from.handle(), {.addr = reinterpret_cast<std::uintptr_t>(to.block), .rkey = to.block_rkey}, {});
     }
 
     /// Two QPs of session 0, connected, on CQ 0 and CQ 1.
@@ -469,11 +469,9 @@ private:
         const WorkerPool* pool = shape.srq != nullptr ? shape.srq->end.pool.pool : shape.pool.pool != nullptr ? &shape.pool.pool->end : nullptr;
         qp.end.flow->own = {.depth = shape.srq != nullptr ? shape.srq->end.granted_max : recv_depth,
                             .message_max = pool != nullptr ? pool->buffer_bytes : 0xffffffffu};
-        qp.end.flow->readable = true;
         if (shape.rendezvous.pool != nullptr) {
             qp.end.rendezvous.pool = &shape.rendezvous.pool->end;
             qp.end.rendezvous.set_depth(1, 2);
-            qp.end.flow->own.rendezvous_max = shape.rendezvous.pool->end.buffer_bytes;
         }
         if (shape.rings) {
             add_rings(*qp.end.flow, shape, std::bit_ceil(send_depth));

@@ -383,6 +383,7 @@ TEST_F(WorkerRendezvousTest, AProviderThatRefusesTheReadEndsTheConnection) {
 
 int (*provider_poll)(ibv_cq*, int, ibv_wc*) = nullptr;
 std::vector<ibv_wc> held_back;
+ibv_wc_opcode to_lose{};
 
 int hold_back(ibv_cq* cq, int n, ibv_wc* wc) {
     held_back.insert(held_back.end(), wc, wc + std::max(provider_poll(cq, n, wc), 0));
@@ -407,7 +408,7 @@ TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhat
         ASSERT_EQ(send_long(i, 300), Refusal::none);
     }
     turn();
-    ASSERT_TRUE(sender().announced.open);
+    ASSERT_TRUE(sender().announced.open());
     ASSERT_EQ(send(4), Refusal::none);
     turn();
     world->to_error(*from[0]);
@@ -424,6 +425,66 @@ TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhat
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
 }
 
+// The provider loses the completion of an announcement, or of a read: the counts of the two ends would not agree any more.
+TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
+    for (const ibv_wc_opcode lost : {IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ}) {
+        from.clear();
+        to.clear();
+        make_ends();
+        ibv_context_ops& ops = world->device->context()->ops;
+        provider_poll = ops.poll_cq;
+        to_lose = lost;
+        ops.poll_cq = [](ibv_cq* cq, int n, ibv_wc* wc) {
+            int kept = 0;
+            const int polled = provider_poll(cq, n, wc);
+            for (int i = 0; i < polled; ++i) {
+                if (wc[i].opcode == to_lose && !SrqWrId::names(wc[i].wr_id) && !WrId::unpack(wc[i].wr_id).recv) {
+                    continue;
+                }
+                wc[kept++] = wc[i];
+            }
+            return kept;
+        };
+        ASSERT_EQ(send_long(1, 300), Refusal::none);
+        turn();
+        const bool announcement = lost == IBV_WC_RDMA_WRITE;
+        ops.poll_cq = provider_poll;
+        if (announcement) {
+            // Receives at this end are told to the other, and what completes of that says that the announcement was passed over.
+            for (std::uint64_t i = 0; i < 4 && world->session(kSender).state(from[0]->handle()) == QpState::ready; ++i) {
+                ASSERT_EQ(world->session(kSender).try_submit({.tag = 50 + i, .sge = sge(1024, 64), .qp = from[0]->handle(), .opcode = Opcode::recv, .num_sge = 1}),
+                          Refusal::none);
+                turn();
+            }
+            EXPECT_EQ(world->session(kSender).cause(from[0]->handle()), Status::general_err);
+            const auto said = world->proxy.take_unasked();
+            ASSERT_EQ(said.size(), 1u);
+            EXPECT_EQ(said[0].object_id & 0xff, static_cast<std::uint32_t>(FlowFault::completion_lost));
+        }
+        SteppedWorld::Qp& end = announcement ? *from[0] : *to[0];
+        EXPECT_TRUE(world->close(end));
+        turn();
+        if (!announcement) {
+            EXPECT_TRUE(world->close(*from[0]));
+        }
+        auto ended = world->poll(kSender);
+        std::erase_if(ended, [](const Completion& completion) { return completion.from_recv_queue(); });
+        ASSERT_EQ(ended.size(), 1u);
+        EXPECT_FALSE(ended[0].ok());
+        for (const Completion& completion : world->poll(kReceiver)) {
+            release(completion);
+        }
+        if (announcement) {
+            EXPECT_TRUE(world->close(*to[0]));
+        }
+        for (const Completion& completion : world->poll(kReceiver)) {
+            release(completion);
+        }
+        turn();
+        expect_nothing_left();
+    }
+}
+
 // The region that the peer is to read from is in use, whatever the send queue says.
 TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
     std::vector<Completion> held;
@@ -435,7 +496,7 @@ TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
     EXPECT_FALSE(world->proxy.uses_key(0, source_region->lkey, {}));
     ASSERT_EQ(send_long(2, 500), Refusal::none);
     turn();
-    EXPECT_TRUE(sender().announced.arrived);
+    EXPECT_TRUE(sender().announced.arrived());
     EXPECT_TRUE(world->proxy.uses_key(0, source_region->lkey, {}));
     release(held[0]);
     expect_long(world->await(1, kReceiver).at(0), 2, 500);
