@@ -112,6 +112,7 @@ std::uint32_t Worker::run_commands() noexcept {
             --cqs_[qp.recv_cq]->parked;
             if (command.state == QpState::error) {
                 enter_error(qp, command.cause);
+                release_flush(qp);
             } else if (qp.state != QpState::error && qp.state != command.state) {
                 qp.state = command.state;
                 publish_record(qp);
@@ -224,6 +225,7 @@ void Worker::begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) 
     }
     // Nothing more is posted, even where the provider did not take it to ERR.
     enter_error(qp, command.cause);
+    release_flush(qp);
     cover(qp);
     if (std::find(retiring_.begin(), retiring_.end(), &qp) == retiring_.end()) {
         retiring_.push_back(&qp);

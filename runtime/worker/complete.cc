@@ -213,7 +213,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
         WorkerQp* qp = qps_[i];
         if (qp != nullptr && (qp->send_cq == cq.index || qp->recv_cq == cq.index)) {
             qp->leftover_status = Status::fatal_err;
-            enter_error(*qp, Status::fatal_err);
+            enter_error(*qp, Status::fatal_err, false);
         }
     }
     answer(0, AnswerKind::cq_failed, cq.index, cq.id);

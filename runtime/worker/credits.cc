@@ -108,7 +108,7 @@ std::uint32_t Worker::turn_flow(WorkerQp& qp) noexcept {
 [[gnu::noinline]] bool Worker::keep_waiting(WorkerSession& session, WorkerQp& qp, const WorkRequest& request,
                                             std::size_t slot, std::uint32_t length) noexcept {
     CreditFlow& flow = *qp.flow;
-    if (flow.agreed && flow.waiting.empty() && (!take_grants(qp) || flow.admit(request.opcode, length))) {
+    if (flow.agreed && flow.waiting.empty() && !flow.announced.open() && (!take_grants(qp) || flow.admit(request.opcode, length))) {
         return false;  // or it is in error now, and says so when the request is posted
     }
     flow.waiting.push(session, request, session.submissions, slot);
@@ -281,7 +281,7 @@ bool Worker::write_own(WorkerQp& qp, ibv_sge& sge, std::size_t to, unsigned flag
 [[gnu::cold]] void Worker::end_flow(WorkerQp& qp, FlowFault fault) noexcept {
     counters_.flow_faults.add(!is_own(fault));
     answer(0, AnswerKind::flow_failed, qp.handle.index, static_cast<std::uint32_t>(qp.handle.generation) << 8 | static_cast<std::uint32_t>(fault));
-    enter_error(qp, status_of(fault));
+    enter_error(qp, status_of(fault), false);
 }
 
 void Worker::dismiss(WorkerQp& qp) noexcept {

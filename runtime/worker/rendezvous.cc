@@ -67,7 +67,7 @@ bool Worker::can_announce(const WorkerQp& qp, const WorkRequest& request, std::u
 
 /// The announcement has left the send queue: with success the request waits for the peer, else it ends like any other.
 void Worker::complete_announced(WorkerQp& qp, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
-    if (wc.status == IBV_WC_SUCCESS && qp.state == QpState::error) {
+    if (wc.status == IBV_WC_SUCCESS && qp.state == QpState::error && !qp.flush_held) {
         qp.flow->announced = {};
         deliver_by_runtime(qp, entry, qp.unposted_status);  // now: what waited behind it stands in the table
         return;

@@ -11,7 +11,8 @@
 
 namespace pollcore {
 
-[[gnu::cold]] void Worker::enter_error(WorkerQp& qp, Status cause) noexcept {
+/// `device_too`: it takes no more from the peer, or will not before the control thread has seen to it (release_flush).
+[[gnu::cold]] void Worker::enter_error(WorkerQp& qp, Status cause, bool device_too) noexcept {
     if (cause == Status::device_removed) {
         qp.leftover_status = qp.unposted_status = cause;  // whatever put it into error before
     }
@@ -27,7 +28,10 @@ namespace pollcore {
     qp.state = QpState::error;
     qp.cause = cause;
     publish_record(qp);
-    flush_waiting(qp);
+    qp.flush_held = !device_too && qp.flow != nullptr && qp.flow->announced.open();
+    if (!qp.flush_held) {
+        flush_waiting(qp);
+    }
     if (qp.flow != nullptr && qp.srq != nullptr) {
         drop_grants(qp);
         grant(*qp.srq);
@@ -37,6 +41,13 @@ namespace pollcore {
     tell_end(qp);
     if (in_ring(qp)) {
         list(qp);
+    }
+}
+
+/// The device is in ERR, or gone.
+void Worker::release_flush(WorkerQp& qp) noexcept {
+    if (std::exchange(qp.flush_held, false)) {
+        flush_waiting(qp);
     }
 }
 

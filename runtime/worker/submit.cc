@@ -213,7 +213,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     ++share.sends;
     ++session.in_flight;
     session.unsignaled += (request.flags & kSignaled) == 0;
-    if (qp.flow != nullptr && qp.state != QpState::error) [[unlikely]] {
+    if (qp.flow != nullptr && (qp.state != QpState::error || qp.flush_held)) [[unlikely]] {
         const std::uint64_t length = message_length(request, session.submissions, slot);
         const bool fits = length <= qp.flow->message_max || !is_send(request.opcode);
         if ((!fits || !qp.flow->admit(request.opcode, static_cast<std::uint32_t>(length))) &&

@@ -155,6 +155,7 @@ struct alignas(kCacheLine) WorkerQp {
     WorkerSrq* srq = nullptr;  ///< where its receives are taken from; null: it has a receive queue
     bool marker_in_flight = false;
     bool cover_wanted = false;  ///< a marker is to follow when one can be posted
+    bool flush_held = false;    ///< in error, and its device not yet: the peer may still read what was announced to it
     std::uint8_t sges_max = 1;
     std::uint16_t inline_max = 0;
     Status leftover_status = Status::qp_closed;   ///< of what no device completed
@@ -445,7 +446,8 @@ private:
     [[nodiscard]] bool remove_region(MrHandle handle) noexcept;
 
     // retire.cc
-    void enter_error(WorkerQp& qp, Status cause) noexcept;
+    void enter_error(WorkerQp& qp, Status cause, bool device_too = true) noexcept;
+    void release_flush(WorkerQp& qp) noexcept;
     void publish_record(const WorkerQp& qp) noexcept;
     void publish_record(const WorkerSrq& srq) noexcept;
     void post_marker(WorkerQp& qp) noexcept;

@@ -485,6 +485,35 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
     }
 }
 
+// An end that fails by itself is still read from until its device is in ERR, so the bytes are not the application's yet.
+TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
+    for (std::uint64_t i = 0; i < 2; ++i) {  // no buffer is left at the peer
+        ASSERT_EQ(send_long(i, 300), Refusal::none);
+        ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
+        ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    }
+    for (std::uint64_t i = 2; i < 5; ++i) {
+        ASSERT_EQ(send_long(i, 300), Refusal::none);
+    }
+    turn();
+    ibv_context_ops& ops = world->device->context()->ops;
+    provider_poll = ops.poll_cq;
+    ops.poll_cq = [](ibv_cq*, int, ibv_wc*) { return -1; };
+    world->step();
+    ops.poll_cq = provider_poll;
+    EXPECT_EQ(world->session(kSender).state(from[0]->handle()), QpState::error);
+    turn();
+    EXPECT_TRUE(world->poll(kSender).empty());
+    (void)world->close(*from[0]);
+    const auto ended = world->poll(kSender);
+    ASSERT_EQ(ended.size(), 3u);
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(ended[i].tag, i + 2);
+        EXPECT_FALSE(ended[i].ok());
+    }
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
+}
+
 // The region that the peer is to read from is in use, whatever the send queue says.
 TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
     std::vector<Completion> held;
