@@ -334,7 +334,7 @@ bool Model::explained(const End& end, const Request& request, const Completion& 
         case Status::rem_inv_req_err: return !receive && (request.defect == Defect::too_long || peer_injected);
         case Status::rem_op_err: return !receive && (has(kPeerEnding) || peer_injected);
         case Status::retry_exc_err:
-            return !receive && has(kLossy | kPeerEnding | kPeerDeviceLost | kDeviceLost);
+            return !receive && (has(kLossy | kPeerEnding | kPeerDeviceLost | kDeviceLost) || (has(kOwnRequest) && packets_lost));
         case Status::rnr_retry_exc_err:
             return !receive && takes_receive(request.opcode) && !end.rnr_for_ever && has(kShortOfReceives);
         case Status::post_refused: return by_runtime && has(kPostRefused | kDeviceLost);

@@ -117,6 +117,10 @@ class Model {
 public:
     explicit Model(Trace& trace) : trace_(trace) {}
 
+    /// A packet was lost, or will be. Requests survive that, but the answer to one that cannot succeed may be that packet: the peer,
+    /// in error then, answers no repeat.
+    bool packets_lost = false;
+
     /// A new life, of a queue pair that so many sessions post to.
     End& begin(std::string name, std::size_t lanes);
     void connect(End& a, End& b);

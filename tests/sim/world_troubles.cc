@@ -150,6 +150,7 @@ void World::cause(const Planned& planned) {
         case Trouble::loss:
             fault.kind = SoftFault::Kind::lose_packet;
             fault.count = 1;
+            model.packets_lost = true;
             return inject(side, &channel, trouble, fault);
         case Trouble::outage:
             fault.kind = SoftFault::Kind::lose_packet;
