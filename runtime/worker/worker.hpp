@@ -2,11 +2,12 @@
 // housekeeping. It has no thread, clock or randomness of its own (I11), so a test can turn it by hand.
 //
 //   step.cc      the loop body and its bookkeeping        commands.cc  what the control thread asks
-//   submit.cc    session ring -> chain per QP -> post     retire.cc    taking queue pairs out of service
-//   complete.cc  CQ -> in-flight entry -> session ring   sleep.cc     falling asleep, and being woken
-//   pools.cc     receives from pools, and buffers       credits.cc   what waits for the peer's receives, and what it
-//                that come back                                      is told of ours
-//   rings.cc     messages by write rings                 rendezvous.cc  messages that the peer reads
+//   submit.cc    session ring -> chain per QP            retire.cc     taking queue pairs out of service
+//   doorbells.cc chain per QP -> post                    sleep.cc      falling asleep, and being woken
+//   complete.cc  CQ -> in-flight entry -> session ring   windows.cc    binds of memory windows
+//   pools.cc     receives from pools, and buffers        credits.cc    what waits for the peer's receives, and what it
+//                that come back                                        is told of ours
+//   rings.cc     messages by write rings                 rendezvous.cc messages that the peer reads
 //
 // Thread safety: all but the constructor is the worker's thread's. WorkerProxy talks to it from outside.
 // Invariants
@@ -330,9 +331,11 @@ private:
     [[nodiscard]] bool completion_room(WorkerSession& session) noexcept;
     Take take_other(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     Take take_shared_recv(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+
+    // doorbells.cc
+    void ring_doorbells() noexcept;
     void post_shared_recvs() noexcept;
     void post_shared_recvs(WorkerSrq& srq) noexcept;
-    void ring_doorbells() noexcept;
     void complete_refused(WorkerQp& qp, InFlightTable& table, std::uint64_t wr_id) noexcept;
     void post_sends(WorkerQp& qp) noexcept;
     void post_recvs(WorkerQp& qp) noexcept;
