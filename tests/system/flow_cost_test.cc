@@ -9,6 +9,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -47,6 +48,8 @@ void on_cpu_0() {
     ASSERT_EQ(sched_setaffinity(0, sizeof cpus, &cpus), 0);
 }
 
+std::uint64_t sum_of(std::uint64_t number) { return (number ^ 0x9e3779b97f4a7c15) * 0xd6e8feb86659fd93; }
+
 /// From one queue pair to the pool of another, both of this thread.
 class Line {
 public:
@@ -66,7 +69,9 @@ public:
     [[nodiscard]] Session& session() { return session_; }
     [[nodiscard]] WorkRequest next() {
         const std::uint64_t slot = sent_ % kOnTheirWay;
-        std::memcpy(memory_.data() + slot * kBytes, &sent_, sizeof sent_);
+        const std::array<std::uint64_t, 2> head{sent_, sum_of(sent_)};
+        std::memcpy(memory_.data() + slot * kBytes, head.data(), sizeof head);
+        std::memset(memory_.data() + slot * kBytes + sizeof head, static_cast<int>(sent_ & 0xff), kBytes - sizeof head);
         // A signal for every 16th: the others are retired with it.
         const std::uint8_t flags = sent_ % 16 == 15 ? kSignaled : 0;
         return {.tag = sent_,
@@ -95,9 +100,15 @@ public:
         for (std::size_t i = 0; i < n; ++i) {
             ASSERT_TRUE(some[i].ok()) << status_name(some[i].status);
             if (some[i].pooled()) {
-                std::uint64_t number = 0;
-                std::memcpy(&number, pool_.message(some[i]).data(), sizeof number);
-                ASSERT_EQ(number, read_);
+                const std::span<const std::byte> message = pool_.message(some[i]);
+                std::array<std::uint64_t, 2> head{};
+                std::memcpy(head.data(), message.data(), sizeof head);
+                ASSERT_EQ(head[0], read_);
+                ASSERT_EQ(head[1], sum_of(head[0]));
+                if (checks_) {
+                    const auto rest = message.subspan(sizeof head);
+                    ASSERT_TRUE(std::all_of(rest.begin(), rest.end(), [&](std::byte b) { return b == static_cast<std::byte>(head[0]); }));
+                }
                 ++read_;
                 ++received;
             }
@@ -107,6 +118,8 @@ public:
         }
     }
     [[nodiscard]] std::uint64_t read_so_far() const { return read_; }
+    /// From now on every byte that is read is looked at.
+    void check_all() { checks_ = true; }
     [[nodiscard]] const ReceivePool& pool() const { return pool_; }
 
     /// One at a time: messages per second, from being submitted until being read.
@@ -140,6 +153,7 @@ private:
     QueuePair to_;
     std::uint64_t sent_ = 0;
     std::uint64_t read_ = 0;
+    bool checks_ = false;
 };
 
 /// `turn()` is one ratio.
@@ -255,6 +269,7 @@ TEST(FlowCost, AReaderAHundredTimesSlowerGetsEachMessageOnce) {
     Runtime runtime(spinning());
     Line line(runtime, FlowControl::credits, 8);
     const double full = line.rate(kMessages);
+    line.check_all();
     const std::uint64_t resident = resident_kib();
     const std::uint64_t waited = runtime.worker_counters(0).waits_for_credit.value();
     const std::uint64_t until = line.read_so_far() + 1'000'000;

@@ -52,6 +52,19 @@ protected:
                                                    .flags = flags,
                                                    .num_sge = 1});
     }
+    void agree() {
+        ASSERT_EQ(send(100), Refusal::none);
+        ASSERT_EQ(world->await(1, kSender).size(), 1u);
+        ASSERT_EQ(world->await(1, kReader).size(), 1u);
+    }
+    /// The provider takes so many send-queue requests that move something, and refuses the next.
+    void refuse_after(std::uint32_t posts) {
+        ibv_context_ops& ops = world->device->context()->ops;
+        real_post_send = ops.post_send;
+        ops.post_send = &refusing_post_send;
+        posts_left = posts;
+    }
+    void refuse_no_more() { world->device->context()->ops.post_send = real_post_send; }
     void expect_failed(const SteppedWorld::Qp& qp, std::uint32_t session, FlowFault fault, Status cause = Status::flow_violation) {
         turn();
         EXPECT_EQ(world->session(session).state(qp.handle()), QpState::error);
@@ -134,18 +147,13 @@ TEST_F(WorkerRingTest, TermsThatCannotBeAreRefused) {
 
 // Where a record is missing the peer would wait for it for ever.
 TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
-    ASSERT_EQ(send(100), Refusal::none);
-    ASSERT_EQ(world->await(1, kSender).size(), 1u);
-    ASSERT_EQ(world->await(1, kReader).size(), 1u);
-    ibv_context_ops& ops = world->device->context()->ops;
-    real_post_send = ops.post_send;
-    ops.post_send = &refusing_post_send;
-    posts_left = 2;
+    agree();
+    refuse_after(2);
     for (std::uint64_t i = 0; i < 6; ++i) {
         ASSERT_EQ(send(i, 100, i % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}), Refusal::none);
     }
     world->step();
-    ops.post_send = real_post_send;
+    refuse_no_more();
     expect_failed(*from, kSender, FlowFault::post_refused, Status::post_refused);
     EXPECT_EQ(send(7), Refusal::qp_in_error);
     world->to_error(*from, QpState::error);  // as the control thread does then
@@ -164,17 +172,12 @@ TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
 
 // Records are framed by their positions in the send queue, which move when something before them is refused.
 TEST_F(WorkerRingTest, ARefusedWriteEndsTheConnectionWhereRecordsStandBehindIt) {
-    ASSERT_EQ(send(100), Refusal::none);
-    ASSERT_EQ(world->await(1, kSender).size(), 1u);
-    ASSERT_EQ(world->await(1, kReader).size(), 1u);
-    ibv_context_ops& ops = world->device->context()->ops;
-    real_post_send = ops.post_send;
-    ops.post_send = &refusing_post_send;
-    posts_left = 0;
+    agree();
+    refuse_after(0);
     ASSERT_EQ(world->session(kSender).try_submit(SteppedWorld::write(1, *from, *region)), Refusal::none);
     ASSERT_EQ(send(2), Refusal::none);
     world->step();
-    ops.post_send = real_post_send;
+    refuse_no_more();
     expect_failed(*from, kSender, FlowFault::post_refused, Status::post_refused);
     world->to_error(*from, QpState::error);
     turn();
@@ -197,12 +200,9 @@ TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
     ASSERT_EQ(send(1), Refusal::none);  // it waits for the peer's terms, and so do the others
     ASSERT_EQ(world->session(kSender).try_submit(bind), Refusal::none);
     ASSERT_EQ(send(3), Refusal::none);
-    ibv_context_ops& ops = world->device->context()->ops;
-    real_post_send = ops.post_send;
-    ops.post_send = &refusing_post_send;
-    posts_left = 3;  // the terms of both, and the room in the ring
+    refuse_after(3);  // the terms of both, and the room in the ring
     turn();
-    ops.post_send = real_post_send;
+    refuse_no_more();
     world->to_error(*from, QpState::error);
     turn();
     const auto ended = world->poll(kSender);
