@@ -1,11 +1,12 @@
-// A stream of messages to a reader that is slower than its writer, by credits: the writer waits, nothing is lost, nobody retries.
+// A stream of messages to a reader that is slower than its writer: the writer waits, nothing is lost, nobody retries.
 //
-//   stream CONFIG read ADDRESS [PAUSE_US]        waits for a writer, takes PAUSE_US on average for a message, ends with the stream
-//   stream CONFIG write ADDRESS [MESSAGES]       begins again, from the first message, when its reader goes away
-//   stream CONFIG both ADDRESS [MESSAGES [PAUSE_US]]     two threads of one process
+//   stream CONFIG FLOW read ADDRESS [PAUSE_US]       waits for a writer, takes PAUSE_US on average for a message, ends with the stream
+//   stream CONFIG FLOW write ADDRESS [MESSAGES]      begins again, from the first message, when its reader goes away
+//   stream CONFIG FLOW both ADDRESS [MESSAGES [PAUSE_US]]    two threads of one process
 //
-// ADDRESS is as for Runtime::listen: 192.0.2.7:7471, or a name on a software device. For example:
-//   stream config/loopback.toml both anywhere 100000 5
+// FLOW is credits, where the reader's receives are for short messages and the others are read by rendezvous, or ring. ADDRESS is as
+// for Runtime::listen: 192.0.2.7:7471, or a name on a software device. For example:
+//   stream config/loopback.toml credits both anywhere 100000 5
 #include <charconv>
 #include <cstring>
 #include <random>
@@ -19,9 +20,11 @@ using namespace pollcore;
 
 namespace {
 
+constexpr std::uint32_t kShort = 1024;  // bytes of a receive
 constexpr std::uint32_t kLongest = 4096;
 constexpr std::uint32_t kSlots = 64;     // messages on their way
 constexpr std::uint32_t kReceives = 32;  // posted; as many buffers again are for what the reader holds
+constexpr std::uint32_t kLongOnes = 4;   // buffers for rendezvous
 
 struct Header {
     std::uint64_t number;
@@ -50,13 +53,20 @@ void write_message(std::byte* to, std::uint64_t number, std::uint64_t messages) 
 
 class Reader {
 public:
-    Reader(Runtime& runtime, const std::string& address, std::uint64_t pause_us)
-        : session_(runtime.open_session({.pool_buffers = 2 * kReceives})),
-          pool_(runtime.create_receive_pool({.session = &session_, .buffers = 2 * kReceives, .buffer_bytes = kLongest})),
+    Reader(Runtime& runtime, FlowControl flow, const std::string& address, std::uint64_t pause_us)
+        : session_(runtime.open_session({.pool_buffers = 2 * kReceives + kLongOnes})),
+          pool_(flow == FlowControl::ring
+                    ? runtime.create_write_ring({.session = &session_, .bytes = 128 * 1024, .messages = kReceives})
+                    : runtime.create_receive_pool({.session = &session_, .buffers = 2 * kReceives, .buffer_bytes = kShort})),
+          long_ones_(flow == FlowControl::ring
+                         ? ReceivePool()
+                         : runtime.create_receive_pool({.session = &session_, .buffers = kLongOnes, .buffer_bytes = kLongest})),
           qp_(runtime.create_queue_pair({.shares = {{.session = &session_}},
                                          .recv_depth = kReceives,
                                          .pool = &pool_,
-                                         .flow = FlowControl::credits})),
+                                         .rendezvous_pool = long_ones_.valid() ? &long_ones_ : nullptr,
+                                         .rendezvous_share = kLongOnes,
+                                         .flow = flow})),
           listener_(runtime.listen(address)),
           pause_us_(pause_us) {
         fmt::print("listening at {}\n", listener_.address());
@@ -73,7 +83,8 @@ public:
         std::uint64_t messages = 1;
         for (std::uint64_t next = 0; next < messages; ++next) {
             const auto completion = example::next_completion(session_);
-            const std::span<std::byte> message = pool_.message(completion);
+            const std::span<std::byte> message =
+                completion.pool() == pool_.handle() ? pool_.message(completion) : long_ones_.message(completion);
             Header header;
             std::memcpy(&header, message.data(), sizeof header);
             if (header.number != next || message.size() != length_of(next) ||
@@ -94,6 +105,7 @@ public:
 private:
     Session session_;
     ReceivePool pool_;
+    ReceivePool long_ones_;
     QueuePair qp_;
     Listener listener_;
     std::uint64_t pause_us_;
@@ -101,11 +113,11 @@ private:
 
 class Writer {
 public:
-    Writer(Runtime& runtime, std::string address, std::uint64_t messages)
+    Writer(Runtime& runtime, FlowControl flow, std::string address, std::uint64_t messages)
         : runtime_(runtime),
           session_(runtime.open_session()),
           memory_(runtime.allocate(std::size_t{kSlots} * kLongest)),
-          qp_(runtime.create_queue_pair({.shares = {{.session = &session_, .send_depth = kSlots}}, .recv_depth = 1, .flow = FlowControl::credits})),
+          qp_(runtime.create_queue_pair({.shares = {{.session = &session_, .send_depth = kSlots}}, .recv_depth = 1, .flow = flow})),
           address_(std::move(address)),
           messages_(messages) {}
 
@@ -139,6 +151,7 @@ private:
                 request.flags = kSignaled;  // the slot is written again
                 request.num_sge = 1;
                 request.sge = {.addr = memory_.addr() + slot, .length = length_of(number), .lkey = memory_.lkey()};
+                request.rkey = memory_.rkey();  // where the reader reads what is too long for its receives
                 const Refusal refusal = session_.try_submit(request);
                 if (refusal == Refusal::qp_in_error) {
                     return false;
@@ -199,25 +212,28 @@ std::uint64_t number(const char* text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const std::string_view role = argc > 2 ? argv[2] : "";
-    const int most = role == "both" ? 6 : role == "read" || role == "write" ? 5 : 0;
-    if (argc < 4 || argc > most) {
-        fmt::print(stderr, "usage: stream CONFIG (read ADDRESS [PAUSE_US] | write ADDRESS [MESSAGES] | both ADDRESS [MESSAGES [PAUSE_US]])\n");
+    const std::string_view kind = argc > 2 ? argv[2] : "";
+    const std::string_view role = argc > 3 ? argv[3] : "";
+    const int most = role == "both" ? 7 : role == "read" || role == "write" ? 6 : 0;
+    if (argc < 5 || argc > most || (kind != "credits" && kind != "ring")) {
+        fmt::print(stderr, "usage: stream CONFIG (credits|ring) (read ADDRESS [PAUSE_US] | write ADDRESS [MESSAGES] | both ADDRESS "
+                           "[MESSAGES [PAUSE_US]])\n");
         return 2;
     }
     return example::run([&] {
         Runtime runtime(load_config(argv[1]));
-        const std::string address = argv[3];
-        const std::uint64_t messages = role != "read" && argc > 4 ? number(argv[4]) : 100'000;
-        const std::uint64_t pause_us = role == "read" && argc > 4 ? number(argv[4]) : argc > 5 ? number(argv[5]) : 0;
+        const FlowControl flow = kind == "ring" ? FlowControl::ring : FlowControl::credits;
+        const std::string address = argv[4];
+        const std::uint64_t messages = role != "read" && argc > 5 ? number(argv[5]) : 100'000;
+        const std::uint64_t pause_us = role == "read" && argc > 5 ? number(argv[5]) : argc > 6 ? number(argv[6]) : 0;
         if (role == "read") {
-            Reader(runtime, address, pause_us).read();
+            Reader(runtime, flow, address, pause_us).read();
         } else if (role == "write") {
-            Writer(runtime, address, messages).write();
+            Writer(runtime, flow, address, messages).write();
         } else {
-            Reader reader(runtime, address, pause_us);
+            Reader reader(runtime, flow, address, pause_us);
             int failed = 0;
-            std::thread writer([&] { failed = example::run([&] { Writer(runtime, address, messages).write(); }); });
+            std::thread writer([&] { failed = example::run([&] { Writer(runtime, flow, address, messages).write(); }); });
             const int unread = example::run([&] { reader.read(); });
             writer.join();
             if (failed + unread != 0) {

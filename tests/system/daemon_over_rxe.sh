@@ -14,26 +14,11 @@ device=$POLLCORE_RXE_DEVICE address=$POLLCORE_RXE_ADDRESS
 peer_device=$POLLCORE_RXE_PEER peer_address=$POLLCORE_RXE_PEER_ADDRESS
 echo_port=7471 memory_port=7472 depth=32 message_size_max=4096
 
-work=$(mktemp -d)
-log=$work/log
 daemon='' peer=''
-step='starting'
-finish() {
-    local code=$?
-    if [[ $code -ne 0 ]]; then
-        echo "FAILED: $step (exit code $code); pollcored's log:" >&2
-        cat "$log" >&2 || true
-    fi
-    for process in $peer $daemon; do
-        kill -KILL "$process" 2>/dev/null || true
-    done
-    rm -rf "$work"
-    exit "$code"
-}
-trap finish EXIT
-
-fail() { echo "$*" >&2; return 1; }
-passed() { echo "passed: $step"; }
+running() { echo "$peer $daemon"; }
+# shellcheck source=tests/system/steps.sh
+source "$(dirname "$0")/steps.sh"
+log=$work/pollcored.out
 
 config() { # DRAIN_TIMEOUT
     cat >"$work/config" <<TEXT

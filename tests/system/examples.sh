@@ -41,7 +41,8 @@ expect '^the answer: "time to send a datagram"' datagram
 expect '^2000 orders, 6000 pieces filled' order_gateway 2000 1000000
 expect '^median [0-9]+ ns, 99% [0-9]+ ns, worst [0-9]+ ns; [0-9]+ over the budget of 1000000 ns' order_gateway 2000 1000000
 expect '^4096 records locked once, and refused to the second who asked' remote_store
-[[ $device != soft ]] || expect '^read 5000 messages, each once, in order and whole' stream both anywhere 5000 5
+[[ $device != soft ]] || expect '^read 5000 messages, each once, in order and whole' stream credits both anywhere 5000 5
+[[ $device != soft ]] || expect '^read 5000 messages, each once, in order and whole' stream ring both anywhere 5000 5
 
 # What is wrong is said, and the exit code tells it.
 for wrong in '/nowhere.toml' "$work/config abc" "$work/config 0"; do

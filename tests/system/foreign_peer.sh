@@ -9,40 +9,23 @@ set -euo pipefail
 rping_peer=$1
 : "${POLLCORE_RXE_DEVICE:?run this by scripts/rxe-vm}"
 pings=50
-work=$(mktemp -d)
 server=''
-step='starting'
-finish() {
-    local code=$?
-    if [[ $code -ne 0 ]]; then
-        echo "FAILED: $step (exit code $code)" >&2
-        tail -n 20 "$work"/*.out >&2 || true
-    fi
-    [[ -z $server ]] || kill -KILL "$server" 2>/dev/null || true
-    rm -rf "$work"
-    exit "$code"
-}
-trap finish EXIT
+running() { echo "$server"; }
+# shellcheck source=tests/system/steps.sh
+source "$(dirname "$0")/steps.sh"
 
-config() { # NAME DEVICE
-    printf '[runtime]\nlock_directory = "%s"\n[memory]\nsize = "16MiB"\n[[device]]\nname = "d"\nkind = "verbs"\nverbs_name = "%s"\n[[worker]]\nname = "w"\ncore = 1\nidle = "yield"\n' \
-        "$work" "$2" >"$work/$1.toml"
-}
-config near "$POLLCORE_RXE_DEVICE"
+one_worker near "$POLLCORE_RXE_DEVICE" 1
 
 step='rping calls'
 "$rping_peer" "$work/near.toml" serve "$POLLCORE_RXE_ADDRESS:7490" "$pings" >"$work/serve.out" 2>&1 &
 server=$!
-for ((i = 0; i < 200; ++i)); do
-    ! grep -q listening "$work/serve.out" || break
-    sleep 0.05
-done
+within 10 grep -q listening "$work/serve.out"
 timeout 60 rping -c -a "$POLLCORE_RXE_ADDRESS" -p 7490 -C "$pings" -V -v >"$work/rping-c.out" 2>&1 || [[ $? -ne 124 ]]
 wait "$server"
 server=''
 grep -q "^served $pings pings" "$work/serve.out"
 [[ $(grep -c '^ping data: rdma-ping-' "$work/rping-c.out") -eq $pings ]]
-echo "passed: $step"
+passed
 
 step='rping is called'
 timeout 60 rping -s -a "$POLLCORE_RXE_ADDRESS" -p 7491 -C "$pings" -V -v >"$work/rping-s.out" 2>&1 &
@@ -53,4 +36,4 @@ wait "$server" || [[ $? -ne 124 ]] # it ends with an error when its caller parts
 server=''
 grep -q "^called with $pings pings" "$work/call.out"
 [[ $(grep -c '^server ping data: rdma-ping-' "$work/rping-s.out") -eq $pings ]]
-echo "passed: $step"
+passed

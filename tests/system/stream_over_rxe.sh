@@ -1,107 +1,95 @@
 #!/usr/bin/env bash
-# A stream between two processes, whose reader is slower than its writer, and whose reader is killed in the middle. Runs in the
-# guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
+# A stream between two processes: its reader is slower than its writer, then one of the two is killed in the middle; by credits with
+# rendezvous, and by write rings. Runs in the guest of scripts/rxe-vm, which sets POLLCORE_RXE_*:
 #
 #   scripts/rxe-vm tests/system/stream_over_rxe.sh STREAM      the program of apps/examples
 #
-# MESSAGES and PAUSE_US set the length of the first part, for example, 20 minutes (with --timeout 3000):
-#   MESSAGES=1000000 PAUSE_US=1000
+# MESSAGES and PAUSE_US set the length of the streams to slow readers, for example, half an hour (with --timeout 4000):
+#   MESSAGES=1000000 PAUSE_US=200
 set -euo pipefail
 
 [[ $# -eq 1 ]] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 stream=$1
 : "${POLLCORE_RXE_DEVICE:?run this by scripts/rxe-vm}"
 address=$POLLCORE_RXE_PEER_ADDRESS:7480
-messages=${MESSAGES:-6000} pause_us=${PAUSE_US:-500}
-work=$(mktemp -d)
+messages=${MESSAGES:-1500} pause_us=${PAUSE_US:-500}
 reader='' writer=''
-step='starting'
-finish() {
-    local code=$?
-    if [[ $code -ne 0 ]]; then
-        echo "FAILED: $step (exit code $code)" >&2
-        tail -n 20 "$work"/*.out >&2 || true
-    fi
-    for process in $reader $writer; do
-        kill -KILL "$process" 2>/dev/null || true
-    done
-    rm -rf "$work"
-    exit "$code"
-}
-trap finish EXIT
-fail() { echo "$*" >&2; return 1; }
+running() { echo "$reader $writer"; }
+# shellcheck source=tests/system/steps.sh
+source "$(dirname "$0")/steps.sh"
 
-config() { # NAME DEVICE CORE
-    mkdir -p "$work/$1"
-    printf '[runtime]\nlock_directory = "%s"\n[memory]\nsize = "16MiB"\n[[device]]\nname = "d"\nkind = "verbs"\nverbs_name = "%s"\n[[worker]]\nname = "w"\ncore = %s\nidle = "yield"\n' \
-        "$work/$1" "$2" "$3" >"$work/$1.toml"
-}
-config reader "$POLLCORE_RXE_PEER" 1
-config writer "$POLLCORE_RXE_DEVICE" 0
+one_worker reader "$POLLCORE_RXE_PEER" 1
+one_worker writer "$POLLCORE_RXE_DEVICE" 0
 
-read_stream() { # OUTPUT PAUSE_US
-    "$stream" "$work/reader.toml" read "$address" "$2" >"$work/$1.out" 2>&1 &
+read_stream() { # FLOW OUTPUT PAUSE_US
+    "$stream" "$work/reader.toml" "$1" read "$address" "$3" >"$work/$2.out" 2>&1 &
     reader=$!
-    for ((i = 0; i < 200; ++i)); do
-        ! grep -q listening "$work/$1.out" || return 0
-        sleep 0.05
-    done
-    fail "the reader does not listen"
+    within 10 grep -q listening "$work/$2.out" || fail "the reader does not listen"
 }
-write_stream() { # MESSAGES
-    "$stream" "$work/writer.toml" write "$address" "$1" >"$work/writer.out" 2>&1 &
+write_stream() { # FLOW MESSAGES
+    "$stream" "$work/writer.toml" "$1" write "$address" "$2" >"$work/writer.out" 2>&1 &
     writer=$!
 }
-rnrs() {
-    sleep 0.1 # the kernel looks its counters up once in a while only
-    local sum=0 file
-    for file in /sys/class/infiniband/rxe?/ports/1/hw_counters/{rcvd_rnr_err,send_rnr_err}; do
-        sum=$((sum + $(<"$file")))
-    done
-    echo "$sum"
+all_was_read() { # OUTPUT MESSAGES
+    wait "$writer" || fail "the writer failed"
+    wait "$reader" || fail "the reader failed"
+    grep -q "^read $2 messages, each once, in order and whole" "$work/$1.out" || fail "the reader has not read all"
 }
 wrote() { sed -n "s/^wrote $1 messages.*$2.*/\1/p" "$work/writer.out"; } # MESSAGES PATTERN: a figure of what the writer says
-resident() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; }
+per_message() { echo $(("$(wrote "$1" 'in \([0-9]*\) us')" / $1)); }     # MESSAGES: us
+rnrs() {
+    sleep 0.1 # the kernel looks its counters up once in a while only
+    awk '{ sum += $1 } END { print sum }' /sys/class/infiniband/rxe?/ports/1/hw_counters/{rcvd_rnr_err,send_rnr_err}
+}
+resident() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; } # of a process that has ended: nothing
 
-step='a slow reader: each message once, in order, whole; nobody retries, and memory is bounded'
 before=$(rnrs)
-read_stream slow 0
-write_stream 6000
-wait "$writer" "$reader"
-per_message=$(("$(wrote 6000 'in \([0-9]*\) us')" * 1000 / 6000))
-read_stream slow "$pause_us"
-write_stream "$messages"
-sleep 2
-resident_early=$(resident "$writer") reader_early=$(resident "$reader")
-while kill -0 "$writer" 2>/dev/null && resident_late=$(resident "$writer") && reader_late=$(resident "$reader") &&
-    [[ -n $resident_late && -n $reader_late ]]; do
-    last_writer=$resident_late last_reader=$reader_late
-    sleep 0.2
-done 2>/dev/null
-wait "$writer" || fail "the writer failed"
-wait "$reader" || fail "the reader failed"
-grep -q "^read $messages messages, each once, in order and whole" "$work/slow.out" || fail "the reader has not read all"
-slow_per_message=$(("$(wrote "$messages" 'in \([0-9]*\) us')" * 1000 / messages))
-waits=$(wrote "$messages" '; \([0-9]*\) had to wait')
-[[ ${waits:-0} -gt $((messages / 2)) ]] || fail "only ${waits:-0} messages had to wait: that reader was not slow"
-[[ $(rnrs) -eq $before ]] || fail "$(($(rnrs) - before)) RNR NAKs"
-[[ $((last_writer - resident_early)) -lt 1024 && $((last_reader - reader_early)) -lt 1024 ]] ||
-    fail "memory grew: writer $resident_early to $last_writer KiB, reader $reader_early to $last_reader KiB"
-echo "passed: $step ($messages messages, $waits waited; $slow_per_message ns each, and $per_message ns when the reader does not pause)"
+for flow in credits ring; do
+    step="$flow, a slow reader: each message once, in order, whole; nobody retries, and memory is bounded"
+    read_stream "$flow" full 0
+    write_stream "$flow" 1000
+    all_was_read full 1000
+    full=$(per_message 1000)
+    read_stream "$flow" slow "$pause_us"
+    write_stream "$flow" "$messages"
+    within 60 test "$(resident "$writer")" || fail "the writer does not run"
+    sleep 1.5
+    early=$(resident "$writer") reader_early=$(resident "$reader")
+    late=$early reader_late=$reader_early
+    while kill -0 "$writer" 2>/dev/null; do # until it has ended
+        now=$(resident "$writer" 2>/dev/null) && reader_now=$(resident "$reader" 2>/dev/null) || break
+        late=${now:-$late} reader_late=${reader_now:-$reader_late}
+        sleep 0.2
+    done
+    all_was_read slow "$messages"
+    waits=$(wrote "$messages" '; \([0-9]*\) had to wait')
+    [[ ${waits:-0} -gt $((messages / 2)) ]] || fail "only ${waits:-0} messages had to wait: that reader was not slow"
+    [[ $(rnrs) -eq $before ]] || fail "$(($(rnrs) - before)) RNR NAKs"
+    [[ $((late - early)) -lt 1024 && $((reader_late - reader_early)) -lt 1024 ]] ||
+        fail "memory grew: writer $early to $late KiB, reader $reader_early to $reader_late KiB"
+    passed "$messages messages, $waits waited; $(per_message "$messages") us each, and $full us when the reader does not pause"
 
-step='a reader that is killed: the writer learns of it, and begins again with the next one'
-read_stream killed 2000
-write_stream 3000
-sleep 2
-kill -KILL "$reader"
-wait "$reader" 2>/dev/null || true
-for ((i = 0; i < 600; ++i)); do
-    ! grep -q 'beginning again' "$work/writer.out" || break
-    sleep 0.1
+    step="$flow, a reader that is killed: the writer learns of it, and begins again with the next one"
+    read_stream "$flow" killed 2000
+    write_stream "$flow" 1000
+    sleep 1.5
+    kill -KILL "$reader"
+    wait "$reader" || [[ $? -eq 137 ]]
+    within 60 grep -q 'beginning again' "$work/writer.out" || fail "the writer does not know that its reader is gone"
+    read_stream "$flow" next 100
+    all_was_read next 1000
+    passed
+
+    step="$flow, a writer that is killed: the reader is told, and the next two begin"
+    read_stream "$flow" left 300
+    write_stream "$flow" 100000
+    sleep 1.5
+    kill -KILL "$writer"
+    wait "$writer" || [[ $? -eq 137 ]]
+    ! wait "$reader" || fail "the reader says that all is well"
+    grep -q 'completed with' "$work/left.out" || fail "the reader was not told"
+    read_stream "$flow" again 0
+    write_stream "$flow" 500
+    all_was_read again 500
+    passed
 done
-grep -q 'beginning again' "$work/writer.out" || fail "the writer does not know that its reader is gone"
-read_stream next 100
-wait "$writer" || fail "the writer failed"
-wait "$reader" || fail "the reader failed"
-grep -q '^read 3000 messages, each once, in order and whole' "$work/next.out" || fail "the second reader has not read all"
-echo "passed: $step"

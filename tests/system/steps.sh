@@ -1,0 +1,49 @@
+# For scripts that go step by step, and end at the first that fails; to be sourced by bash. They say `step=...` before each and
+# `passed` after it, write into $work, and define `running`, which prints the ids of the processes that are left to end.
+work=$(mktemp -d)
+step='starting'
+finish() {
+    local code=$? file process
+    if [[ $code -ne 0 ]]; then
+        echo "FAILED: $step (exit code $code)" >&2
+        for file in "$work"/*.out; do
+            [[ ! -s $file ]] || { echo "-- ${file##*/}" >&2; tail -n 40 "$file" >&2; }
+        done
+    fi
+    for process in $(running); do
+        kill -KILL "$process" 2>/dev/null || true # it may be gone
+    done
+    rm -rf "$work"
+    exit "$code"
+}
+trap finish EXIT
+
+fail() { echo "$*" >&2; return 1; }
+passed() { echo "passed: $step${1:+ ($1)}"; }
+# SECONDS COMMAND...: until it succeeds; fails when the time is over.
+within() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [[ $SECONDS -lt $deadline ]] || return 1
+        sleep 0.05
+    done
+}
+# NAME DEVICE CORE: a configuration with one worker on a kernel device, $work/NAME.toml.
+one_worker() {
+    mkdir -p "$work/$1"
+    cat >"$work/$1.toml" <<TEXT
+[runtime]
+lock_directory = "$work/$1"
+[memory]
+size = "16MiB"
+[[device]]
+name = "d"
+kind = "verbs"
+verbs_name = "$2"
+[[worker]]
+name = "w"
+core = $3
+idle = "yield"
+TEXT
+}
