@@ -97,26 +97,26 @@ PoolHandle RuntimeState::create_pool_here(const std::string& device_name, const 
                                         "which {} are other pools', or were those of closed ones whose messages were not polled",
                                         slot->places, session.id, session.layout.pool_buffers, others));
     }
-    const std::optional<PoolHandle> handle = pool_handles_.take();
-    if (!handle) {
-        throw Error(ENOSPC, fmt::format("all {} receive pools of a runtime are in use", kReceivePoolsMax));
-    }
     slot->device = device.index;
     slot->pd = pd_of(device, pd);
     slot->worker = session.worker;
     slot->session = session.id;
+    const std::optional<PoolHandle> handle = pool_handles_.take();
+    if (!handle) {
+        throw Error(ENOSPC, fmt::format("all {} receive pools of a runtime are in use", kReceivePoolsMax));
+    }
     WorkerPool& end = slot->end;
     end.handle = *handle;
     end.addr = memory.addr();
     end.lkey = memory.lkey();
     end.session_index = session.index;
     try {
+        pools_.resize(std::max<std::size_t>(pools_.size(), handle->index + std::size_t{1}));
         workers_[slot->worker]->proxy->add_pool(end);
     } catch (...) {
         pool_handles_.give_back(*handle);
         throw;
     }
-    pools_.resize(std::max<std::size_t>(pools_.size(), handle->index + std::size_t{1}));
     pools_[handle->index] = std::move(slot);
     return *handle;
 }

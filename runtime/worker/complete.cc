@@ -108,7 +108,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-/// Of what the runtime has posted for itself.
+/// Of what the runtime has posted for itself, or in place of a request.
 [[gnu::noinline]] void Worker::complete_own(WorkerQp& qp, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
     if (entry.kind == InFlightEntry::Kind::marker) {
         qp.marker_in_flight = false;

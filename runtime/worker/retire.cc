@@ -11,7 +11,7 @@
 
 namespace pollcore {
 
-/// `device_too`: it takes no more from the peer, or will not before the control thread has seen to it (release_flush).
+/// `device_too`: the device has the queue pair in ERR. Else the control thread will see to that, and release_flush follows.
 [[gnu::cold]] void Worker::enter_error(WorkerQp& qp, Status cause, bool device_too) noexcept {
     if (cause == Status::device_removed) {
         qp.leftover_status = qp.unposted_status = cause;  // whatever put it into error before
