@@ -42,7 +42,7 @@ Completion next_completion(pollcore::Session& session) {
 }
 
 /// Both queue pairs are in this process. Two hosts do the same with what each sent the other, or by address:
-/// Runtime::listen and QueuePair::connect.
+/// Context::listen and QueuePair::connect.
 inline void connect(pollcore::QueuePair& one, pollcore::QueuePair& other) {
     const pollcore::QpInfo info = one.info();
     one.connect(other.info());

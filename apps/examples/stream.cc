@@ -5,7 +5,7 @@
 //   stream CONFIG FLOW both ADDRESS [MESSAGES [PAUSE_US]]    two threads of one process
 //
 // FLOW is credits, where the reader's receives are for short messages and the others are read by rendezvous, or ring. ADDRESS is as
-// for Runtime::listen: 192.0.2.7:7471, or a name on a software device. For example:
+// for Context::listen: 192.0.2.7:7471, or a name on a software device. For example:
 //   stream config/loopback.toml credits both anywhere 100000 5
 #include <charconv>
 #include <cstring>

@@ -9,10 +9,10 @@
 
 namespace pollcore {
 
-class RuntimeState;
+class ControlSide;
 
 /// An address handle (ibv_create_ah(3)), which all sessions may use on UD queue pairs of its protection domain. Made by
-/// Runtime::create_address_handle, never on a hot path: it may have to ask the network who is there.
+/// Context::create_address_handle, never on a hot path: it may have to ask the network who is there.
 class AddressHandle {
 public:
     AddressHandle() = default;
@@ -22,15 +22,15 @@ public:
 
     /// What goes into UdDestination. A send that names it after it was destroyed completes with request_refused.
     [[nodiscard]] AhHandle handle() const noexcept { return handle_; }
-    [[nodiscard]] bool valid() const noexcept { return runtime_ != nullptr; }
+    [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
     /// Throws Error(EBUSY) while sends that were submitted before name it; nothing has changed then. The destructor
     /// does the same, except that it leaves a handle that is in use to the runtime, which ends it when it stops.
     void destroy();
 
 private:
-    friend class RuntimeState;
-    std::shared_ptr<RuntimeState> runtime_;
+    friend class Context;
+    std::shared_ptr<ControlSide> control_;
     AhHandle handle_{};
 };
 

@@ -127,7 +127,7 @@ struct ServiceConfig {
     std::string name;
     std::string device;
     std::string worker;
-    std::string address;                      ///< where it listens: see Runtime::listen
+    std::string address;                      ///< where it listens: see Context::listen
     std::uint64_t message_size_max = 4096;    ///< echo: bytes
     std::uint32_t depth = 64;                 ///< echo: receives kept posted per connection
     std::uint64_t size = 1ull << 20;          ///< memory: bytes of the region

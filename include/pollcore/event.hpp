@@ -1,7 +1,7 @@
 // What a device says without being asked: the verbs' asynchronous events (ibv_get_async_event(3)).
 //
 // The runtime takes and acknowledges them, does what has to be done (a queue pair that failed is in error, a device
-// that is lost has its work completed), and then hands each on by Runtime::next_event.
+// that is lost has its work completed), and then hands each on by Context::next_event.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@
 
 namespace pollcore {
 
-class RuntimeState;
+class ControlSide;
 
 /// What may be done with a region, as IBV_ACCESS_* (ibv_reg_mr(3)). Local read is always allowed.
 struct Access {
@@ -34,7 +34,7 @@ struct Access {
 class ProtectionDomain {
 public:
     ProtectionDomain() = default;
-    ProtectionDomain(std::shared_ptr<RuntimeState> runtime, std::uint32_t id) noexcept;
+    ProtectionDomain(std::shared_ptr<ControlSide> control, std::uint32_t id) noexcept;
     ~ProtectionDomain();
     ProtectionDomain(ProtectionDomain&&) noexcept = default;
     ProtectionDomain& operator=(ProtectionDomain&& other) noexcept;
@@ -42,11 +42,11 @@ public:
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
 
 private:
-    std::shared_ptr<RuntimeState> runtime_;
+    std::shared_ptr<ControlSide> control_;
     std::uint32_t id_ = 0;
 };
 
-/// A registered range of memory. Owns the registration, and the memory too if Runtime::allocate made it.
+/// A registered range of memory. Owns the registration, and the memory too if Context::allocate made it.
 class MemoryRegion {
 public:
     MemoryRegion() = default;
@@ -63,7 +63,7 @@ public:
     [[nodiscard]] std::uint32_t rkey() const noexcept { return rkey_; }
     /// What a bind names it by; not valid unless it was registered with Access::window_bind.
     [[nodiscard]] MrHandle handle() const noexcept { return handle_; }
-    [[nodiscard]] bool valid() const noexcept { return runtime_ != nullptr; }
+    [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
     /// Ends the registration and, if the runtime allocated it, the memory. Throws Error(EBUSY) while work
     /// requests that were submitted before name this region, and, with what the device says (EBUSY, or EINVAL on
@@ -72,8 +72,8 @@ public:
     void deregister();
 
 private:
-    friend class RuntimeState;
-    std::shared_ptr<RuntimeState> runtime_;
+    friend class Context;
+    std::shared_ptr<ControlSide> control_;
     std::uint64_t id_ = 0;
     std::byte* data_ = nullptr;
     std::size_t size_ = 0;
@@ -106,7 +106,7 @@ public:
     /// key, in all its bytes; so does a window of either type whose bind the device had not completed when its queue pair
     /// was closed. Asked of the runtime; the completion of a bind says it too.
     [[nodiscard]] std::uint32_t rkey() const;
-    [[nodiscard]] bool valid() const noexcept { return runtime_ != nullptr; }
+    [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
     /// Ends the window; what it opened is closed. Throws Error(EBUSY) while binds of it are in flight; nothing has
     /// changed then. The destructor does the same, except that it leaves such a window to the runtime, which ends it when
@@ -114,8 +114,8 @@ public:
     void deallocate();
 
 private:
-    friend class RuntimeState;
-    std::shared_ptr<RuntimeState> runtime_;
+    friend class Context;
+    std::shared_ptr<ControlSide> control_;
     MwHandle handle_{};
     WindowType type_ = WindowType::type_2;
 };

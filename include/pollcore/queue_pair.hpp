@@ -1,4 +1,6 @@
-// A queue pair of the runtime, and how its connection is described.
+// A queue pair, and how its connection is described.
+//
+// Thread safety: control calls, from any thread; handle() needs no care.
 #pragma once
 
 #include <array>
@@ -6,19 +8,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "pollcore/counters.hpp"
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
 #include "pollcore/work_request.hpp"
 
 namespace pollcore {
 
-class Session;
+class ControlSide;
 class ProtectionDomain;
 class ReceivePool;
+class Session;
 class SharedReceiveQueue;
 
 /// The transport service of a queue pair; values of `enum ibv_qp_type` (ibv_create_qp(3)).
@@ -69,7 +74,7 @@ enum class FlowControl : std::uint8_t {
     /// and writes with immediate, that the peer has no receive for wait at the worker, in order, with all that the queue pair's
     /// sessions submit to it after them; nobody else waits. Neither the program's bytes nor the immediate are touched.
     credits,
-    /// RC only. Sends go by RDMA write into a ring in the peer's memory (Runtime::create_write_ring), whose worker finds them
+    /// RC only. Sends go by RDMA write into a ring in the peer's memory (Context::create_write_ring), whose worker finds them
     /// there by looking, without a receive or a CQ. No ring means that the end takes no messages. What the ring has no room for
     /// waits as with credits. Unless the peer's device promises the order in which a write arrives
     /// (ibv_query_qp_data_in_order(3)), Session::try_submit reads the bytes of a send to sum them up, so they must be the
@@ -162,6 +167,57 @@ struct ConnectOptions {
     /// At most kRequestPrivateDataMax, or kReplyPrivateDataMax in an answer; with credits kPrivateDataFlow less.
     std::vector<std::byte> private_data{};
     std::chrono::milliseconds timeout{5000};
+};
+
+/// A queue pair that sessions post to. Move-only; closing it completes everything in flight.
+class QueuePair {
+public:
+    QueuePair() = default;
+    ~QueuePair();
+    QueuePair(QueuePair&& other) noexcept;
+    QueuePair& operator=(QueuePair&& other) noexcept;
+
+    /// What goes into WorkRequest::qp.
+    [[nodiscard]] QpHandle handle() const noexcept { return handle_; }
+    [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
+
+    /// Connects to a listener: "ADDRESS:PORT" on a verbs device, a name on a software device. Returns the
+    /// private data of its answer. Receives that shall be there for the peer's first message are submitted
+    /// before. Throws Error: ECONNREFUSED (the private data of the rejection in the message), ETIMEDOUT, or
+    /// what the network said.
+    std::vector<std::byte> connect(const std::string& address, const ConnectOptions& options = {});
+    /// For programs with a channel of their own: what the peer must know, and connecting with what it said.
+    /// Both sides call both.
+    [[nodiscard]] QpInfo info() const;
+    void connect(const QpInfo& peer, const PathAttributes& path = {});
+    /// Tells the peer and moves the QP to error: what is in flight is flushed.
+    void disconnect();
+    /// The peer left, or disconnect() was called. New work is refused until reset().
+    [[nodiscard]] bool disconnected() const;
+    /// The provider's number, for logs.
+    [[nodiscard]] std::uint32_t qp_num() const;
+    /// Since the QP was opened or reset. Nothing where the device does not count per QP; verbs do not, Context::rnr_counts may.
+    [[nodiscard]] std::optional<RnrCounts> rnr_counts() const;
+
+    /// Begins again, from any state: the QP is as a new one, in INIT, where it takes receives and can be connected, or,
+    /// a UD QP, ready. What is in flight completes first, flushed by the device or, with status qp_closed, by the
+    /// runtime; a connection is ended. Of a shared receive queue only what the QP had taken completes.
+    /// handle() is another afterwards: the same index, a new generation, so that work meant for the connection before
+    /// is refused (stale_handle), or, if it was submitted while this ran, completes with request_refused. False when
+    /// draining was cut short by the configuration's drain_timeout. Not while another thread uses this object. Throws
+    /// Error(ENODEV) when the device was lost. When the device refuses, it throws and the QP stays in error.
+    bool reset();
+
+    /// Takes the QP out of service: every work request in flight gets its completion, by the device or, with
+    /// status qp_closed, by the runtime. False when it had to be cut short by the configuration's
+    /// drain_timeout: the log says how many work requests that were, and both counters named cut_short count it. The
+    /// destructor closes too.
+    bool close();
+
+private:
+    friend class Context;
+    std::shared_ptr<ControlSide> control_;
+    QpHandle handle_{};
 };
 
 }  // namespace pollcore

@@ -43,7 +43,7 @@
 namespace pollcore {
 
 class ProtectionDomain;
-class RuntimeState;
+class ControlSide;
 class Session;
 
 struct ReceivePoolOptions {
@@ -81,7 +81,7 @@ public:
     ReceivePool& operator=(ReceivePool&& other) noexcept;
 
     [[nodiscard]] PoolHandle handle() const noexcept { return handle_; }
-    [[nodiscard]] bool valid() const noexcept { return runtime_ != nullptr; }
+    [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
     /// Messages of a write ring that the application may have.
     [[nodiscard]] std::uint32_t buffers() const noexcept { return buffers_; }
     /// The longest message.
@@ -113,8 +113,8 @@ public:
     void close();
 
 private:
-    friend class RuntimeState;
-    std::shared_ptr<RuntimeState> runtime_;
+    friend class Context;
+    std::shared_ptr<ControlSide> control_;
     PoolHandle handle_{};
     std::uint64_t region_ = 0;
     std::byte* data_ = nullptr;

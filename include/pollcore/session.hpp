@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "pollcore/completion.hpp"
@@ -24,6 +25,20 @@
 #include "pollcore/work_request.hpp"
 
 namespace pollcore {
+
+struct SessionOptions {
+    std::string worker{};                 ///< name from the configuration; empty: the one with the fewest sessions
+    std::uint32_t submission_slots = 1024;  ///< a power of two; 64 bytes each
+    std::uint32_t completion_slots = 1024;  ///< a power of two; 32 bytes each: the most work requests in flight
+    /// Completions beside those, for messages of receive pools: as many as the session's pools have buffers together.
+    std::uint32_t pool_buffers = 0;
+    /// Completions of 64 bytes: Session::poll can give WideCompletions, which say where datagrams came from.
+    bool wide_completions = false;
+    /// Session::wait() may sleep, and event_fd() and arm() are there. For each step that completes something the worker looks
+    /// whether this session's thread sleeps, which takes an atomic operation, and a system call where it does.
+    bool events = false;
+    std::chrono::nanoseconds wait_spin{20'000};  ///< Session::wait() looks for so long before it sleeps
+};
 
 /// Why a work request was not accepted. Nothing was done, and the same call may be made again: at once
 /// after polling for the first group, never with success for the second.
@@ -93,7 +108,7 @@ struct SessionFigures {
 class alignas(kCacheLine) Session {
 public:
     Session() = default;
-    /// Joins a formatted session block; made by Runtime::open_session.
+    /// Joins a formatted session block; made by Context::open_session.
     Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
             const SessionLayout& layout, const SessionWaking& waking = {});
     ~Session();

@@ -21,7 +21,7 @@ namespace pollcore {
 
 class ProtectionDomain;
 class ReceivePool;
-class RuntimeState;
+class ControlSide;
 class Session;
 
 struct SharedReceiveQueueOptions {
@@ -47,10 +47,10 @@ public:
 
     /// What goes into WorkRequest::srq.
     [[nodiscard]] SrqHandle handle() const noexcept { return handle_; }
-    [[nodiscard]] bool valid() const noexcept { return runtime_ != nullptr; }
+    [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
     /// The device raises IBV_EVENT_SRQ_LIMIT_REACHED once, when fewer than `limit` receives are left that no message
-    /// has taken; Runtime::next_event tells of it. 0 disarms it.
+    /// has taken; Context::next_event tells of it. 0 disarms it.
     void arm_limit(std::uint32_t limit);
     /// The limit as it is armed; 0 when it is not, or was reached.
     [[nodiscard]] std::uint32_t limit() const;
@@ -61,8 +61,8 @@ public:
     void close();
 
 private:
-    friend class RuntimeState;
-    std::shared_ptr<RuntimeState> runtime_;
+    friend class Context;
+    std::shared_ptr<ControlSide> control_;
     SrqHandle handle_{};
 };
 

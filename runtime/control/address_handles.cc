@@ -16,19 +16,15 @@ ibv_ah_attr RuntimeState::address_here(DeviceSlot& device, const QpInfo& peer, c
     return to_address(peer, path, device.device->port(), static_cast<std::uint8_t>(gid.index));
 }
 
-AddressHandle RuntimeState::create_address_handle(const QpInfo& peer, const PathAttributes& path,
-                                                  const std::string& device_name, const ProtectionDomain* pd) {
+AhHandle RuntimeState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device_name, PdId pd) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
         return add_ah_here(device, pd, address_here(device, peer, path));
     });
 }
 
-AddressHandle RuntimeState::create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,
-                                                  const std::string& device_name, const ProtectionDomain* pd) {
-    if (!received.ok() || (received.flags & kDatagram) == 0 || buffer.size() < kGrhBytes) {
-        throw Error(EINVAL, "the way back is asked of a completion that is no datagram's, or without its first 40 bytes");
-    }
+AhHandle RuntimeState::create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> begins,
+                                 const std::string& device_name, PdId pd) {
     ibv_wc wc{};
     wc.opcode = IBV_WC_RECV;
     wc.byte_len = received.byte_len;
@@ -40,21 +36,21 @@ AddressHandle RuntimeState::create_address_handle(const WideCompletion& received
     wc.wc_flags = (received.flags & kWithGrh) != 0 ? IBV_WC_GRH : 0;
     ibv_grh grh{};
     static_assert(sizeof(grh) == kGrhBytes);
-    std::memcpy(&grh, buffer.data(), sizeof(grh));
+    std::memcpy(&grh, begins.data(), sizeof(grh));
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
         return add_ah_here(device, pd, device.device->way_back(wc, grh));
     });
 }
 
-AddressHandle RuntimeState::add_ah_here(DeviceSlot& device, const ProtectionDomain* pd, ibv_ah_attr address) {
+AhHandle RuntimeState::add_ah_here(DeviceSlot& device, PdId pd, ibv_ah_attr address) {
     const auto free = std::find(ahs_.begin(), ahs_.end(), nullptr);
     const auto index = static_cast<std::size_t>(free - ahs_.begin());
     if (index >= kAhsMax) {
         throw Error(ENOSPC, fmt::format("all {} address handles are in use", kAhsMax));
     }
     auto slot = std::make_unique<AhSlot>();
-    const std::uint32_t pd_id = pd_of(device, pd);
+    const PdId pd_id = pd_of(device, pd);
     slot->device = device.index;
     slot->ah = UniqueAh(device.device->create_ah(pds_.at(pd_id).pd.get(), address), {device.device.get()});
     if (free == ahs_.end()) {
@@ -69,15 +65,12 @@ AddressHandle RuntimeState::add_ah_here(DeviceSlot& device, const ProtectionDoma
     for (const auto& worker : workers_) {
         worker->proxy->add_ah(known.end);
     }
-    AddressHandle handle;
-    handle.runtime_ = shared_from_this();
-    handle.handle_ = known.end.handle;
-    return handle;
+    return known.end.handle;
 }
 
 // Between a look that finds nothing and the removal a send may come in, so what the workers have in flight is looked
 // at once more when no further one can.
-void RuntimeState::destroy_address_handle(AhHandle handle) {
+void RuntimeState::destroy_ah(AhHandle handle) {
     executor_->run([&] {
         if (handle.index >= ahs_.size() || ahs_[handle.index] == nullptr || ahs_[handle.index]->end.handle != handle) {
             return;  // it ended with the runtime
@@ -111,32 +104,6 @@ void RuntimeState::destroy_address_handle(AhHandle handle) {
         (void)slot.ah.release();
         ahs_[handle.index].reset();
     });
-}
-
-// ---- The object ----
-
-AddressHandle::~AddressHandle() {
-    try {
-        destroy();
-    } catch (const std::exception& error) {
-        log_warning("an address handle stays until the runtime stops: {}", error.what());
-    }
-}
-
-AddressHandle::AddressHandle(AddressHandle&& other) noexcept { *this = std::move(other); }
-
-AddressHandle& AddressHandle::operator=(AddressHandle&& other) noexcept {
-    std::swap(runtime_, other.runtime_);
-    std::swap(handle_, other.handle_);
-    return *this;
-}
-
-void AddressHandle::destroy() {
-    if (runtime_ == nullptr) {
-        return;
-    }
-    runtime_->destroy_address_handle(handle_);
-    runtime_.reset();
 }
 
 }  // namespace pollcore

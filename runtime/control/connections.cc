@@ -177,16 +177,13 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
 
 // ---- Listening ----
 
-Listener RuntimeState::listen(const std::string& address, const std::string& device_name) {
+OpenedListener RuntimeState::listen(const std::string& address, const std::string& device_name) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
-        Listener listener;
-        listener.id_ = device.connector->listen(address);
-        listener.device_ = device.index;
-        listener.address_ = device.connector->address_of(listener.id_);
-        listener.runtime_ = shared_from_this();
+        const ListenerId id = device.connector->listen(address);
+        OpenedListener listener{.id = id, .device = device.index, .address = device.connector->address_of(id)};
         const std::lock_guard lock(waiting_mutex_);
-        requests_[{device.index, listener.id_}];
+        requests_[{device.index, id}];
         return listener;
     });
 }
@@ -216,8 +213,8 @@ void RuntimeState::stop_listening(std::uint32_t device, ListenerId listener) noe
     }
 }
 
-std::optional<ConnectionRequest> RuntimeState::next_request(std::uint32_t device, ListenerId listener,
-                                                            std::chrono::milliseconds timeout) {
+std::optional<IncomingConnection> RuntimeState::next_request(std::uint32_t device, ListenerId listener,
+                                                             std::chrono::milliseconds timeout) {
     std::unique_lock lock(waiting_mutex_);
     const ListenerKey key{device, listener};
     const auto something = [&] {
@@ -233,14 +230,10 @@ std::optional<ConnectionRequest> RuntimeState::next_request(std::uint32_t device
     }
     ConnectEvent event = std::move(found->second.front());
     found->second.pop_front();
-    ConnectionRequest request;
-    request.runtime_ = shared_from_this();
-    request.connection_ = event.connection;
-    request.device_ = device;
-    request.peer_ = std::move(event.text);
-    request.private_data_ = std::move(event.private_data);
-    request.flow_ = event.flow;
-    return request;
+    return IncomingConnection{.id = event.connection,
+                              .peer = std::move(event.text),
+                              .private_data = std::move(event.private_data),
+                              .flow = event.flow};
 }
 
 void RuntimeState::reject(std::uint32_t device, ConnectionId request,

@@ -41,15 +41,15 @@ std::string_view text_of(FlowControl kind) {
 }  // namespace
 
 // Each has a region of its own, so that a peer reaches its own block and no other.
-void RuntimeState::add_flow_control(const QueuePairOptions& options, QpSlot& qp, std::uint32_t send_depth) {
-    const bool rings = options.flow == FlowControl::ring;
-    if (options.type != QpType::rc) {
+void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth) {
+    const bool rings = spec.flow == FlowControl::ring;
+    if (spec.type != QpType::rc) {
         throw Error(EINVAL, "flow control needs a reliable connection (QpType::rc)");
     }
-    if (!rings && options.srq == nullptr && options.recv_depth == 0) {
+    if (!rings && !spec.srq.valid() && spec.recv_depth == 0) {
         throw Error(EINVAL, "flow control by credits needs receives: recv_depth = 0");
     }
-    if (!options.remote_access.write) {
+    if (!spec.remote_access.write) {
         throw Error(EINVAL, "flow control needs remote_access.write: the peer writes its grants");
     }
     Device& device = *devices_[qp.device]->device;
@@ -67,11 +67,11 @@ void RuntimeState::add_flow_control(const QueuePairOptions& options, QpSlot& qp,
     CreditFlow& flow = *qp.end->flow;
     flow.block = block;
     flow.lkey = qp.control_mr->lkey;
-    flow.own = {.depth = qp.srq != nullptr ? qp.srq->end->granted_max : options.recv_depth, .message_max = message_max};
+    flow.own = {.depth = qp.srq != nullptr ? qp.srq->end->granted_max : spec.recv_depth, .message_max = message_max};
     if (rings) {
         add_rings(qp, frames);
     }
-    const std::uint32_t slots = std::max(slots_for_sges(std::max(options.sges_max, 1u)), slots_for_inline(options.inline_max));
+    const std::uint32_t slots = std::max(slots_for_sges(std::max(spec.sges_max, 1u)), slots_for_inline(spec.inline_max));
     flow.waiting = WaitingRequests(std::max(send_depth, 1u), slots);
 }
 

@@ -18,16 +18,16 @@ int verbs_access(Access access) noexcept {
 
 }  // namespace
 
-ProtectionDomain RuntimeState::create_protection_domain(const std::string& device_name) {
+PdId RuntimeState::create_pd(const std::string& device_name) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
-        const std::uint32_t id = next_pd_++;
+        const PdId id = next_pd_++;
         pds_.emplace(id, PdSlot{device.index, UniquePd(device.device->create_pd(), {device.device.get()})});
-        return ProtectionDomain(shared_from_this(), id);
+        return id;
     });
 }
 
-void RuntimeState::release_protection_domain(std::uint32_t id) noexcept {
+void RuntimeState::release_pd(PdId id) noexcept {
     try {
         executor_->run([&] {
             const auto found = pds_.find(id);
@@ -47,54 +47,53 @@ void RuntimeState::release_protection_domain(std::uint32_t id) noexcept {
     }
 }
 
-std::uint32_t RuntimeState::pd_of(DeviceSlot& device, const ProtectionDomain* pd) const {
-    if (pd == nullptr) {
+PdId RuntimeState::pd_of(DeviceSlot& device, PdId pd) const {
+    if (pd == 0) {
         return device.default_pd;
     }
-    const auto found = pds_.find(pd->id());
+    const auto found = pds_.find(pd);
     if (found == pds_.end() || found->second.device != device.index) {
         throw Error(EINVAL, fmt::format("the protection domain is not one of device \"{}\"", device.config.name));
     }
-    return found->first;
+    return pd;
 }
 
-MemoryRegion RuntimeState::add_region(HostMemory memory, void* data, std::size_t bytes, std::uint64_t iova,
-                                      Access access, const std::string& device_name, const ProtectionDomain* pd) {
+RegionInfo RuntimeState::add_region(HostMemory memory, void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                                    const std::string& device_name, PdId pd) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
-        const std::uint32_t pd_id = pd_of(device, pd);
         RegionSlot slot;
-        slot.pd = pd_id;
-        slot.mr = UniqueMr(device.device->register_memory(pds_.at(pd_id).pd.get(), data, bytes, iova,
+        slot.pd = pd_of(device, pd);
+        slot.data = data;
+        slot.mr = UniqueMr(device.device->register_memory(pds_.at(slot.pd).pd.get(), data, bytes, iova,
                                                           verbs_access(access)),
                            {device.device.get()});
-        MemoryRegion region;
-        region.runtime_ = shared_from_this();
-        region.id_ = next_region_++;
-        region.data_ = static_cast<std::byte*>(data);
-        region.size_ = bytes;
-        region.iova_ = iova;
-        region.lkey_ = slot.mr->lkey;
-        region.rkey_ = slot.mr->rkey;
         if (access.window_bind) {
-            region.handle_ = slot.handle = add_bindable_here(*slot.mr, pd_id);
+            slot.handle = add_bindable_here(*slot.mr, slot.pd);
         }
+        const RegionInfo info{.id = next_region_++,
+                              .data = static_cast<std::byte*>(data),
+                              .size = bytes,
+                              .iova = iova,
+                              .lkey = slot.mr->lkey,
+                              .rkey = slot.mr->rkey,
+                              .handle = slot.handle};
+        slot.iova = iova;
         slot.memory = std::move(memory);
-        regions_.emplace(region.id_, std::move(slot));
-        return region;
+        regions_.emplace(info.id, std::move(slot));
+        return info;
     });
 }
 
-MemoryRegion RuntimeState::allocate(std::size_t bytes, Access access, const std::string& device_name,
-                                    const ProtectionDomain* pd) {
+RegionInfo RuntimeState::allocate(std::size_t bytes, Access access, const std::string& device_name, PdId pd) {
     const int node = executor_->run([&] { return device_slot(device_name).device->numa_node(); });
-    HostMemory memory = platform->allocate(bytes, node, "Runtime::allocate");
+    HostMemory memory = platform->allocate(bytes, node, "Context::allocate");
     void* data = memory.data();
     return add_region(std::move(memory), data, bytes, reinterpret_cast<std::uintptr_t>(data), access, device_name, pd);
 }
 
-MemoryRegion RuntimeState::register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
-                                           const std::string& device_name, const ProtectionDomain* pd) {
+RegionInfo RuntimeState::register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                                         const std::string& device_name, PdId pd) {
     return add_region({}, data, bytes, iova, access, device_name, pd);
 }
 
@@ -133,58 +132,6 @@ void RuntimeState::deregister(std::uint64_t id) {
         (void)region.mr.release();
         regions_.erase(found);
     });
-}
-
-// ---- The objects ----
-
-ProtectionDomain::ProtectionDomain(std::shared_ptr<RuntimeState> runtime, std::uint32_t id) noexcept
-    : runtime_(std::move(runtime)), id_(id) {}
-
-ProtectionDomain::~ProtectionDomain() {
-    if (runtime_ != nullptr) {
-        runtime_->release_protection_domain(id_);
-    }
-}
-
-ProtectionDomain& ProtectionDomain::operator=(ProtectionDomain&& other) noexcept {
-    std::swap(runtime_, other.runtime_);
-    std::swap(id_, other.id_);
-    return *this;
-}
-
-MemoryRegion::~MemoryRegion() {
-    try {
-        deregister();
-    } catch (const std::exception& error) {
-        log_warning("a memory region stays registered until the runtime stops: {}", error.what());
-    }
-}
-
-MemoryRegion::MemoryRegion(MemoryRegion&& other) noexcept { *this = std::move(other); }
-
-MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
-    std::swap(runtime_, other.runtime_);
-    std::swap(id_, other.id_);
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    std::swap(iova_, other.iova_);
-    std::swap(handle_, other.handle_);
-    std::swap(lkey_, other.lkey_);
-    std::swap(rkey_, other.rkey_);
-    return *this;
-}
-
-void MemoryRegion::deregister() {
-    if (runtime_ == nullptr) {
-        return;
-    }
-    runtime_->deregister(id_);
-    runtime_.reset();
-    data_ = nullptr;
-    size_ = 0;
-    iova_ = 0;
-    lkey_ = rkey_ = 0;
-    handle_ = {};
 }
 
 }  // namespace pollcore

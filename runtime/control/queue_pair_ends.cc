@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kQuiet{100};
 
 }  // namespace
 
-bool RuntimeState::close_queue_pair(QpHandle handle) {
+bool RuntimeState::close_qp(QpHandle handle) {
     return executor_->run([&] {
         if (!running_.load() || find_qp(handle) == nullptr) {
             return true;  // closed with its session or the runtime

@@ -30,11 +30,8 @@ OpcodeMask opcodes_of(const DeviceLimits& limits) {
 
 }  // namespace
 
-QueuePair RuntimeState::create_queue_pair(const QueuePairOptions& options) {
-    QueuePair qp;
-    qp.handle_ = executor_->run([&] { return create_qp_here(options); });
-    qp.runtime_ = shared_from_this();
-    return qp;
+QpHandle RuntimeState::create_qp(const QpSpec& spec) {
+    return executor_->run([&] { return create_qp_here(spec); });
 }
 
 std::uint16_t RuntimeState::free_qp_index() const {
@@ -53,26 +50,20 @@ std::uint16_t RuntimeState::next_generation(std::uint16_t index) const {
     return next == 0 ? std::uint16_t{1} : next;
 }
 
-QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
-    DeviceSlot& device = device_slot(options.device);
-    if (options.shares.empty()) {
-        throw Error(EINVAL, "a queue pair needs at least one session that posts to it");
-    }
-    if (options.sges_max > kSgesMax || options.inline_max > kInlineMax || options.recv_depth > kQueueDepthMax) {
+QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
+    DeviceSlot& device = device_slot(spec.device.string());
+    if (spec.sges_max > kSgesMax || spec.inline_max > kInlineMax || spec.recv_depth > kQueueDepthMax) {
         throw Error(EINVAL, fmt::format("sges_max = {}, inline_max = {}, recv_depth = {}: accepted is up to {}, {} and {}",
-                                        options.sges_max, options.inline_max, options.recv_depth, kSgesMax, kInlineMax,
+                                        spec.sges_max, spec.inline_max, spec.recv_depth, kSgesMax, kInlineMax,
                                         kQueueDepthMax));
     }
     auto slot = std::make_unique<QpSlot>();
     slot->end = std::make_unique<WorkerQp>();
     WorkerQp& end = *slot->end;
     std::uint32_t send_depth = 0;
-    for (std::size_t i = 0; i < options.shares.size(); ++i) {
-        const QpShare& share = options.shares[i];
-        if (share.session == nullptr || !share.session->valid()) {
-            throw Error(EINVAL, "a queue pair's share names no open session");
-        }
-        const SessionSlot& session = session_slot(share.session->id());
+    for (std::size_t i = 0; i < spec.share_count; ++i) {
+        const ShareSpec& share = spec.shares[i];
+        const SessionSlot& session = session_slot(share.session);
         if (i == 0) {
             slot->worker = session.worker;
         } else if (session.worker != slot->worker) {
@@ -87,8 +78,8 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
             throw Error(EINVAL, fmt::format("send_depth = {}: accepted is up to {}", share.send_depth, kQueueDepthMax));
         }
         send_depth += share.send_depth;
-        const bool receives = i == 0 && options.srq == nullptr && options.pool == nullptr && options.flow != FlowControl::ring;
-        end.shares.push_back({session.index, share.send_depth, receives ? options.recv_depth : 0});
+        const bool receives = i == 0 && !spec.srq.valid() && !spec.pool.valid() && spec.flow != FlowControl::ring;
+        end.shares.push_back({session.index, share.send_depth, receives ? spec.recv_depth : 0});
     }
     if (send_depth > kQueueDepthMax) {
         throw Error(EINVAL, fmt::format("the shares add up to a send queue of {}; accepted is up to {}", send_depth,
@@ -98,23 +89,23 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     const std::uint16_t index = free_qp_index();
     slot->handle = {index, next_generation(index)};
     slot->device = device.index;
-    slot->pd = pd_of(device, options.pd);
+    slot->pd = pd_of(device, spec.pd);
     slot->psn = random_psn();
-    slot->type = options.type;
-    slot->qkey = options.qkey;
-    slot->remote_access = options.remote_access;
-    slot->srq = srq_for(options, *slot);
-    slot->pool = pool_for(options, *slot);
-    slot->rendezvous = rendezvous_for(options, *slot);
+    slot->type = spec.type;
+    slot->qkey = spec.qkey;
+    slot->remote_access = spec.remote_access;
+    slot->srq = srq_for(spec, *slot);
+    slot->pool = pool_for(spec, *slot);
+    slot->rendezvous = rendezvous_for(spec, *slot);
     slot->send_entries = send_depth + kMarkersPerQp;
-    const bool rings = options.flow == FlowControl::ring;
-    if (options.flow != FlowControl::off) {
+    const bool rings = spec.flow == FlowControl::ring;
+    if (spec.flow != FlowControl::off) {
         slot->send_entries += CreditFlow::kWritesMax + CreditFlow::kReadsMax;
     }
-    slot->recv_entries = options.pool != nullptr && !rings ? options.recv_depth : end.shares.front().recv_depth;
+    slot->recv_entries = spec.pool.valid() && !rings ? spec.recv_depth : end.shares.front().recv_depth;
 
     const std::uint32_t both = slot->send_entries + slot->recv_entries;
-    if (options.separate_cqs) {
+    if (spec.separate_cqs) {
         slot->send_cq = choose_cq(worker, device, slot->send_entries, nullptr, std::nullopt);
         slot->recv_cq = choose_cq(worker, device, slot->recv_entries, slot->srq, slot->send_cq);
     } else {
@@ -122,8 +113,8 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     }
 
     // Grants and announcements go inline, and what a record has beside its payload does where that does.
-    std::uint32_t inline_max = options.inline_max;
-    if (options.flow != FlowControl::off) {
+    std::uint32_t inline_max = spec.inline_max;
+    if (spec.flow != FlowControl::off) {
         inline_max = std::max<std::uint32_t>(rings && inline_max != 0 ? record_bytes(inline_max) : inline_max, sizeof(Announcement::Words));
     }
     QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
@@ -131,28 +122,28 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
                    .send_cq = worker.cqs[slot->send_cq]->cq.get(),
                    .recv_cq = worker.cqs[slot->recv_cq]->cq.get(),
                    .srq = slot->srq != nullptr ? slot->srq->srq.get() : nullptr,
-                   .type = static_cast<ibv_qp_type>(options.type),
+                   .type = static_cast<ibv_qp_type>(spec.type),
                    .cap = {.max_send_wr = slot->send_entries,
                            .max_recv_wr = std::max(slot->recv_entries, 1u),
-                           .max_send_sge = std::max(options.sges_max, 1u) + rings,
-                           .max_recv_sge = std::max(options.sges_max, 1u),
+                           .max_send_sge = std::max(spec.sges_max, 1u) + rings,
+                           .max_recv_sge = std::max(spec.sges_max, 1u),
                            .max_inline_data = inline_max}};
     // Creating touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
     end.handle = slot->handle;
     end.device = device.index;
-    end.opcodes = opcodes_of(options.type) & opcodes_of(device.device->limits());
+    end.opcodes = opcodes_of(spec.type) & opcodes_of(device.device->limits());
     if (rings) {  // there are no receives
         end.opcodes &= static_cast<OpcodeMask>(~(opcode_bit(Opcode::rdma_write_with_imm) | opcode_bit(Opcode::send_with_inv)));
     }
-    end.datagram = options.type == QpType::ud;
+    end.datagram = spec.type == QpType::ud;
     end.pd = slot->pd;
     end.signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax);
-    end.sends = InFlightTable(slot->send_entries, std::max(options.sges_max, 1u));
-    end.recvs = InFlightTable(std::max(slot->recv_entries, 1u), std::max(options.sges_max, 1u));
+    end.sends = InFlightTable(slot->send_entries, std::max(spec.sges_max, 1u));
+    end.recvs = InFlightTable(std::max(slot->recv_entries, 1u), std::max(spec.sges_max, 1u));
     end.send_cq = slot->send_cq;
     end.recv_cq = slot->recv_cq;
-    end.sges_max = static_cast<std::uint8_t>(std::max(options.sges_max, 1u));
-    end.inline_max = static_cast<std::uint16_t>(options.inline_max);
+    end.sges_max = static_cast<std::uint8_t>(std::max(spec.sges_max, 1u));
+    end.inline_max = static_cast<std::uint16_t>(spec.inline_max);
     if (end.datagram) {
         QpInfo self;
         const GidEntry gid = choose_gid(*device.device, device.config.gid);
@@ -161,8 +152,8 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
         slot->marker_ah = UniqueAh(device.device->create_ah(make.pd, address), {device.device.get()});
         end.marker_ah = slot->marker_ah.get();
     }
-    if (options.flow != FlowControl::off) {
-        add_flow_control(options, *slot, send_depth);
+    if (spec.flow != FlowControl::off) {
+        add_flow_control(spec, *slot, send_depth);
     }
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     slot->qp_num = slot->qp->qp_num;
@@ -172,7 +163,7 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     if (slot->pool.pool != nullptr) {
         end.pool.pool = &slot->pool.pool->end;
         if (!rings) {
-            end.pool.set_depth(options.recv_depth, slot->pool.buffers);
+            end.pool.set_depth(spec.recv_depth, slot->pool.buffers);
         }
     }
     if (slot->rendezvous.pool != nullptr) {
@@ -192,11 +183,11 @@ QpHandle RuntimeState::create_qp_here(const QueuePairOptions& options) {
     QpSlot& qp = *qps_[index];
     const QpHandle handle = qp.handle;
     try {
-        Transition init = options.type == QpType::ud
-                              ? to_datagram_init(device.device->port(), options.qkey)
-                              : to_init(device.device->port(), access_flags(options.remote_access));
+        Transition init = spec.type == QpType::ud
+                              ? to_datagram_init(device.device->port(), spec.qkey)
+                              : to_init(device.device->port(), access_flags(spec.remote_access));
         modify_here(qp, init.attr, init.mask, QpState::init);
-        if (options.type == QpType::ud) {
+        if (spec.type == QpType::ud) {
             activate_here(qp);
         }
     } catch (...) {
@@ -220,28 +211,28 @@ void RuntimeState::activate_here(QpSlot& qp) {
 }
 
 // The SRQ that a queue pair of these sessions takes its receives from, if from one.
-SrqSlot* RuntimeState::srq_for(const QueuePairOptions& options, const QpSlot& qp) {
-    if (options.srq == nullptr) {
+SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
+    if (!spec.srq.valid()) {
         return nullptr;
     }
-    SrqSlot& srq = srq_slot(options.srq->handle());
+    SrqSlot& srq = srq_slot(spec.srq);
     if (srq.device != qp.device) {
         throw Error(EINVAL, fmt::format("a queue pair of device \"{}\" cannot take receives from a shared receive queue of "
                                         "device \"{}\"",
                                         devices_[qp.device]->config.name, devices_[srq.device]->config.name));
     }
     // Its receives complete on any of its queue pairs, so these deliver them to one session (H4).
-    if (srq.session != options.shares.front().session->id()) {
+    if (srq.session != spec.shares[0].session) {
         throw Error(EINVAL, fmt::format("a shared receive queue delivers the receives of all its queue pairs to the session "
                                         "that it was made for, {}; it must be the first of the queue pair's shares, which "
                                         "is {}",
-                                        srq.session, options.shares.front().session->id()));
+                                        srq.session, spec.shares[0].session));
     }
     const std::uint32_t credits_max = srq.credit_connections;
-    if (options.flow == FlowControl::ring) {
+    if (spec.flow == FlowControl::ring) {
         throw Error(EINVAL, "a queue pair with a write ring takes no receives, hence none from a shared receive queue");
     }
-    if ((options.flow == FlowControl::credits) != (credits_max != 0)) {
+    if ((spec.flow == FlowControl::credits) != (credits_max != 0)) {
         throw Error(EINVAL, fmt::format("the shared receive queue has {} connections with credits "
                                         "(SharedReceiveQueueOptions::credit_connections), and then all its queue pairs have them, or none",
                                         credits_max));
@@ -253,38 +244,39 @@ SrqSlot* RuntimeState::srq_for(const QueuePairOptions& options, const QpSlot& qp
 }
 
 // What a queue pair of these sessions has of the pool that posts its receives, if one does.
-PoolShare RuntimeState::pool_for(const QueuePairOptions& options, const QpSlot& qp) {
-    if (options.pool == nullptr) {
+PoolShare RuntimeState::pool_for(const QpSpec& spec, const QpSlot& qp) {
+    if (!spec.pool.valid()) {
         return {};
     }
-    if (options.flow == FlowControl::ring) {
-        return ring_for(options, qp);
+    if (spec.flow == FlowControl::ring) {
+        return ring_for(spec, qp);
     }
-    if (options.srq != nullptr) {
+    if (spec.srq.valid()) {
         throw Error(EINVAL, "the receives of a shared receive queue are posted by its own receive pool, not by that of a queue pair");
     }
-    const Session& session = *options.shares.front().session;
-    if (options.type == QpType::ud && !session_slot(session.id()).layout.wide) {
+    const std::uint32_t session = spec.shares[0].session;
+    if (spec.type == QpType::ud && !session_slot(session).layout.wide) {
         throw Error(EINVAL, "a UD queue pair with a receive pool needs a session with wide completions, which say where a datagram "
                             "came from");
     }
-    return share_of(*options.pool, options.pool_share, options.recv_depth, session, qp.device, qp.pd);
+    return share_of(spec.pool, spec.pool_share, spec.recv_depth, session, qp.device, qp.pd);
 }
 
 // What a queue pair of these sessions has of the pool for messages that are too long for its receives, if there is one.
-PoolShare RuntimeState::rendezvous_for(const QueuePairOptions& options, const QpSlot& qp) {
-    if (options.rendezvous_pool == nullptr) {
+PoolShare RuntimeState::rendezvous_for(const QpSpec& spec, const QpSlot& qp) {
+    if (!spec.rendezvous_pool.valid()) {
         return {};
     }
-    if (options.flow != FlowControl::credits || (qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool) == nullptr) {
+    if (spec.flow != FlowControl::credits || (qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool) == nullptr) {
         throw Error(EINVAL, "rendezvous needs FlowControl::credits, and a receive pool for what comes without it");
     }
     const PoolSlot& receives = *(qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool);
-    if (options.rendezvous_pool->buffer_bytes() <= receives.end.buffer_bytes) {
+    const PoolShare share = share_of(spec.rendezvous_pool, spec.rendezvous_share, CreditFlow::kReadsMax, spec.shares[0].session, qp.device, qp.pd);
+    if (share.pool->end.buffer_bytes <= receives.end.buffer_bytes) {
         throw Error(EINVAL, fmt::format("the rendezvous pool has buffers of {} bytes, and the receives have {}: it is for longer messages",
-                                        options.rendezvous_pool->buffer_bytes(), receives.end.buffer_bytes));
+                                        share.pool->end.buffer_bytes, receives.end.buffer_bytes));
     }
-    return share_of(*options.rendezvous_pool, options.rendezvous_share, CreditFlow::kReadsMax, *options.shares.front().session, qp.device, qp.pd);
+    return share;
 }
 
 std::uint32_t RuntimeState::worker_index(const WorkerSlot& worker) const {

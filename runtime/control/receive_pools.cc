@@ -9,116 +9,82 @@
 
 namespace pollcore {
 
-ReceivePool RuntimeState::create_receive_pool(const ReceivePoolOptions& options) {
-    if (options.session == nullptr || !options.session->valid()) {
-        throw Error(EINVAL, "a receive pool needs an open session that its messages go to");
-    }
-    if (options.buffers < 1 || options.buffers > kPoolBuffersMax || options.buffer_bytes < 1 ||
-        options.buffer_bytes > kPoolBufferBytesMax) {
-        throw Error(EINVAL, fmt::format("buffers = {}, buffer_bytes = {} of a receive pool: accepted is 1 to {} buffers of 1 to {} "
-                                        "bytes",
-                                        options.buffers, options.buffer_bytes, kPoolBuffersMax, kPoolBufferBytesMax));
-    }
-    // Whole lines each, so that what the application writes to one never meets the device in the next.
-    const std::uint32_t stride = (options.buffer_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
-    MemoryRegion memory =
-        allocate(std::size_t{options.buffers} * stride, Access{.local_write = true}, options.device, options.pd);
-    auto slot = std::make_unique<PoolSlot>();
-    slot->places = options.buffers;
-    slot->end.buffer_bytes = options.buffer_bytes;
-    slot->end.stride = stride;
-    slot->end.buffers = BufferTable(options.buffers);
-    return make_pool(options.device, options.pd, *options.session, options.buffers, std::move(memory), std::move(slot));
-}
-
-ReceivePool RuntimeState::create_write_ring(const WriteRingOptions& options) {
-    if (options.session == nullptr || !options.session->valid()) {
-        throw Error(EINVAL, "a write ring needs an open session that its messages go to");
-    }
-    const std::uint32_t lines = options.bytes / kCacheLine;
-    if (!std::has_single_bit(options.bytes) || lines < kRingLinesMin || lines > kRingLinesMax || options.messages < 1 ||
-        options.messages > kPoolBuffersMax) {
-        throw Error(EINVAL, fmt::format("bytes = {}, messages = {} of a write ring: accepted is a power of two from {} to {}, and 1 to "
-                                        "{} messages",
-                                        options.bytes, options.messages, kRingLinesMin * kCacheLine, std::uint64_t{kRingLinesMax} * kCacheLine,
-                                        kPoolBuffersMax));
-    }
-    executor_->run([&] {
-        const WorkerSlot& worker = *workers_[session_slot(options.session->id()).worker];
-        if (worker.bell.get() >= 0) {
-            throw Error(EOPNOTSUPP, fmt::format("a write ring at worker \"{}\", which may sleep: messages are found by looking at memory, and "
-                                                "nothing would wake it. Leave \"event\" out of its idle policy, or use "
-                                                "FlowControl::credits",
-                                                worker.config.name));
+PoolInfo RuntimeState::create_pool(const PoolSpec& spec) {
+    return executor_->run([&] {
+        DeviceSlot& device = device_slot(spec.device.string());
+        SessionSlot& session = session_slot(spec.session);
+        const auto region = regions_.find(spec.region);
+        if (region == regions_.end() || region->second.mr == nullptr) {
+            throw Error(EINVAL, "the memory region of a receive pool was ended");
         }
-    });
-    MemoryRegion memory = allocate(options.bytes, Access{.local_write = true, .remote_write = true}, options.device, options.pd);
-    auto slot = std::make_unique<PoolSlot>();
-    slot->places = options.messages + 1;  // and the completion that tells the end
-    slot->end.buffer_bytes = ring_message_max(lines);
-    slot->end.stride = kCacheLine;
-    slot->end.rkey = memory.rkey();
-    slot->end.ring = std::make_unique<WriteRing>(memory.data(), lines, options.messages,
-                                                 std::uint64_t{platform->random()} << 32 | platform->random());
-    return make_pool(options.device, options.pd, *options.session, options.messages, std::move(memory), std::move(slot));
-}
-
-ReceivePool RuntimeState::make_pool(const std::string& device, const ProtectionDomain* pd, const Session& session,
-                                    std::uint32_t buffers, MemoryRegion memory, std::unique_ptr<PoolSlot> slot) {
-    ReceivePool pool;
-    pool.buffers_ = buffers;
-    pool.buffer_bytes_ = slot->end.buffer_bytes;
-    pool.stride_ = slot->end.stride;
-    pool.data_ = memory.data_;
-    pool.ring_ = slot->end.ring != nullptr;
-    executor_->run([&] {
-        pool.handle_ = create_pool_here(device, pd, session, memory, std::move(slot));
-        pool.counters_ = &find_pool(pool.handle_)->end.counters;
-    });
-    // From here on the pool ends it, or else the runtime.
-    pool.region_ = memory.id_;
-    memory.runtime_.reset();
-    pool.runtime_ = shared_from_this();
-    return pool;
-}
-
-PoolHandle RuntimeState::create_pool_here(const std::string& device_name, const ProtectionDomain* pd, const Session& of,
-                                          const MemoryRegion& memory, std::unique_ptr<PoolSlot> slot) {
-    DeviceSlot& device = device_slot(device_name);
-    SessionSlot& session = session_slot(of.id());
-    std::uint32_t others = unpolled_here(session);
-    for (const auto& pool : pools_) {
-        if (pool != nullptr && pool->session == session.id) {
-            others += pool->places;
+        auto slot = std::make_unique<PoolSlot>();
+        slot->device = device.index;
+        slot->pd = pd_of(device, spec.pd);
+        slot->worker = session.worker;
+        slot->session = session.id;
+        if (region->second.pd != slot->pd) {
+            throw Error(EINVAL, "the memory region of a receive pool is of another protection domain");
         }
+        spec.ring ? shape_ring(*slot, spec, region->second) : shape_buffers(*slot, spec);
+        const std::uint64_t bytes =
+            spec.ring ? spec.buffer_bytes : std::uint64_t{slot->end.stride} * spec.buffers;
+        if (region->second.mr->length < bytes) {
+            throw Error(EINVAL, fmt::format("a receive pool of {} bytes in a memory region of {}", bytes, region->second.mr->length));
+        }
+        std::uint32_t others = unpolled_here(session);
+        for (const auto& pool : pools_) {
+            if (pool != nullptr && pool->session == session.id) {
+                others += pool->places;
+            }
+        }
+        if (others + slot->places > session.layout.pool_buffers) {
+            throw Error(ENOSPC, fmt::format("a pool of {} buffers for session {}: it has room for {} (SessionOptions::pool_buffers), of "
+                                            "which {} are other pools', or were those of closed ones whose messages were not polled",
+                                            slot->places, session.id, session.layout.pool_buffers, others));
+        }
+        const std::optional<PoolHandle> handle = pool_handles_.take();
+        if (!handle) {
+            throw Error(ENOSPC, fmt::format("all {} receive pools of a runtime are in use", kReceivePoolsMax));
+        }
+        WorkerPool& end = slot->end;
+        end.handle = *handle;
+        end.addr = region->second.iova;
+        end.lkey = region->second.mr->lkey;
+        end.session_index = session.index;
+        try {
+            pools_.resize(std::max<std::size_t>(pools_.size(), handle->index + std::size_t{1}));
+            workers_[slot->worker]->proxy->add_pool(end);
+        } catch (...) {
+            pool_handles_.give_back(*handle);
+            throw;
+        }
+        pools_[handle->index] = std::move(slot);
+        return PoolInfo{*handle, &end.counters};
+    });
+}
+
+void RuntimeState::shape_buffers(PoolSlot& slot, const PoolSpec& spec) {
+    slot.places = spec.buffers;
+    slot.end.buffer_bytes = spec.buffer_bytes;
+    slot.end.stride = pool_stride(spec.buffer_bytes);
+    slot.end.buffers = BufferTable(spec.buffers);
+}
+
+void RuntimeState::shape_ring(PoolSlot& slot, const PoolSpec& spec, const RegionSlot& region) {
+    const WorkerSlot& worker = *workers_[slot.worker];
+    if (worker.bell.get() >= 0) {
+        throw Error(EOPNOTSUPP, fmt::format("a write ring at worker \"{}\", which may sleep: messages are found by looking at memory, and "
+                                            "nothing would wake it. Leave \"event\" out of its idle policy, or use "
+                                            "FlowControl::credits",
+                                            worker.config.name));
     }
-    if (others + slot->places > session.layout.pool_buffers) {
-        throw Error(ENOSPC, fmt::format("a pool of {} buffers for session {}: it has room for {} (SessionOptions::pool_buffers), of "
-                                        "which {} are other pools', or were those of closed ones whose messages were not polled",
-                                        slot->places, session.id, session.layout.pool_buffers, others));
-    }
-    slot->device = device.index;
-    slot->pd = pd_of(device, pd);
-    slot->worker = session.worker;
-    slot->session = session.id;
-    const std::optional<PoolHandle> handle = pool_handles_.take();
-    if (!handle) {
-        throw Error(ENOSPC, fmt::format("all {} receive pools of a runtime are in use", kReceivePoolsMax));
-    }
-    WorkerPool& end = slot->end;
-    end.handle = *handle;
-    end.addr = memory.addr();
-    end.lkey = memory.lkey();
-    end.session_index = session.index;
-    try {
-        pools_.resize(std::max<std::size_t>(pools_.size(), handle->index + std::size_t{1}));
-        workers_[slot->worker]->proxy->add_pool(end);
-    } catch (...) {
-        pool_handles_.give_back(*handle);
-        throw;
-    }
-    pools_[handle->index] = std::move(slot);
-    return *handle;
+    const std::uint32_t lines = spec.buffer_bytes / kCacheLine;
+    slot.places = spec.buffers + 1;  // and the completion that tells the end
+    slot.end.buffer_bytes = ring_message_max(lines);
+    slot.end.stride = kCacheLine;
+    slot.end.rkey = region.mr->rkey;
+    slot.end.ring = std::make_unique<WriteRing>(static_cast<std::byte*>(region.data), lines, spec.buffers,
+                                                std::uint64_t{platform->random()} << 32 | platform->random());
 }
 
 PoolSlot* RuntimeState::find_pool(PoolHandle handle) noexcept {
@@ -126,15 +92,15 @@ PoolSlot* RuntimeState::find_pool(PoolHandle handle) noexcept {
     return pool != nullptr && pool->end.handle == handle ? pool : nullptr;
 }
 
-PoolSlot& RuntimeState::usable_pool(const ReceivePool& from, const Session& session, std::uint32_t device, std::uint32_t pd) {
-    PoolSlot* pool = find_pool(from.handle());
+PoolSlot& RuntimeState::usable_pool(PoolHandle from, std::uint32_t session, std::uint32_t device, PdId pd) {
+    PoolSlot* pool = find_pool(from);
     if (pool == nullptr || !pool->attached) {
         throw Error(EINVAL, "the receive pool is closed, or its session is");
     }
-    if (pool->session != session.id()) {
+    if (pool->session != session) {
         throw Error(EINVAL, fmt::format("the receive pool belongs to session {}, and the receives to session {}, which is the first "
                                         "of the shares",
-                                        pool->session, session.id()));
+                                        pool->session, session));
     }
     if (pool->device != device || pool->pd != pd) {
         throw Error(EINVAL, fmt::format("the receive pool is of another {} than what takes from it; its device is \"{}\"",
@@ -145,8 +111,8 @@ PoolSlot& RuntimeState::usable_pool(const ReceivePool& from, const Session& sess
 }
 
 // What a queue pair or shared receive queue of `depth` receives gets. It is not taken yet.
-PoolShare RuntimeState::share_of(const ReceivePool& from, std::uint32_t asked, std::uint32_t depth, const Session& session,
-                                 std::uint32_t device, std::uint32_t pd) {
+PoolShare RuntimeState::share_of(PoolHandle from, std::uint32_t asked, std::uint32_t depth, std::uint32_t session,
+                                 std::uint32_t device, PdId pd) {
     PoolSlot* pool = &usable_pool(from, session, device, pd);
     if (pool->end.ring != nullptr) {
         throw Error(EINVAL, "a write ring has no buffers for receives: it is for a queue pair with FlowControl::ring");
@@ -165,10 +131,10 @@ PoolShare RuntimeState::share_of(const ReceivePool& from, std::uint32_t asked, s
 }
 
 // A write ring has one writer.
-PoolShare RuntimeState::ring_for(const QueuePairOptions& options, const QpSlot& qp) {
-    PoolSlot& ring = usable_pool(*options.pool, *options.shares.front().session, qp.device, qp.pd);
+PoolShare RuntimeState::ring_for(const QpSpec& spec, const QpSlot& qp) {
+    PoolSlot& ring = usable_pool(spec.pool, spec.shares[0].session, qp.device, qp.pd);
     if (ring.end.ring == nullptr) {
-        throw Error(EINVAL, "the messages of a queue pair with FlowControl::ring arrive in a write ring (Runtime::create_write_ring), "
+        throw Error(EINVAL, "the messages of a queue pair with FlowControl::ring arrive in a write ring (Context::create_write_ring), "
                             "not in a receive pool");
     }
     if (ring.takers != 0) {
@@ -238,7 +204,7 @@ std::uint32_t RuntimeState::unpolled_here(SessionSlot& session) {
     return buffers;
 }
 
-void RuntimeState::close_receive_pool(PoolHandle handle, std::uint64_t region) {
+void RuntimeState::close_pool(PoolHandle handle, std::uint64_t region) {
     executor_->run([&] {
         PoolSlot* pool = find_pool(handle);
         if (pool->takers != 0 && running_.load()) {
@@ -253,47 +219,6 @@ void RuntimeState::close_receive_pool(PoolHandle handle, std::uint64_t region) {
         pools_[handle.index].reset();
         pool_handles_.give_back(handle);
     });
-}
-
-// ---- The object ----
-
-ReceivePool::~ReceivePool() {
-    try {
-        close();
-    } catch (const std::exception& error) {
-        log_warning("a receive pool stays until the runtime ends: {}", error.what());
-    }
-}
-
-ReceivePool::ReceivePool(ReceivePool&& other) noexcept { *this = std::move(other); }
-
-ReceivePool& ReceivePool::operator=(ReceivePool&& other) noexcept {
-    std::swap(runtime_, other.runtime_);
-    std::swap(handle_, other.handle_);
-    std::swap(region_, other.region_);
-    std::swap(data_, other.data_);
-    std::swap(buffers_, other.buffers_);
-    std::swap(buffer_bytes_, other.buffer_bytes_);
-    std::swap(stride_, other.stride_);
-    std::swap(ring_, other.ring_);
-    std::swap(counters_, other.counters_);
-    return *this;
-}
-
-std::vector<HeldBuffer> ReceivePool::held() const {
-    return runtime_ == nullptr ? std::vector<HeldBuffer>{} : runtime_->held_buffers(handle_);
-}
-
-void ReceivePool::close() {
-    if (runtime_ == nullptr) {
-        return;
-    }
-    runtime_->close_receive_pool(handle_, region_);
-    runtime_.reset();
-    handle_ = {};
-    data_ = nullptr;
-    counters_ = nullptr;
-    buffers_ = buffer_bytes_ = stride_ = 0;
 }
 
 }  // namespace pollcore

@@ -18,7 +18,7 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
     : config(wanted), platform(std::move(stands_on)) {
     validate(config);
     set_log_level(config.log_level);
-    platform->prepare(config, report);
+    platform->prepare(config, report_);
 
     qps_.resize(config.qps_max);
     qp_generations_.resize(config.qps_max, 0);
@@ -68,7 +68,7 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
     loop_->watch(device.connector->fd(), [this, &device] { take_connect_events(device); });
 
     const DeviceLimits& limits = device.device->limits();
-    report.devices.push_back({.name = device_config.name,
+    report_.devices.push_back({.name = device_config.name,
                               .description = device.device->describe(),
                               .inline_max = limits.inline_max,
                               .qp_depth_max = limits.qp_depth_max,

@@ -24,11 +24,11 @@
 
 #include "connect/connector.hpp"
 #include "connect/transitions.hpp"
-#include "control/application_events.hpp"
 #include "control/handle_pool.hpp"
 #include "control/platform.hpp"
 #include "device/device.hpp"
 #include "pollcore/runtime.hpp"
+#include "session/control_side.hpp"
 #include "worker/worker.hpp"
 #include "worker/worker_proxy.hpp"
 
@@ -53,6 +53,8 @@ struct PdSlot {
 };
 
 struct RegionSlot {
+    void* data = nullptr;
+    std::uint64_t iova = 0;
     HostMemory memory;  // empty when the program's own
     UniqueMr mr;        // ends before the memory does
     std::uint32_t pd = 0;
@@ -172,70 +174,71 @@ struct QpSlot {
     bool disconnected = false;
 };
 
-class RuntimeState final : public SessionHost, public std::enable_shared_from_this<RuntimeState> {
+class RuntimeState final : public ControlSide {
 public:
     RuntimeState(const Config& config, std::unique_ptr<Platform> platform);
     ~RuntimeState() override;
 
-    bool stop();
+    bool stop() override;
 
-    Session open_session(const SessionOptions& options);
+    OpenedSession open_session(const SessionOptions& options) override;
     void close_session(std::uint32_t session_id) noexcept override;
     void release_session(std::uint32_t session_id) noexcept override;
 
-    SharedReceiveQueue create_shared_receive_queue(const SharedReceiveQueueOptions& options);
-    void close_shared_receive_queue(SrqHandle handle);
-    void arm_limit(SrqHandle handle, std::uint32_t limit);
-    std::uint32_t limit(SrqHandle handle);
+    QpHandle create_qp(const QpSpec& spec) override;
+    bool close_qp(QpHandle handle) override;
+    std::pair<QpHandle, bool> reset(QpHandle handle) override;
+    QpInfo info(QpHandle handle) override;
+    void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) override;
+    std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
+    void disconnect(QpHandle handle) override;
+    bool disconnected(QpHandle handle) override;
+    std::uint32_t qp_num(QpHandle handle) override;
+    std::optional<RnrCounts> rnr_counts(QpHandle handle) override;
+    std::optional<RnrCounts> rnr_counts(const std::string& device) override;
 
-    ReceivePool create_receive_pool(const ReceivePoolOptions& options);
-    ReceivePool create_write_ring(const WriteRingOptions& options);
-    void close_receive_pool(PoolHandle handle, std::uint64_t region);
-    [[nodiscard]] std::vector<HeldBuffer> held_buffers(PoolHandle handle);
-
-    QueuePair create_queue_pair(const QueuePairOptions& options);
-    bool close_queue_pair(QpHandle handle);
-    /// The handle's new generation; whether everything in flight was flushed in time.
-    std::pair<QpHandle, bool> reset(QpHandle handle);
-    QpInfo info(QpHandle handle);
-    void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
-    std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options);
-    void disconnect(QpHandle handle);
-    bool disconnected(QpHandle handle);
-    std::uint32_t qp_num(QpHandle handle);
-    std::optional<RnrCounts> rnr_counts(QpHandle handle);
-    std::optional<RnrCounts> rnr_counts(const std::string& device);
-
-    Listener listen(const std::string& address, const std::string& device);
-    void stop_listening(std::uint32_t device, ListenerId listener) noexcept;
-    std::optional<ConnectionRequest> next_request(std::uint32_t device, ListenerId listener,
-                                                  std::chrono::milliseconds timeout);
+    OpenedListener listen(const std::string& address, const std::string& device) override;
+    void stop_listening(std::uint32_t device, ListenerId listener) noexcept override;
+    std::optional<IncomingConnection> next_request(std::uint32_t device, ListenerId listener,
+                                                   std::chrono::milliseconds timeout) override;
     void accept(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
-                const ConnectOptions& options);
-    void reject(std::uint32_t device, ConnectionId request, const std::vector<std::byte>& private_data) noexcept;
+                const ConnectOptions& options) override;
+    void reject(std::uint32_t device, ConnectionId request, const std::vector<std::byte>& private_data) noexcept override;
 
-    ProtectionDomain create_protection_domain(const std::string& device);
-    void release_protection_domain(std::uint32_t id) noexcept;
-    MemoryRegion allocate(std::size_t bytes, Access access, const std::string& device, const ProtectionDomain* pd);
-    MemoryRegion register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
-                                 const std::string& device, const ProtectionDomain* pd);
-    void deregister(std::uint64_t id);
-    MemoryWindow create_memory_window(const Session& session, WindowType type, const std::string& device,
-                                      const ProtectionDomain* pd);
-    std::uint32_t window_rkey(MwHandle handle);
-    void deallocate(MwHandle handle);
+    PdId create_pd(const std::string& device) override;
+    void release_pd(PdId pd) noexcept override;
+    RegionInfo allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) override;
+    RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
+                               PdId pd) override;
+    void deregister(std::uint64_t id) override;
+    MwHandle create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) override;
+    std::uint32_t window_rkey(MwHandle handle) override;
+    void deallocate(MwHandle handle) override;
 
-    AddressHandle create_address_handle(const QpInfo& peer, const PathAttributes& path, const std::string& device,
-                                        const ProtectionDomain* pd);
-    AddressHandle create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,
-                                        const std::string& device, const ProtectionDomain* pd);
-    void destroy_address_handle(AhHandle handle);
+    AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) override;
+    AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
+                       PdId pd) override;
+    void destroy_ah(AhHandle handle) override;
+
+    SrqHandle create_srq(const SrqSpec& spec) override;
+    void close_srq(SrqHandle handle) override;
+    void arm_limit(SrqHandle handle, std::uint32_t limit) override;
+    std::uint32_t limit(SrqHandle handle) override;
+
+    PoolInfo create_pool(const PoolSpec& spec) override;
+    void close_pool(PoolHandle handle, std::uint64_t region) override;
+    std::vector<HeldBuffer> held_buffers(PoolHandle handle) override;
+
+    ApplicationEvents& events() noexcept override { return application_events; }
+    RuntimeReport report() override { return report_; }
+    std::size_t worker_count() noexcept override { return config.workers.size(); }
+    const WorkerCounters& worker_counters(std::size_t worker) override;
+    const ControlCounters& control_counters() override { return counters; }
 
     const Config config;
     const std::unique_ptr<Platform> platform;
     ControlCounters counters;
     ApplicationEvents application_events;
-    RuntimeReport report;
     [[nodiscard]] WorkerSlot& worker(std::size_t index);
     [[nodiscard]] Device& device(const std::string& name);
 
@@ -269,7 +272,7 @@ private:
     [[nodiscard]] SessionSlot& session_slot(std::uint32_t id);
 
     // shared_receive_queues.cc
-    SrqHandle create_srq_here(const SharedReceiveQueueOptions& options);
+    SrqHandle create_srq_here(const SrqSpec& spec);
     [[nodiscard]] SrqSlot* find_srq(SrqHandle handle) noexcept;
     [[nodiscard]] SrqSlot& srq_slot(SrqHandle handle);
     /// One whose device is not lost.
@@ -279,14 +282,12 @@ private:
     void destroy_verbs_srq(SrqSlot& srq);
 
     // receive_pools.cc
-    PoolHandle create_pool_here(const std::string& device, const ProtectionDomain* pd, const Session& session,
-                                const MemoryRegion& memory, std::unique_ptr<PoolSlot> slot);
-    [[nodiscard]] PoolSlot& usable_pool(const ReceivePool& pool, const Session& session, std::uint32_t device, std::uint32_t pd);
-    ReceivePool make_pool(const std::string& device, const ProtectionDomain* pd, const Session& session, std::uint32_t buffers,
-                          MemoryRegion memory, std::unique_ptr<PoolSlot> slot);
+    [[nodiscard]] PoolSlot& usable_pool(PoolHandle pool, std::uint32_t session, std::uint32_t device, PdId pd);
+    void shape_buffers(PoolSlot& slot, const PoolSpec& spec);
+    void shape_ring(PoolSlot& slot, const PoolSpec& spec, const RegionSlot& region);
     [[nodiscard]] PoolSlot* find_pool(PoolHandle handle) noexcept;
-    [[nodiscard]] PoolShare share_of(const ReceivePool& pool, std::uint32_t asked, std::uint32_t depth, const Session& session,
-                                     std::uint32_t device, std::uint32_t pd);
+    [[nodiscard]] PoolShare share_of(PoolHandle pool, std::uint32_t asked, std::uint32_t depth, std::uint32_t session,
+                                     std::uint32_t device, PdId pd);
     static void take_share(const PoolShare& share) noexcept;
     static void return_share(const PoolShare& share) noexcept;
     void detach_pool_here(PoolSlot& pool);
@@ -294,18 +295,18 @@ private:
     [[nodiscard]] static std::uint32_t unpolled_here(SessionSlot& session);
 
     // queue_pairs.cc
-    QpHandle create_qp_here(const QueuePairOptions& options);
-    [[nodiscard]] SrqSlot* srq_for(const QueuePairOptions& options, const QpSlot& qp);
-    void add_flow_control(const QueuePairOptions& options, QpSlot& qp, std::uint32_t send_depth);
+    QpHandle create_qp_here(const QpSpec& spec);
+    [[nodiscard]] SrqSlot* srq_for(const QpSpec& spec, const QpSlot& qp);
+    void add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth);
     void add_rings(QpSlot& qp, std::uint32_t frames);
     [[nodiscard]] static FlowBlock flow_block_of(const QpSlot& qp) noexcept;
     /// The connection is established. Throws where one of the two has flow control and the other has not.
     void start_flow_here(QpSlot& qp, const FlowBlock& peer);
     static void require_same_flow(const QpSlot& qp, FlowControl peer);
     void fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation, FlowFault fault);
-    [[nodiscard]] PoolShare pool_for(const QueuePairOptions& options, const QpSlot& qp);
-    [[nodiscard]] PoolShare ring_for(const QueuePairOptions& options, const QpSlot& qp);
-    [[nodiscard]] PoolShare rendezvous_for(const QueuePairOptions& options, const QpSlot& qp);
+    [[nodiscard]] PoolShare pool_for(const QpSpec& spec, const QpSlot& qp);
+    [[nodiscard]] PoolShare ring_for(const QpSpec& spec, const QpSlot& qp);
+    [[nodiscard]] PoolShare rendezvous_for(const QpSpec& spec, const QpSlot& qp);
     [[nodiscard]] std::uint32_t random_psn() { return platform->random() & 0xffffff; }
     [[nodiscard]] std::uint16_t free_qp_index() const;
     [[nodiscard]] std::uint16_t next_generation(std::uint16_t index) const;
@@ -329,7 +330,7 @@ private:
     void release_entries(const QpSlot& qp);
 
     // address_handles.cc
-    AddressHandle add_ah_here(DeviceSlot& device, const ProtectionDomain* pd, ibv_ah_attr address);
+    AhHandle add_ah_here(DeviceSlot& device, PdId pd, ibv_ah_attr address);
     [[nodiscard]] ibv_ah_attr address_here(DeviceSlot& device, const QpInfo& peer, const PathAttributes& path);
 
     // connections.cc
@@ -359,9 +360,9 @@ private:
     [[nodiscard]] std::uint32_t worker_index(const WorkerSlot& worker) const;
 
     // memory.cc
-    [[nodiscard]] std::uint32_t pd_of(DeviceSlot& device, const ProtectionDomain* pd) const;
-    MemoryRegion add_region(HostMemory memory, void* data, std::size_t bytes, std::uint64_t iova, Access access,
-                            const std::string& device, const ProtectionDomain* pd);
+    [[nodiscard]] PdId pd_of(DeviceSlot& device, PdId pd) const;
+    RegionInfo add_region(HostMemory memory, void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                          const std::string& device, PdId pd);
 
     // windows.cc
     [[nodiscard]] MrHandle add_bindable_here(ibv_mr& mr, std::uint32_t pd);
@@ -372,6 +373,7 @@ private:
     void renew_windows_here(const QpSlot& qp);
 
     // Destroyed in reverse: threads first, then what they used.
+    RuntimeReport report_;
     std::atomic<bool> running_{false};
     std::optional<bool> stopped_;  // what the stop came to
     std::vector<std::unique_ptr<DeviceSlot>> devices_;

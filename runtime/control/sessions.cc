@@ -38,7 +38,7 @@ std::uint32_t RuntimeState::choose_worker(const std::string& name) const {
     throw Error(EINVAL, fmt::format("no worker \"{}\" in the configuration", name));
 }
 
-Session RuntimeState::open_session(const SessionOptions& options) {
+OpenedSession RuntimeState::open_session(const SessionOptions& options) {
     require_ring_size("submission_slots", options.submission_slots);
     require_ring_size("completion_slots", options.completion_slots);
     const std::uint32_t completions_max = options.wide_completions ? kRingSlotsMax / 2 : kRingSlotsMax;
@@ -77,10 +77,13 @@ Session RuntimeState::open_session(const SessionOptions& options) {
         } else {
             *free = slot.id;
         }
-        Session session(shared_from_this(), slot.id, worker_index, slot.block.data(), slot.layout,
-                        {worker.bell.get(), slot.application_fd.get(), options.wait_spin});
+        const OpenedSession opened{.id = slot.id,
+                                   .worker = worker_index,
+                                   .block = slot.block.data(),
+                                   .layout = slot.layout,
+                                   .waking = {worker.bell.get(), slot.application_fd.get(), options.wait_spin}};
         sessions_.emplace(slot.id, std::move(slot));
-        return session;
+        return opened;
     });
 }
 

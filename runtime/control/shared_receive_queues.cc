@@ -16,50 +16,44 @@ std::uint16_t generation_after(std::uint16_t generation) {
 
 }  // namespace
 
-SharedReceiveQueue RuntimeState::create_shared_receive_queue(const SharedReceiveQueueOptions& options) {
-    SharedReceiveQueue queue;
-    queue.handle_ = executor_->run([&] { return create_srq_here(options); });
-    queue.runtime_ = shared_from_this();
-    return queue;
+SrqHandle RuntimeState::create_srq(const SrqSpec& spec) {
+    return executor_->run([&] { return create_srq_here(spec); });
 }
 
-SrqHandle RuntimeState::create_srq_here(const SharedReceiveQueueOptions& options) {
-    DeviceSlot& device = device_slot(options.device);
-    if (options.session == nullptr || !options.session->valid()) {
-        throw Error(EINVAL, "a shared receive queue needs an open session that its receives belong to");
-    }
-    const std::uint32_t sges_max = std::max(options.sges_max, 1u);
-    if (options.depth < 1 || options.depth > kQueueDepthMax || sges_max > kSgesMax) {
+SrqHandle RuntimeState::create_srq_here(const SrqSpec& spec) {
+    DeviceSlot& device = device_slot(spec.device.string());
+    const std::uint32_t sges_max = std::max(spec.sges_max, 1u);
+    if (spec.depth < 1 || spec.depth > kQueueDepthMax || sges_max > kSgesMax) {
         throw Error(EINVAL, fmt::format("depth = {}, sges_max = {} of a shared receive queue: accepted is a depth of 1 to {}, "
                                         "and up to {} SGEs",
-                                        options.depth, options.sges_max, kQueueDepthMax, kSgesMax));
+                                        spec.depth, spec.sges_max, kQueueDepthMax, kSgesMax));
     }
-    if (options.credit_connections > options.depth) {
+    if (spec.credit_connections > spec.depth) {
         throw Error(EINVAL, fmt::format("credit_connections = {} of a shared receive queue of {} receives: accepted is up to that",
-                                        options.credit_connections, options.depth));
+                                        spec.credit_connections, spec.depth));
     }
     const auto free = std::find(srqs_.begin(), srqs_.end(), nullptr);
     if (free == srqs_.end()) {
         throw Error(ENOSPC, fmt::format("all {} shared receive queues of a runtime are in use", srqs_.size()));
     }
-    const SessionSlot& session = session_slot(options.session->id());
+    const SessionSlot& session = session_slot(spec.session);
     auto slot = std::make_unique<SrqSlot>();
     const auto index = static_cast<std::uint16_t>(free - srqs_.begin());
     slot->handle = {index, generation_after(srq_generations_[index])};
     slot->device = device.index;
     slot->worker = session.worker;
     slot->session = session.id;
-    slot->depth = options.depth;
-    slot->credit_connections = options.credit_connections;
+    slot->depth = spec.depth;
+    slot->credit_connections = spec.credit_connections;
 
-    const std::uint32_t pd = pd_of(device, options.pd);
-    if (options.pool != nullptr) {
-        slot->pool = share_of(*options.pool, options.pool_share, options.depth, *options.session, device.index, pd);
+    const PdId pd = pd_of(device, spec.pd);
+    if (spec.pool.valid()) {
+        slot->pool = share_of(spec.pool, spec.pool_share, spec.depth, spec.session, device.index, pd);
     }
 
     SrqOptions make{.pd = pds_.at(pd).pd.get(),
                     .domain = device.domains.at(session.worker).get(),
-                    .depth = options.depth,
+                    .depth = spec.depth,
                     .sges_max = sges_max};
     slot->srq = UniqueSrq(device.device->create_srq(make), {device.device.get()});
     slot->end = std::make_unique<WorkerSrq>();
@@ -67,15 +61,15 @@ SrqHandle RuntimeState::create_srq_here(const SharedReceiveQueueOptions& options
     end.srq = slot->srq.get();
     end.handle = slot->handle;
     end.sges_max = static_cast<std::uint8_t>(sges_max);
-    end.receives = SlotTable(options.depth, sges_max);
+    end.receives = SlotTable(spec.depth, sges_max);
     end.session_index = session.index;
     end.device = device.index;
-    end.granted_max = options.credit_connections == 0 ? 0 : options.depth / options.credit_connections;
-    end.creditors.reserve(options.credit_connections);
+    end.granted_max = spec.credit_connections == 0 ? 0 : spec.depth / spec.credit_connections;
+    end.creditors.reserve(spec.credit_connections);
     if (slot->pool.pool != nullptr) {
         end.pool.pool = &slot->pool.pool->end;
         // With credits no more than one peer's part may be missing: else a peer that has used its own would wait for the others.
-        end.pool.set_depth(options.depth, slot->pool.buffers, end.granted_max != 0 ? end.granted_max : options.depth);
+        end.pool.set_depth(spec.depth, slot->pool.buffers, end.granted_max != 0 ? end.granted_max : spec.depth);
     }
     workers_[slot->worker]->proxy->add_srq(end);
     take_share(slot->pool);
@@ -128,7 +122,7 @@ std::uint32_t RuntimeState::limit(SrqHandle handle) {
     });
 }
 
-void RuntimeState::close_shared_receive_queue(SrqHandle handle) {
+void RuntimeState::close_srq(SrqHandle handle) {
     executor_->run([&] {
         if (SrqSlot* srq = find_srq(handle); srq != nullptr) {  // else it was closed with its session or the runtime
             close_srq_here(*srq);

@@ -55,12 +55,11 @@ void RuntimeState::give_back_bindable_here(MrHandle handle) noexcept {
 
 // ---- windows ----
 
-MemoryWindow RuntimeState::create_memory_window(const Session& session, WindowType type,
-                                                const std::string& device_name, const ProtectionDomain* pd) {
+MwHandle RuntimeState::create_window(std::uint32_t session, WindowType type, const std::string& device_name, PdId pd) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
-        const SessionSlot& owner = session_slot(session.id());
-        const std::uint32_t pd_id = pd_of(device, pd);
+        const SessionSlot& owner = session_slot(session);
+        const PdId pd_id = pd_of(device, pd);
         auto slot = std::make_unique<WindowSlot>();
         slot->device = device.index;
         slot->worker = owner.worker;
@@ -79,11 +78,7 @@ MemoryWindow RuntimeState::create_memory_window(const Session& session, WindowTy
             windows_.resize(handle->index + std::size_t{1});
         }
         windows_[handle->index] = std::move(slot);
-        MemoryWindow window;
-        window.runtime_ = shared_from_this();
-        window.handle_ = *handle;
-        window.type_ = type;
-        return window;
+        return *handle;
     });
 }
 
@@ -161,41 +156,6 @@ void RuntimeState::renew_windows_here(const QpSlot& qp) {
             log_error("a memory window ends with queue pair {}, which it was bound on: {}", qp.qp_num, error.what());
         }
     }
-}
-
-// ---- The object ----
-
-MemoryWindow::~MemoryWindow() {
-    try {
-        deallocate();
-    } catch (const std::exception& error) {
-        log_warning("a memory window stays until the runtime stops: {}", error.what());
-    }
-}
-
-MemoryWindow::MemoryWindow(MemoryWindow&& other) noexcept { *this = std::move(other); }
-
-MemoryWindow& MemoryWindow::operator=(MemoryWindow&& other) noexcept {
-    std::swap(runtime_, other.runtime_);
-    std::swap(handle_, other.handle_);
-    std::swap(type_, other.type_);
-    return *this;
-}
-
-std::uint32_t MemoryWindow::rkey() const {
-    if (runtime_ == nullptr) {
-        throw Error(EINVAL, "this memory window names nothing: default-constructed, moved from or deallocated");
-    }
-    return runtime_->window_rkey(handle_);
-}
-
-void MemoryWindow::deallocate() {
-    if (runtime_ == nullptr) {
-        return;
-    }
-    runtime_->deallocate(handle_);
-    runtime_.reset();
-    handle_ = {};
 }
 
 }  // namespace pollcore

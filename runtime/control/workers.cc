@@ -67,6 +67,8 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
     worker.thread = platform->start_worker(worker_config, *worker.worker);
 }
 
+const WorkerCounters& RuntimeState::worker_counters(std::size_t index) { return worker(index).worker->counters(); }
+
 WorkerSlot& RuntimeState::worker(std::size_t index) {
     if (index >= workers_.size()) {
         throw Error(EINVAL, fmt::format("worker {}: there are {}", index, workers_.size()));

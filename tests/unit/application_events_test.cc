@@ -1,5 +1,5 @@
 // The queue between the control thread and an application that takes asynchronous events when it likes.
-#include "control/application_events.hpp"
+#include "session/application_events.hpp"
 
 #include <poll.h>
 

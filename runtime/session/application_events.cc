@@ -1,4 +1,4 @@
-#include "control/application_events.hpp"
+#include "session/application_events.hpp"
 
 #include <sys/eventfd.h>
 

@@ -1,0 +1,68 @@
+// Where peers connect, and the peers that ask.
+//
+// Thread safety: control calls, from any thread, one at a time per object.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pollcore/queue_pair.hpp"
+
+namespace pollcore {
+
+class ControlSide;
+
+/// A peer that asks for a connection. Unanswered, it is rejected when destroyed.
+class ConnectionRequest {
+public:
+    ConnectionRequest() = default;
+    ~ConnectionRequest();
+    ConnectionRequest(ConnectionRequest&& other) noexcept;
+    ConnectionRequest& operator=(ConnectionRequest&& other) noexcept;
+
+    [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
+    [[nodiscard]] const std::vector<std::byte>& private_data() const noexcept { return private_data_; }
+    /// What the queue pair that accepts it must have.
+    [[nodiscard]] FlowControl flow() const noexcept { return flow_.kind; }
+
+    /// Returns when the peer knows. A receive may complete before (H13).
+    void accept(QueuePair& qp, const ConnectOptions& options = {});
+    void reject(const std::vector<std::byte>& private_data = {});
+
+private:
+    friend class Listener;
+    std::shared_ptr<ControlSide> control_;
+    std::uint64_t connection_ = 0;
+    std::uint32_t device_ = 0;
+    std::string peer_;
+    std::vector<std::byte> private_data_;
+    FlowBlock flow_;
+};
+
+/// A place where peers connect.
+class Listener {
+public:
+    Listener() = default;
+    ~Listener();
+    Listener(Listener&& other) noexcept;
+    Listener& operator=(Listener&& other) noexcept;
+
+    /// Where it really listens, with the port that was chosen for ":0".
+    [[nodiscard]] const std::string& address() const noexcept { return address_; }
+    /// The next peer that asks; nothing when none did within the time.
+    [[nodiscard]] std::optional<ConnectionRequest> next_request(std::chrono::milliseconds timeout);
+
+private:
+    friend class Context;
+    std::shared_ptr<ControlSide> control_;
+    std::uint64_t id_ = 0;
+    std::uint32_t device_ = 0;
+    std::string address_;
+};
+
+}  // namespace pollcore

@@ -1,0 +1,246 @@
+// From options to what the control side is asked, and from its answers to objects.
+#include "pollcore/context.hpp"
+
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "flow/record.hpp"
+#include "session/control_side.hpp"
+
+namespace pollcore {
+namespace {
+
+PdId id_of(const ProtectionDomain* pd) noexcept { return pd == nullptr ? 0 : pd->id(); }
+
+std::uint32_t id_of(const Session* session, const char* what) {
+    if (session == nullptr || !session->valid()) {
+        throw Error(EINVAL, std::string(what) + " needs an open session");
+    }
+    return session->id();
+}
+
+template <class Object>
+auto handle_of(const Object* object) noexcept -> decltype(object->handle()) {
+    return object == nullptr ? decltype(object->handle()){} : object->handle();
+}
+
+// An object that is given is one that is meant; without a handle it would be taken for none.
+template <class Object>
+void require_valid(const Object* object, const char* what) {
+    if (object != nullptr && !object->valid()) {
+        throw Error(EINVAL, std::string(what) + " is closed: it was closed, moved from or never made");
+    }
+}
+
+QpSpec spec_of(const QueuePairOptions& options) {
+    if (options.shares.empty()) {
+        throw Error(EINVAL, "a queue pair needs at least one session that posts to it");
+    }
+    if (options.shares.size() > kQpSharesMax) {
+        throw Error(EINVAL, std::to_string(options.shares.size()) + " shares of a queue pair: accepted is up to " +
+                                std::to_string(kQpSharesMax));
+    }
+    require_valid(options.srq, "the shared receive queue of a queue pair");
+    require_valid(options.pool, "the receive pool of a queue pair");
+    require_valid(options.rendezvous_pool, "the rendezvous pool of a queue pair");
+    QpSpec spec{.device = NameText(options.device),
+                .pd = id_of(options.pd),
+                .share_count = static_cast<std::uint32_t>(options.shares.size()),
+                .shares = {},
+                .qkey = options.qkey,
+                .recv_depth = options.recv_depth,
+                .pool_share = options.pool_share,
+                .rendezvous_share = options.rendezvous_share,
+                .sges_max = options.sges_max,
+                .inline_max = options.inline_max,
+                .srq = handle_of(options.srq),
+                .pool = handle_of(options.pool),
+                .rendezvous_pool = handle_of(options.rendezvous_pool),
+                .type = options.type,
+                .flow = options.flow,
+                .remote_access = options.remote_access,
+                .separate_cqs = options.separate_cqs};
+    for (std::size_t i = 0; i < options.shares.size(); ++i) {
+        spec.shares[i] = {id_of(options.shares[i].session, "a queue pair's share"), options.shares[i].send_depth};
+    }
+    return spec;
+}
+
+}  // namespace
+
+Context::Context(std::shared_ptr<ControlSide> control) noexcept : control_(std::move(control)) {}
+
+ControlSide& Context::control() const {
+    if (control_ == nullptr) {
+        throw Error(EINVAL, "this runtime names nothing: default-constructed or moved from");
+    }
+    return *control_;
+}
+
+Session Context::open_session(const SessionOptions& options) {
+    const OpenedSession opened = control().open_session(options);
+    return {control_, opened.id, opened.worker, opened.block, opened.layout, opened.waking};
+}
+
+QueuePair Context::create_queue_pair(const QueuePairOptions& options) {
+    QueuePair qp;
+    qp.handle_ = control().create_qp(spec_of(options));
+    qp.control_ = control_;
+    return qp;
+}
+
+SharedReceiveQueue Context::create_shared_receive_queue(const SharedReceiveQueueOptions& options) {
+    require_valid(options.pool, "the receive pool of a shared receive queue");
+    SharedReceiveQueue queue;
+    queue.handle_ = control().create_srq({.device = NameText(options.device),
+                                          .pd = id_of(options.pd),
+                                          .session = id_of(options.session, "a shared receive queue"),
+                                          .depth = options.depth,
+                                          .sges_max = options.sges_max,
+                                          .pool_share = options.pool_share,
+                                          .credit_connections = options.credit_connections,
+                                          .pool = handle_of(options.pool)});
+    queue.control_ = control_;
+    return queue;
+}
+
+// ---- Pools ----
+
+ReceivePool Context::create_receive_pool(const ReceivePoolOptions& options) {
+    const std::uint32_t session = id_of(options.session, "a receive pool");
+    if (options.buffers < 1 || options.buffers > kPoolBuffersMax || options.buffer_bytes < 1 ||
+        options.buffer_bytes > kPoolBufferBytesMax) {
+        throw Error(EINVAL, "buffers = " + std::to_string(options.buffers) + ", buffer_bytes = " + std::to_string(options.buffer_bytes) +
+                                " of a receive pool: accepted is 1 to " + std::to_string(kPoolBuffersMax) + " buffers of 1 to " +
+                                std::to_string(kPoolBufferBytesMax) + " bytes");
+    }
+    const std::uint32_t stride = pool_stride(options.buffer_bytes);
+    return pool_in(allocate(std::size_t{options.buffers} * stride, Access{.local_write = true}, options.device, options.pd),
+                   {.device = NameText(options.device),
+                    .pd = id_of(options.pd),
+                    .session = session,
+                    .buffers = options.buffers,
+                    .buffer_bytes = options.buffer_bytes,
+                    .ring = false},
+                   options.buffer_bytes, stride);
+}
+
+ReceivePool Context::create_write_ring(const WriteRingOptions& options) {
+    const std::uint32_t session = id_of(options.session, "a write ring");
+    const std::uint32_t lines = options.bytes / kCacheLine;
+    if (!std::has_single_bit(options.bytes) || lines < kRingLinesMin || lines > kRingLinesMax || options.messages < 1 ||
+        options.messages > kPoolBuffersMax) {
+        throw Error(EINVAL, "bytes = " + std::to_string(options.bytes) + ", messages = " + std::to_string(options.messages) +
+                                " of a write ring: accepted is a power of two from " + std::to_string(kRingLinesMin * kCacheLine) + " to " +
+                                std::to_string(std::uint64_t{kRingLinesMax} * kCacheLine) + ", and 1 to " + std::to_string(kPoolBuffersMax) +
+                                " messages");
+    }
+    return pool_in(allocate(options.bytes, Access{.local_write = true, .remote_write = true}, options.device, options.pd),
+                   {.device = NameText(options.device),
+                    .pd = id_of(options.pd),
+                    .session = session,
+                    .buffers = options.messages,
+                    .buffer_bytes = options.bytes,
+                    .ring = true},
+                   ring_message_max(lines), kCacheLine);
+}
+
+ReceivePool Context::pool_in(MemoryRegion memory, PoolSpec spec, std::uint32_t message_max, std::uint32_t stride) {
+    spec.region = memory.id_;
+    const PoolInfo made = control().create_pool(spec);
+    ReceivePool pool;
+    pool.handle_ = made.handle;
+    pool.counters_ = made.counters;
+    pool.buffers_ = spec.buffers;
+    pool.buffer_bytes_ = message_max;
+    pool.stride_ = stride;
+    pool.data_ = memory.data_;
+    pool.ring_ = spec.ring;
+    // From here on the pool ends it, or else the runtime.
+    pool.region_ = memory.id_;
+    memory.control_.reset();
+    pool.control_ = control_;
+    return pool;
+}
+
+// ---- Memory ----
+
+ProtectionDomain Context::create_protection_domain(const std::string& device) { return {control_, control().create_pd(device)}; }
+
+MemoryRegion Context::region_of(const RegionInfo& info) const {
+    MemoryRegion region;
+    region.control_ = control_;
+    region.id_ = info.id;
+    region.data_ = info.data;
+    region.size_ = info.size;
+    region.iova_ = info.iova;
+    region.lkey_ = info.lkey;
+    region.rkey_ = info.rkey;
+    region.handle_ = info.handle;
+    return region;
+}
+
+MemoryRegion Context::allocate(std::size_t bytes, Access access, const std::string& device, const ProtectionDomain* pd) {
+    return region_of(control().allocate(bytes, access, device, id_of(pd)));
+}
+MemoryRegion Context::register_memory(void* data, std::size_t bytes, Access access, const std::string& device,
+                                      const ProtectionDomain* pd) {
+    return register_memory_at(reinterpret_cast<std::uintptr_t>(data), data, bytes, access, device, pd);
+}
+MemoryRegion Context::register_memory_at(std::uint64_t iova, void* data, std::size_t bytes, Access access, const std::string& device,
+                                         const ProtectionDomain* pd) {
+    return region_of(control().register_memory(data, bytes, iova, access, device, id_of(pd)));
+}
+
+MemoryWindow Context::create_memory_window(const Session& session, WindowType type, const std::string& device,
+                                           const ProtectionDomain* pd) {
+    MemoryWindow window;
+    window.handle_ = control().create_window(id_of(&session, "a memory window"), type, device, id_of(pd));
+    window.type_ = type;
+    window.control_ = control_;
+    return window;
+}
+
+// ---- The rest ----
+
+AddressHandle Context::create_address_handle(const QpInfo& peer, const PathAttributes& path, const std::string& device,
+                                             const ProtectionDomain* pd) {
+    AddressHandle handle;
+    handle.handle_ = control().create_ah(peer, path, device, id_of(pd));
+    handle.control_ = control_;
+    return handle;
+}
+
+AddressHandle Context::create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer, const std::string& device,
+                                             const ProtectionDomain* pd) {
+    if (!received.ok() || (received.flags & kDatagram) == 0 || buffer.size() < kGrhBytes) {
+        throw Error(EINVAL, "the way back is asked of a completion that is no datagram's, or without its first 40 bytes");
+    }
+    AddressHandle handle;
+    handle.handle_ = control().create_ah(received, buffer.first<kGrhBytes>(), device, id_of(pd));
+    handle.control_ = control_;
+    return handle;
+}
+
+Listener Context::listen(const std::string& address, const std::string& device) {
+    OpenedListener opened = control().listen(address, device);
+    Listener listener;
+    listener.id_ = opened.id;
+    listener.device_ = opened.device;
+    listener.address_ = std::move(opened.address);
+    listener.control_ = control_;
+    return listener;
+}
+
+std::optional<Event> Context::next_event(std::chrono::milliseconds timeout) { return control().events().next(timeout); }
+std::optional<Event> Context::poll_event() { return next_event(std::chrono::milliseconds(0)); }
+int Context::event_fd() const { return control().events().fd(); }
+
+RuntimeReport Context::report() const { return control().report(); }
+std::size_t Context::worker_count() const noexcept { return control_ == nullptr ? 0 : control_->worker_count(); }
+const WorkerCounters& Context::worker_counters(std::size_t worker) const { return control().worker_counters(worker); }
+const ControlCounters& Context::control_counters() const { return control().control_counters(); }
+std::optional<RnrCounts> Context::rnr_counts(const std::string& device) const { return control().rnr_counts(device); }
+
+}  // namespace pollcore

@@ -1,0 +1,196 @@
+// What an application may ask of the control side of a runtime, whichever process that lives in.
+//
+// The objects of include/pollcore (QueuePair, MemoryRegion, ...) are made of handles and numbers, and ask one of these:
+// RuntimeState, whose control thread is in this process, or AttachedState, which sends the question to a daemon.
+//
+// Thread safety: every function, from any thread. They block until it is done.
+// Errors: pollcore::Error.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pollcore/counters.hpp"
+#include "pollcore/event.hpp"
+#include "pollcore/memory.hpp"
+#include "pollcore/queue_pair.hpp"
+#include "pollcore/receive_pool.hpp"
+#include "pollcore/report.hpp"
+#include "pollcore/session.hpp"
+#include "session/application_events.hpp"
+#include "session/layout.hpp"
+#include "session/text.hpp"
+
+namespace pollcore {
+
+// ---- Options with names and handles in place of objects. Plain data, since they also cross a socket. ----
+
+/// A protection domain by its number; 0 is the device's default, or, of an attached process, its own default.
+using PdId = std::uint32_t;
+
+struct ShareSpec {
+    std::uint32_t session = 0;  ///< Session::id()
+    std::uint32_t send_depth = 0;
+};
+
+/// QueuePairOptions.
+struct QpSpec {
+    NameText device;
+    PdId pd = 0;
+    std::uint32_t share_count = 0;
+    std::array<ShareSpec, kQpSharesMax> shares;
+    std::uint32_t qkey = 0;
+    std::uint32_t recv_depth = 0;
+    std::uint32_t pool_share = 0;
+    std::uint32_t rendezvous_share = 0;
+    std::uint32_t sges_max = 1;
+    std::uint32_t inline_max = 0;
+    SrqHandle srq;              ///< none: it has a receive queue
+    PoolHandle pool;            ///< none: the session posts receives
+    PoolHandle rendezvous_pool;
+    QpType type = QpType::rc;
+    FlowControl flow = FlowControl::off;
+    RemoteAccess remote_access;
+    bool separate_cqs = false;
+};
+
+/// SharedReceiveQueueOptions.
+struct SrqSpec {
+    NameText device;
+    PdId pd = 0;
+    std::uint32_t session = 0;
+    std::uint32_t depth = 0;
+    std::uint32_t sges_max = 1;
+    std::uint32_t pool_share = 0;
+    std::uint32_t credit_connections = 0;
+    PoolHandle pool;
+};
+
+/// ReceivePoolOptions or WriteRingOptions, in a region that is there.
+struct PoolSpec {
+    NameText device;
+    PdId pd = 0;
+    std::uint32_t session = 0;
+    std::uint64_t region = 0;
+    std::uint32_t buffers = 0;       ///< of a write ring: messages that the application may have
+    std::uint32_t buffer_bytes = 0;  ///< of a write ring: of the whole
+    bool ring = false;
+};
+
+/// Bytes from one buffer of a receive pool to the next: whole lines, so that what the application writes to one never meets the
+/// device in the next.
+[[nodiscard]] constexpr std::uint32_t pool_stride(std::uint32_t buffer_bytes) noexcept {
+    return (buffer_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+}
+
+// ---- What is made ----
+
+struct OpenedSession {
+    std::uint32_t id = 0;
+    std::uint32_t worker = 0;
+    void* block = nullptr;
+    SessionLayout layout;
+    SessionWaking waking;
+};
+
+struct RegionInfo {
+    std::uint64_t id = 0;
+    std::byte* data = nullptr;
+    std::size_t size = 0;
+    std::uint64_t iova = 0;
+    std::uint32_t lkey = 0;
+    std::uint32_t rkey = 0;
+    MrHandle handle{};
+};
+
+struct PoolInfo {
+    PoolHandle handle{};
+    const ReceivePoolCounters* counters = nullptr;
+};
+
+struct OpenedListener {
+    std::uint64_t id = 0;
+    std::uint32_t device = 0;
+    std::string address;
+};
+
+struct IncomingConnection {
+    std::uint64_t id = 0;
+    std::string peer;
+    std::vector<std::byte> private_data;
+    FlowBlock flow;
+};
+
+class ControlSide : public SessionHost, public std::enable_shared_from_this<ControlSide> {
+public:
+    ControlSide() = default;
+    ControlSide(const ControlSide&) = delete;
+    ControlSide& operator=(const ControlSide&) = delete;
+
+    /// Closes all that was made here. False when draining was cut short.
+    virtual bool stop() = 0;
+
+    [[nodiscard]] virtual OpenedSession open_session(const SessionOptions& options) = 0;
+
+    [[nodiscard]] virtual QpHandle create_qp(const QpSpec& spec) = 0;
+    virtual bool close_qp(QpHandle handle) = 0;
+    /// The handle's new generation; whether everything in flight was flushed in time.
+    virtual std::pair<QpHandle, bool> reset(QpHandle handle) = 0;
+    [[nodiscard]] virtual QpInfo info(QpHandle handle) = 0;
+    virtual void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) = 0;
+    virtual std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options) = 0;
+    virtual void disconnect(QpHandle handle) = 0;
+    [[nodiscard]] virtual bool disconnected(QpHandle handle) = 0;
+    [[nodiscard]] virtual std::uint32_t qp_num(QpHandle handle) = 0;
+    [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(QpHandle handle) = 0;
+    [[nodiscard]] virtual std::optional<RnrCounts> rnr_counts(const std::string& device) = 0;
+
+    [[nodiscard]] virtual OpenedListener listen(const std::string& address, const std::string& device) = 0;
+    virtual void stop_listening(std::uint32_t device, std::uint64_t listener) noexcept = 0;
+    [[nodiscard]] virtual std::optional<IncomingConnection> next_request(std::uint32_t device, std::uint64_t listener,
+                                                                         std::chrono::milliseconds timeout) = 0;
+    virtual void accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
+                        const ConnectOptions& options) = 0;
+    virtual void reject(std::uint32_t device, std::uint64_t request, const std::vector<std::byte>& private_data) noexcept = 0;
+
+    [[nodiscard]] virtual PdId create_pd(const std::string& device) = 0;
+    virtual void release_pd(PdId pd) noexcept = 0;
+    [[nodiscard]] virtual RegionInfo allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) = 0;
+    [[nodiscard]] virtual RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                                                     const std::string& device, PdId pd) = 0;
+    virtual void deregister(std::uint64_t region) = 0;
+    [[nodiscard]] virtual MwHandle create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) = 0;
+    [[nodiscard]] virtual std::uint32_t window_rkey(MwHandle handle) = 0;
+    virtual void deallocate(MwHandle handle) = 0;
+
+    [[nodiscard]] virtual AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) = 0;
+    /// `grh`: what the buffer of the datagram begins with.
+    [[nodiscard]] virtual AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
+                                             const std::string& device, PdId pd) = 0;
+    virtual void destroy_ah(AhHandle handle) = 0;
+
+    [[nodiscard]] virtual SrqHandle create_srq(const SrqSpec& spec) = 0;
+    virtual void close_srq(SrqHandle handle) = 0;
+    virtual void arm_limit(SrqHandle handle, std::uint32_t limit) = 0;
+    [[nodiscard]] virtual std::uint32_t limit(SrqHandle handle) = 0;
+
+    [[nodiscard]] virtual PoolInfo create_pool(const PoolSpec& spec) = 0;
+    /// Ends its region too.
+    virtual void close_pool(PoolHandle handle, std::uint64_t region) = 0;
+    [[nodiscard]] virtual std::vector<HeldBuffer> held_buffers(PoolHandle handle) = 0;
+
+    [[nodiscard]] virtual ApplicationEvents& events() noexcept = 0;
+    [[nodiscard]] virtual RuntimeReport report() = 0;
+    [[nodiscard]] virtual std::size_t worker_count() noexcept = 0;
+    [[nodiscard]] virtual const WorkerCounters& worker_counters(std::size_t worker) = 0;
+    [[nodiscard]] virtual const ControlCounters& control_counters() = 0;
+};
+
+}  // namespace pollcore

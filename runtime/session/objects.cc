@@ -1,0 +1,315 @@
+// The objects that a Context makes: each call goes to the control side.
+#include <exception>
+#include <utility>
+
+#include "base/log.hpp"
+#include "pollcore/address_handle.hpp"
+#include "pollcore/listener.hpp"
+#include "pollcore/memory.hpp"
+#include "pollcore/queue_pair.hpp"
+#include "pollcore/receive_pool.hpp"
+#include "pollcore/shared_receive_queue.hpp"
+#include "session/control_side.hpp"
+
+namespace pollcore {
+namespace {
+
+ControlSide& alive(const std::shared_ptr<ControlSide>& control, const char* what) {
+    if (control == nullptr) {
+        throw Error(EINVAL, std::string(what) + " names nothing: default-constructed, moved from or closed");
+    }
+    return *control;
+}
+
+}  // namespace
+
+// ---- QueuePair ----
+
+QueuePair::~QueuePair() {
+    try {
+        close();
+    } catch (const std::exception& error) {
+        log_error("closing a queue pair: {}", error.what());
+    }
+}
+
+QueuePair::QueuePair(QueuePair&& other) noexcept { *this = std::move(other); }
+
+QueuePair& QueuePair::operator=(QueuePair&& other) noexcept {
+    std::swap(control_, other.control_);
+    std::swap(handle_, other.handle_);
+    return *this;
+}
+
+std::vector<std::byte> QueuePair::connect(const std::string& address, const ConnectOptions& options) {
+    return alive(control_, "this queue pair").connect(handle_, address, options);
+}
+QpInfo QueuePair::info() const { return alive(control_, "this queue pair").info(handle_); }
+void QueuePair::connect(const QpInfo& peer, const PathAttributes& path) {
+    alive(control_, "this queue pair").connect(handle_, peer, path);
+}
+void QueuePair::disconnect() { alive(control_, "this queue pair").disconnect(handle_); }
+bool QueuePair::disconnected() const { return alive(control_, "this queue pair").disconnected(handle_); }
+std::optional<RnrCounts> QueuePair::rnr_counts() const { return alive(control_, "this queue pair").rnr_counts(handle_); }
+std::uint32_t QueuePair::qp_num() const { return alive(control_, "this queue pair").qp_num(handle_); }
+
+bool QueuePair::reset() {
+    const auto [renewed, drained] = alive(control_, "this queue pair").reset(handle_);
+    handle_ = renewed;
+    return drained;
+}
+
+bool QueuePair::close() {
+    if (control_ == nullptr) {
+        return true;
+    }
+    const std::shared_ptr<ControlSide> control = std::exchange(control_, nullptr);
+    return control->close_qp(handle_);
+}
+
+// ---- SharedReceiveQueue ----
+
+SharedReceiveQueue::~SharedReceiveQueue() {
+    try {
+        close();
+    } catch (const std::exception& error) {
+        log_warning("a shared receive queue stays until its session is closed: {}", error.what());
+    }
+}
+
+SharedReceiveQueue::SharedReceiveQueue(SharedReceiveQueue&& other) noexcept { *this = std::move(other); }
+
+SharedReceiveQueue& SharedReceiveQueue::operator=(SharedReceiveQueue&& other) noexcept {
+    std::swap(control_, other.control_);
+    std::swap(handle_, other.handle_);
+    return *this;
+}
+
+void SharedReceiveQueue::arm_limit(std::uint32_t limit) {
+    alive(control_, "this shared receive queue").arm_limit(handle_, limit);
+}
+std::uint32_t SharedReceiveQueue::limit() const { return alive(control_, "this shared receive queue").limit(handle_); }
+
+void SharedReceiveQueue::close() {
+    if (control_ == nullptr) {
+        return;
+    }
+    control_->close_srq(handle_);
+    control_.reset();
+}
+
+// ---- ReceivePool ----
+
+ReceivePool::~ReceivePool() {
+    try {
+        close();
+    } catch (const std::exception& error) {
+        log_warning("a receive pool stays until the runtime ends: {}", error.what());
+    }
+}
+
+ReceivePool::ReceivePool(ReceivePool&& other) noexcept { *this = std::move(other); }
+
+ReceivePool& ReceivePool::operator=(ReceivePool&& other) noexcept {
+    std::swap(control_, other.control_);
+    std::swap(handle_, other.handle_);
+    std::swap(region_, other.region_);
+    std::swap(data_, other.data_);
+    std::swap(buffers_, other.buffers_);
+    std::swap(buffer_bytes_, other.buffer_bytes_);
+    std::swap(stride_, other.stride_);
+    std::swap(ring_, other.ring_);
+    std::swap(counters_, other.counters_);
+    return *this;
+}
+
+std::vector<HeldBuffer> ReceivePool::held() const {
+    return control_ == nullptr ? std::vector<HeldBuffer>{} : control_->held_buffers(handle_);
+}
+
+void ReceivePool::close() {
+    if (control_ == nullptr) {
+        return;
+    }
+    control_->close_pool(handle_, region_);
+    control_.reset();
+    handle_ = {};
+    data_ = nullptr;
+    counters_ = nullptr;
+    buffers_ = buffer_bytes_ = stride_ = 0;
+}
+
+// ---- ConnectionRequest ----
+
+ConnectionRequest::~ConnectionRequest() {
+    if (control_ != nullptr) {
+        reject();
+    }
+}
+
+ConnectionRequest::ConnectionRequest(ConnectionRequest&& other) noexcept { *this = std::move(other); }
+
+ConnectionRequest& ConnectionRequest::operator=(ConnectionRequest&& other) noexcept {
+    std::swap(control_, other.control_);
+    std::swap(connection_, other.connection_);
+    std::swap(device_, other.device_);
+    std::swap(peer_, other.peer_);
+    std::swap(private_data_, other.private_data_);
+    std::swap(flow_, other.flow_);
+    return *this;
+}
+
+void ConnectionRequest::accept(QueuePair& qp, const ConnectOptions& options) {
+    alive(control_, "this connection request").accept(device_, connection_, qp.handle(), flow_, options);
+    control_.reset();
+}
+
+void ConnectionRequest::reject(const std::vector<std::byte>& private_data) {
+    alive(control_, "this connection request").reject(device_, connection_, private_data);
+    control_.reset();
+}
+
+// ---- Listener ----
+
+Listener::~Listener() {
+    if (control_ != nullptr) {
+        control_->stop_listening(device_, id_);
+    }
+}
+
+Listener::Listener(Listener&& other) noexcept { *this = std::move(other); }
+
+Listener& Listener::operator=(Listener&& other) noexcept {
+    std::swap(control_, other.control_);
+    std::swap(id_, other.id_);
+    std::swap(device_, other.device_);
+    std::swap(address_, other.address_);
+    return *this;
+}
+
+std::optional<ConnectionRequest> Listener::next_request(std::chrono::milliseconds timeout) {
+    std::optional<IncomingConnection> incoming = alive(control_, "this listener").next_request(device_, id_, timeout);
+    if (!incoming) {
+        return std::nullopt;
+    }
+    ConnectionRequest request;
+    request.control_ = control_;
+    request.connection_ = incoming->id;
+    request.device_ = device_;
+    request.peer_ = std::move(incoming->peer);
+    request.private_data_ = std::move(incoming->private_data);
+    request.flow_ = incoming->flow;
+    return request;
+}
+
+// ---- ProtectionDomain ----
+
+ProtectionDomain::ProtectionDomain(std::shared_ptr<ControlSide> control, std::uint32_t id) noexcept
+    : control_(std::move(control)), id_(id) {}
+
+ProtectionDomain::~ProtectionDomain() {
+    if (control_ != nullptr) {
+        control_->release_pd(id_);
+    }
+}
+
+ProtectionDomain& ProtectionDomain::operator=(ProtectionDomain&& other) noexcept {
+    std::swap(control_, other.control_);
+    std::swap(id_, other.id_);
+    return *this;
+}
+
+// ---- MemoryRegion ----
+
+MemoryRegion::~MemoryRegion() {
+    try {
+        deregister();
+    } catch (const std::exception& error) {
+        log_warning("a memory region stays registered until the runtime stops: {}", error.what());
+    }
+}
+
+MemoryRegion::MemoryRegion(MemoryRegion&& other) noexcept { *this = std::move(other); }
+
+MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
+    std::swap(control_, other.control_);
+    std::swap(id_, other.id_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(iova_, other.iova_);
+    std::swap(handle_, other.handle_);
+    std::swap(lkey_, other.lkey_);
+    std::swap(rkey_, other.rkey_);
+    return *this;
+}
+
+void MemoryRegion::deregister() {
+    if (control_ == nullptr) {
+        return;
+    }
+    control_->deregister(id_);
+    control_.reset();
+    data_ = nullptr;
+    size_ = 0;
+    iova_ = 0;
+    lkey_ = rkey_ = 0;
+    handle_ = {};
+}
+
+// ---- MemoryWindow ----
+
+MemoryWindow::~MemoryWindow() {
+    try {
+        deallocate();
+    } catch (const std::exception& error) {
+        log_warning("a memory window stays until the runtime stops: {}", error.what());
+    }
+}
+
+MemoryWindow::MemoryWindow(MemoryWindow&& other) noexcept { *this = std::move(other); }
+
+MemoryWindow& MemoryWindow::operator=(MemoryWindow&& other) noexcept {
+    std::swap(control_, other.control_);
+    std::swap(handle_, other.handle_);
+    std::swap(type_, other.type_);
+    return *this;
+}
+
+std::uint32_t MemoryWindow::rkey() const { return alive(control_, "this memory window").window_rkey(handle_); }
+
+void MemoryWindow::deallocate() {
+    if (control_ == nullptr) {
+        return;
+    }
+    control_->deallocate(handle_);
+    control_.reset();
+    handle_ = {};
+}
+
+// ---- AddressHandle ----
+
+AddressHandle::~AddressHandle() {
+    try {
+        destroy();
+    } catch (const std::exception& error) {
+        log_warning("an address handle stays until the runtime stops: {}", error.what());
+    }
+}
+
+AddressHandle::AddressHandle(AddressHandle&& other) noexcept { *this = std::move(other); }
+
+AddressHandle& AddressHandle::operator=(AddressHandle&& other) noexcept {
+    std::swap(control_, other.control_);
+    std::swap(handle_, other.handle_);
+    return *this;
+}
+
+void AddressHandle::destroy() {
+    if (control_ == nullptr) {
+        return;
+    }
+    control_->destroy_ah(handle_);
+    control_.reset();
+}
+
+}  // namespace pollcore
