@@ -148,6 +148,30 @@ struct ServiceConfig {
     bool operator==(const ServiceConfig&) const = default;
 };
 
+/// What one attached process may have.
+struct QuotaConfig {
+    std::uint32_t sessions = 16;
+    std::uint32_t queue_pairs = 256;
+    std::uint64_t work_requests = 65536;    ///< that its queues have room for together
+    std::uint64_t registered = 1ull << 30;  ///< bytes
+
+    bool operator==(const QuotaConfig&) const = default;
+};
+
+/// Where other processes attach (pollcore/attach.hpp), and which may.
+struct AttachConfig {
+    std::filesystem::path path;       ///< of the socket; empty: nobody may
+    std::string owner;                ///< of the socket: a user; empty: the daemon's
+    std::string group;                ///< empty: the daemon's
+    std::uint32_t mode = 0660;        ///< permissions of the socket
+    std::vector<std::string> users;   ///< who may attach, of those that the socket's permissions let through: these,
+    std::vector<std::string> groups;  ///< and members of these; both empty: all
+    std::uint32_t clients_max = 64;
+    QuotaConfig quota;                ///< of each
+
+    bool operator==(const AttachConfig&) const = default;
+};
+
 enum class LogLevel { error, warning, info, debug };
 
 struct Config {

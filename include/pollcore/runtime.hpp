@@ -19,6 +19,7 @@
 
 namespace pollcore {
 
+class AttachServer;
 class Device;
 class Platform;
 class RuntimeState;
@@ -47,6 +48,8 @@ public:
     [[nodiscard]] Device& device(const std::string& name = "");
 
 private:
+    friend class AttachServer;
+    [[nodiscard]] RuntimeState& state() const;
     explicit Runtime(std::shared_ptr<RuntimeState> state);
 
     RuntimeState* state_ = nullptr;  // Context owns it

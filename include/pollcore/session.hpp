@@ -89,8 +89,10 @@ struct SessionWaking {
     int worker_fd = -1;       ///< eventfd on which the worker sleeps; -1: it does not
     int application_fd = -1;  ///< the one that the worker writes: Session::event_fd()
     std::chrono::nanoseconds spin{0};  ///< for so long wait() looks by itself before it sleeps
+    bool sockets = false;  ///< they are not eventfds but one end of a socket pair, since who has the other end is not trusted
 };
 
+class InFlightLog;
 struct SessionLayout;
 struct SessionHeader;
 struct QpRecord;
@@ -105,12 +107,15 @@ struct SessionFigures {
     [[nodiscard]] std::uint64_t in_flight() const noexcept { return accepted - completed - retired; }
 };
 
+/// When the daemon that serves an attached session ends without a word, each request in flight completes with
+/// Status::daemon_gone, once the kernel says that it is gone, and no device writes the buffers any more.
 class alignas(kCacheLine) Session {
 public:
     Session() = default;
     /// Joins a formatted session block; made by Context::open_session.
+    /// With a log where the worker may end without a word, since it is in another process.
     Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
-            const SessionLayout& layout, const SessionWaking& waking = {});
+            const SessionLayout& layout, const SessionWaking& waking = {}, std::shared_ptr<InFlightLog> log = nullptr);
     ~Session();
     Session(Session&& other) noexcept;
     Session& operator=(Session&& other) noexcept;
@@ -212,6 +217,12 @@ private:
     [[nodiscard]] std::size_t take(std::span<Record> out) noexcept;
     template <class Record>
     [[nodiscard]] std::size_t complete_untaken(std::span<Record> out) noexcept;
+    template <class Record>
+    [[nodiscard]] std::size_t complete_gone(std::span<Record> out) noexcept;
+    void take_stock() noexcept;
+    [[nodiscard]] bool left_to_complete() noexcept;
+    void note(const WorkRequest& request) noexcept;
+    void settle_out_of_turn(const Completion& completion, std::uint32_t in_flight) noexcept;
     void submitted() noexcept;
     void wake_worker() noexcept;
     [[nodiscard]] bool need_not_wait() const noexcept;
@@ -234,6 +245,7 @@ private:
     std::uint32_t wide_ = 0;  // a completion takes 1 << wide_ slots of the ring
     bool worker_sleeps_ = false;
     bool summing_ = false;  // the request that was just admitted needs the sum of its payload
+    bool logging_ = false;  // log_ is there
     std::uint64_t accepted_ = 0;
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
     std::uint64_t refused_ = 0;
@@ -250,6 +262,10 @@ private:
     std::uint64_t retired_told_ = 0;  // by wait() or arm()
     bool end_told_ = false;           // by arm()
     bool wants_slots_ = false;        // a request was refused for want of them, and this has not been told
+    std::shared_ptr<InFlightLog> log_;  // null: whoever serves this session ends it in order
+    bool stock_taken_ = false;          // the daemon is gone, and what is left is known
+    std::uint32_t gone_left_ = 0;       // requests that complete as daemon_gone
+    std::uint32_t gone_index_ = 0;      // queues below have none
     std::shared_ptr<SessionHost> host_;
     std::uint64_t owner_ = 0;  // the thread that uses it, where that is checked; there in every build: one layout for all
 };

@@ -25,91 +25,116 @@ ConnectingQp RuntimeState::connecting(QpSlot& qp) {
             }, .type = qp.type, .flow = flow_block_of(qp)};
 }
 
-std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string& address,
-                                             const ConnectOptions& options) {
+ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::string& address, const ConnectOptions& options) {
     require_private_data(options.private_data.size(), kRequestPrivateDataMax);
-    std::uint32_t device = 0;
-    const ConnectionId connection = executor_->run([&] {
-        QpSlot& qp = live_qp_slot(handle);
-        require_connectable(qp);
-        if (qp.connection != 0 || qp.moved) {
-            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
-        }
-        device = qp.device;
-        const ConnectionId id =
-            devices_[device]->connector->connect(address, connecting(qp), options.path, options.private_data);
-        qp.connection = id;
+    QpSlot& qp = live_qp_slot(handle);
+    require_connectable(qp);
+    if (qp.connection != 0 || qp.moved) {
+        throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
+    }
+    const ConnectionId id =
+        devices_[qp.device]->connector->connect(address, connecting(qp), options.path, options.private_data);
+    qp.connection = id;
+    const std::lock_guard lock(waiting_mutex_);
+    attempts_[{qp.device, id}] = {};
+    return {qp.device, id};
+}
+
+ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
+                                              const ConnectOptions& options) {
+    require_private_data(options.private_data.size(), kReplyPrivateDataMax);
+    QpSlot& qp = live_qp_slot(handle);
+    if (qp.device != device) {
+        throw Error(EINVAL, "the queue pair is of another device than the listener");
+    }
+    require_connectable(qp);
+    if (qp.connection != 0 || qp.moved) {
+        throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
+    }
+    require_same_flow(qp, flow.kind);
+    qp.connection = request;
+    qp.peer_flow = flow;
+    const ConnectionKey key{device, request};
+    {
         const std::lock_guard lock(waiting_mutex_);
-        attempts_[{device, id}] = {};
-        return id;
-    });
-    return await_connection(device, connection, handle, options, fmt::format("connecting to {}", address));
+        attempts_[key] = {};
+    }
+    try {
+        devices_[device]->connector->accept(request, connecting(qp), options.path, options.private_data);
+    } catch (...) {
+        {
+            const std::lock_guard lock(waiting_mutex_);
+            attempts_.erase(key);
+        }
+        fail_connection_here(qp);
+        throw;
+    }
+    return key;
+}
+
+std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string& address, const ConnectOptions& options) {
+    const ConnectionKey key = executor_->run([&] { return begin_connect_here(handle, address, options); });
+    return await_connection(key, handle, options, fmt::format("connecting to {}", address));
 }
 
 void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
                           const ConnectOptions& options) {
-    require_private_data(options.private_data.size(), kReplyPrivateDataMax);
-    executor_->run([&] {
-        QpSlot& qp = live_qp_slot(handle);
-        if (qp.device != device) {
-            throw Error(EINVAL, "the queue pair is of another device than the listener");
-        }
-        require_connectable(qp);
-        if (qp.connection != 0 || qp.moved) {
-            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
-        }
-        require_same_flow(qp, flow.kind);
-        qp.connection = request;
-        qp.peer_flow = flow;
-        {
-            const std::lock_guard lock(waiting_mutex_);
-            attempts_[{device, request}] = {};
-        }
-        try {
-            devices_[device]->connector->accept(request, connecting(qp), options.path, options.private_data);
-        } catch (...) {
-            {
-                const std::lock_guard lock(waiting_mutex_);
-                attempts_.erase({device, request});
-            }
-            fail_connection_here(qp);
-            throw;
-        }
-    });
-    (void)await_connection(device, request, handle, options, "accepting a connection");
+    const ConnectionKey key = executor_->run([&] { return begin_accept_here(device, request, handle, flow, options); });
+    (void)await_connection(key, handle, options, "accepting a connection");
 }
 
-std::vector<std::byte> RuntimeState::await_connection(std::uint32_t device, ConnectionId connection, QpHandle handle,
-                                                      const ConnectOptions& options, const std::string& what) {
-    ConnectEvent outcome;
-    bool done = false;
+std::vector<std::byte> RuntimeState::await_connection(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
+                                                      const std::string& what) {
     {
         std::unique_lock lock(waiting_mutex_);
-        const ConnectionKey key{device, connection};
-        done = platform->wait(lock, waiting_, options.timeout, [&] {
+        (void)platform->wait(lock, waiting_, options.timeout, [&] {
             const auto found = attempts_.find(key);
             return found == attempts_.end() || found->second.done;
         });
-        const auto found = attempts_.find(key);
-        if (found != attempts_.end()) {
-            outcome = std::move(found->second.event);
-            attempts_.erase(found);
-        } else {
-            throw Error(ESHUTDOWN, fmt::format("{}: the runtime was stopped", what));
-        }
     }
-    if (done && outcome.kind == ConnectEvent::Kind::established) {
-        return std::move(outcome.private_data);
+    Attempt attempt = take_attempt(key, what);
+    if (attempt.established()) {
+        return std::move(attempt.event.private_data);
     }
-    executor_->run([&] {
-        if (QpSlot* qp = find_qp(handle); qp != nullptr) {
-            fail_connection_here(*qp);
-        }
-    });
-    if (!done) {
+    return executor_->run([&] { return conclude_here(attempt, handle, options, what); });
+}
+
+bool RuntimeState::has_outcome(const ConnectionKey& key) {
+    const std::lock_guard lock(waiting_mutex_);
+    const auto found = attempts_.find(key);
+    return found == attempts_.end() || found->second.done;
+}
+
+// Now, however far it has come.
+std::vector<std::byte> RuntimeState::conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
+                                                   const std::string& what) {
+    Attempt attempt = take_attempt(key, what);
+    return conclude_here(attempt, handle, options, what);
+}
+
+RuntimeState::Attempt RuntimeState::take_attempt(const ConnectionKey& key, const std::string& what) {
+    const std::lock_guard lock(waiting_mutex_);
+    const auto found = attempts_.find(key);
+    if (found == attempts_.end()) {
+        throw Error(ESHUTDOWN, fmt::format("{}: the runtime was stopped", what));
+    }
+    Attempt attempt = std::move(found->second);
+    attempts_.erase(found);
+    return attempt;
+}
+
+std::vector<std::byte> RuntimeState::conclude_here(Attempt& attempt, QpHandle handle, const ConnectOptions& options,
+                                                   const std::string& what) {
+    if (attempt.established()) {
+        return std::move(attempt.event.private_data);
+    }
+    if (QpSlot* qp = find_qp(handle); qp != nullptr) {
+        fail_connection_here(*qp);
+    }
+    if (!attempt.done) {
         throw Error(ETIMEDOUT, fmt::format("{}: not established within {} ms", what, options.timeout.count()));
     }
-    throw Error(outcome.error, fmt::format("{}: {}", what, outcome.text));
+    throw Error(attempt.event.error, fmt::format("{}: {}", what, attempt.event.text));
 }
 
 // Forgets a connection that never came to be. A QP that had not moved may be used for another attempt.
@@ -166,7 +191,7 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
             waiting->second.event.text = "the queue pair was closed or reset meanwhile, or its device lost";
         }
     }
-    waiting_.notify_all();
+    tell_waiting();
     try {
         connector.disconnect(qp.connection);  // so that the peer learns of it now and not by time-outs
     } catch (const std::exception& error) {
@@ -207,7 +232,7 @@ void RuntimeState::stop_listening(std::uint32_t device, ListenerId listener) noe
                 connector.forget(request.connection);
             }
         });
-        waiting_.notify_all();
+        tell_waiting();
     } catch (const std::exception& error) {
         log_error("ending a listener: {}", error.what());
     }
@@ -344,7 +369,14 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
             break;
         }
     }
+    tell_waiting();
+}
+
+void RuntimeState::tell_waiting() {
     waiting_.notify_all();
+    if (host_ != nullptr) {
+        host_->connections_changed();
+    }
 }
 
 }  // namespace pollcore

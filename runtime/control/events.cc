@@ -174,6 +174,9 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
 }
 
 void RuntimeState::tell_application(Event event) {
+    if (host_ != nullptr) {
+        host_->event(event);
+    }
     if (!application_events.push(std::move(event))) {
         counters.events_lost.add();
     }
@@ -309,6 +312,9 @@ void RuntimeState::take_worker_reports() {
                     }
                 } else if (said.kind == AnswerKind::session_broken) {
                     const std::uint32_t id = said.object_id;
+                    if (host_ != nullptr && host_->session_broken(id)) {
+                        continue;
+                    }
                     log_error("session {} of worker \"{}\" wrote what no session writes; it is closed", id,
                               worker->config.name);
                     close_session_here(id, platform->now() + config.drain_timeout);

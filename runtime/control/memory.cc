@@ -22,9 +22,15 @@ PdId RuntimeState::create_pd(const std::string& device_name) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
         const PdId id = next_pd_++;
-        pds_.emplace(id, PdSlot{device.index, UniquePd(device.device->create_pd(), {device.device.get()})});
+        pds_.emplace(id, PdSlot{device.index, false, UniquePd(device.device->create_pd(), {device.device.get()})});
         return id;
     });
+}
+
+PdId RuntimeState::create_foreign_pd_here(const std::string& device_name) {
+    const PdId pd = create_pd(device_name);
+    pds_.at(pd).foreign = true;
+    return pd;
 }
 
 void RuntimeState::release_pd(PdId id) noexcept {

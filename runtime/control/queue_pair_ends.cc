@@ -28,11 +28,15 @@ bool RuntimeState::close_qp(QpHandle handle) {
 }
 
 bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
-    // Of one that was lost with its device nothing is in flight.
-    const bool drained = find_qp(handle)->qp == nullptr || retire_qp_here(handle, deadline);
+    const bool drained = retire_qp_here(handle, deadline);
+    end_retired_here(handle, drained);
+    return drained;
+}
+
+void RuntimeState::end_retired_here(QpHandle handle, bool drained) {
     QpSlot* qp = find_qp(handle);
     if (qp == nullptr) {
-        return true;  // an event that came meanwhile has ended it
+        return;  // an event that came meanwhile has ended it
     }
     const std::uint32_t qp_num = qp->qp_num;
     const Counter& cut_short = workers_[qp->worker]->worker->counters().cut_short;
@@ -41,58 +45,76 @@ bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::tim
     if (!drained) {
         log_warning("queue pair {}: the runtime completed {} requests", qp_num, cut_short.value() - before);
     }
-    return drained;
 }
 
 // The sequence of H1 up to the point where the QP may be destroyed or RESET. True when nothing is in flight any more:
 // the device flushed everything, or an event that came meanwhile has ended the QP or lost its device.
 bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
-    QpSlot& qp = *find_qp(handle);
-    forget_connection_here(qp);
-    std::uint32_t quiet = 0;
-    try {
-        Transition error = to_state(IBV_QPS_ERR);
-        modify_here(qp, error.attr, error.mask, QpState::error, Status::qp_closed);
-        quiet = static_cast<std::uint32_t>(platform->cycles_from(kQuiet));
-    } catch (const Error& error) {
-        if (error.code() == std::errc::io_error && lost_meanwhile(*devices_[qp.device])) {
-            return true;
-        }
-        log_warning("queue pair {}: {}; it is taken out of service as it is", qp.qp_num, error.what());
-    }
-    if (qp.srq != nullptr && !await_last_wqe(handle)) {
+    std::optional<Retirement> retirement = begin_retiring_here(handle, deadline);
+    if (!retirement) {
         return true;
     }
-    const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline - platform->now()),
-                               kDrainAtLeast);
-    const bool drained =
-        workers_[qp.worker]->proxy->retire(handle, platform->cycles() + platform->cycles_from(left), left, quiet);
-    if (!drained) {
-        counters.cut_short.add();
-        log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completes it",
-                    qp.qp_num, devices_[qp.device]->config.name, left.count());
+    for (;;) {
+        if (const std::optional<bool> drained = retired_here(*retirement)) {
+            return *drained;
+        }
+        platform->sleep(std::chrono::microseconds(20));
     }
-    return drained;
 }
 
-// A queue pair of an SRQ may have taken a receive whose message is half there; that one completes before this event,
-// and would be lost if the queue pair were destroyed before (H1). Not every provider raises it (Linux 6.1's Soft-RoCE
-// does not), so it is waited for no longer than a healthy device needs. Events are taken here, since the event loop waits
-// for the control thread, which is this one; false when one of them has ended the queue pair or lost its device.
-bool RuntimeState::await_last_wqe(QpHandle handle) {
-    const auto deadline = platform->now() + kDrainAtLeast;
-    DeviceSlot& device = *devices_[find_qp(handle)->device];
-    for (;;) {
-        take_async_events(device);
-        const QpSlot* qp = find_qp(handle);
-        if (qp == nullptr || qp->qp == nullptr) {
-            return false;
-        }
-        if (qp->last_wqe_reached || platform->now() > deadline) {
-            return true;
-        }
-        platform->sleep(std::chrono::microseconds(50));
+std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
+    QpSlot* qp = find_qp(handle);
+    if (qp == nullptr || qp->qp == nullptr) {
+        return std::nullopt;  // of one that was lost with its device nothing is in flight
     }
+    forget_connection_here(*qp);
+    Retirement retirement{.handle = handle, .deadline = deadline, .last_wqe_deadline = platform->now() + kDrainAtLeast};
+    try {
+        Transition error = to_state(IBV_QPS_ERR);
+        modify_here(*qp, error.attr, error.mask, QpState::error, Status::qp_closed);
+        retirement.quiet = static_cast<std::uint32_t>(platform->cycles_from(kQuiet));
+    } catch (const Error& error) {
+        if (error.code() == std::errc::io_error && lost_meanwhile(*devices_[qp->device])) {
+            return std::nullopt;
+        }
+        log_warning("queue pair {}: {}; it is taken out of service as it is", qp->qp_num, error.what());
+    }
+    return retirement;
+}
+
+std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
+    // A queue pair of an SRQ may have taken a receive whose message is half there; that one completes before
+    // LAST_WQE_REACHED, and would be lost if the queue pair were destroyed before (H1). Not every provider raises it (Linux 6.1's
+    // Soft-RoCE does not), so it is waited for no longer than a healthy device needs. Events are taken here, since the event
+    // loop may wait for the control thread, which is this one.
+    const QpSlot* qp = find_qp(retirement.handle);
+    if (retirement.command == 0 && qp != nullptr && qp->srq != nullptr) {
+        take_async_events(*devices_[qp->device]);
+        qp = find_qp(retirement.handle);
+        if (qp != nullptr && qp->qp != nullptr && !qp->last_wqe_reached && platform->now() <= retirement.last_wqe_deadline) {
+            return std::nullopt;
+        }
+    }
+    if (qp == nullptr || qp->qp == nullptr) {
+        return true;  // ended, or lost with its device, by an event
+    }
+    WorkerProxy& worker = *workers_[qp->worker]->proxy;
+    if (retirement.command == 0) {
+        retirement.limit = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(retirement.deadline - platform->now()), kDrainAtLeast);
+        retirement.command = worker.begin_retiring(retirement.handle, platform->cycles() + platform->cycles_from(retirement.limit),
+                                                   retirement.quiet);
+        find_qp(retirement.handle)->retire_command = retirement.command;
+    }
+    if (qp->retire_command != retirement.command) {
+        return true;  // somebody else has taken it out of service meanwhile
+    }
+    const std::optional<bool> drained = worker.retired(retirement.command);
+    if (drained == false) {
+        counters.cut_short.add();
+        log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completes it", qp->qp_num,
+                    devices_[qp->device]->config.name, retirement.limit.count());
+    }
+    return drained;
 }
 
 void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
@@ -145,34 +167,37 @@ void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
 
 std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
     return executor_->run([&] {
-        DeviceSlot& device = *devices_[live_qp_slot(handle).device];
-        const bool drained = retire_qp_here(handle, platform->now() + config.drain_timeout);
-        take_async_events(device);          // what is said of this life shall not be taken for said of the next
-        QpSlot& qp = live_qp_slot(handle);  // it may have been lost on the way
-        WorkerProxy& worker = *workers_[qp.worker]->proxy;
-        const QpHandle renewed{handle.index, next_generation(handle.index)};
-        const std::uint32_t psn = random_psn();  // packets of the connection before shall not fit the next
-        renew_windows_here(qp);  // as if it were destroyed
-        worker.park(handle);
-        try {
-            restart_verbs_qp(qp, psn);
-        } catch (...) {
-            keep_in_error(qp, Status::qp_closed);
-            throw;
-        }
-        const bool datagram = qp.type == QpType::ud;
-        const QpState state = datagram ? QpState::ready : QpState::init;
-        worker.renew(handle, renewed.generation, state);
-        renew_windows_here(qp);  // those whose binds it did not complete
-        qp_generations_[handle.index] = renewed.generation;
-        qp.handle = renewed;
-        qp.state = state;
-        qp.psn = psn;
-        qp.moved = datagram;
-        qp.disconnected = false;
-        qp.last_wqe_reached = false;
-        return std::pair(renewed, drained);
+        (void)live_qp_slot(handle);
+        return restart_retired_here(handle, retire_qp_here(handle, platform->now() + config.drain_timeout));
     });
+}
+
+std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bool drained) {
+    take_async_events(*devices_[live_qp_slot(handle).device]);  // what is said of this life shall not be taken for said of the next
+    QpSlot& qp = live_qp_slot(handle);                          // it may have been lost on the way
+    WorkerProxy& worker = *workers_[qp.worker]->proxy;
+    const QpHandle renewed{handle.index, next_generation(handle.index)};
+    const std::uint32_t psn = random_psn();  // packets of the connection before shall not fit the next
+    renew_windows_here(qp);  // as if it were destroyed
+    worker.park(handle);
+    try {
+        restart_verbs_qp(qp, psn);
+    } catch (...) {
+        keep_in_error(qp, Status::qp_closed);
+        throw;
+    }
+    const bool datagram = qp.type == QpType::ud;
+    const QpState state = datagram ? QpState::ready : QpState::init;
+    worker.renew(handle, renewed.generation, state);
+    renew_windows_here(qp);  // those whose binds it did not complete
+    qp_generations_[handle.index] = renewed.generation;
+    qp.handle = renewed;
+    qp.state = state;
+    qp.psn = psn;
+    qp.moved = datagram;
+    qp.disconnected = false;
+    qp.last_wqe_reached = false;
+    return {renewed, drained};
 }
 
 // Through RESET to where a new QP of its type begins. The QP is parked.

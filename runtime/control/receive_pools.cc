@@ -9,7 +9,7 @@
 
 namespace pollcore {
 
-PoolInfo RuntimeState::create_pool(const PoolSpec& spec) {
+PoolInfo RuntimeState::create_pool(const PoolSpec& spec, ReceivePoolCounters* published) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(spec.device.string());
         SessionSlot& session = session_slot(spec.session);
@@ -47,6 +47,9 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec) {
             throw Error(ENOSPC, fmt::format("all {} receive pools of a runtime are in use", kReceivePoolsMax));
         }
         WorkerPool& end = slot->end;
+        if (published != nullptr) {
+            end.counters = published;
+        }
         end.handle = *handle;
         end.addr = region->second.iova;
         end.lkey = region->second.mr->lkey;
@@ -59,7 +62,7 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec) {
             throw;
         }
         pools_[handle->index] = std::move(slot);
-        return PoolInfo{*handle, &end.counters};
+        return PoolInfo{*handle, end.counters};
     });
 }
 
@@ -118,7 +121,7 @@ PoolShare RuntimeState::share_of(PoolHandle from, std::uint32_t asked, std::uint
         throw Error(EINVAL, "a write ring has no buffers for receives: it is for a queue pair with FlowControl::ring");
     }
     const std::uint32_t share = asked != 0 ? asked : 2 * depth;
-    const auto orphaned = static_cast<std::uint32_t>(pool->end.counters.orphaned.value());
+    const auto orphaned = static_cast<std::uint32_t>(pool->end.counters->orphaned.value());
     const std::uint32_t buffers = pool->end.buffers.size();
     if (depth < 1 || share < depth || std::uint64_t{pool->shares} + orphaned + share > buffers) {
         throw Error(depth < 1 || share < depth ? EINVAL : ENOSPC,
@@ -164,7 +167,7 @@ std::vector<HeldBuffer> RuntimeState::held_buffers(PoolHandle handle) {
             return pool->end.ring->held();
         }
         return pool == nullptr ? std::vector<HeldBuffer>{}
-                               : pool->end.buffers.held(static_cast<std::uint32_t>(pool->end.counters.delivered.value()));
+                               : pool->end.buffers.held(static_cast<std::uint32_t>(pool->end.counters->delivered.value()));
     });
 }
 
@@ -185,7 +188,7 @@ void RuntimeState::detach_pool_here(PoolSlot& pool) {
     const std::uint32_t produced = workers_[pool.worker]->proxy->remove_pool(pool.end.handle);
     pool.attached = false;
     const auto session = sessions_.find(pool.session);
-    if (const auto held = static_cast<std::uint32_t>(pool.end.counters.held.value()); held != 0 && session != sessions_.end()) {
+    if (const auto held = static_cast<std::uint32_t>(pool.end.counters->held.value()); held != 0 && session != sessions_.end()) {
         session->second.unpolled.push_back({held, produced});
     }
 }

@@ -33,6 +33,11 @@ Runtime::~Runtime() {
     }
 }
 
+RuntimeState& Runtime::state() const {
+    (void)control();
+    return *state_;
+}
+
 bool Runtime::stop() { return control().stop(); }
 const Config& Runtime::config() const noexcept { return state_->config; }
 int Runtime::worker_thread_id(std::size_t worker) const {

@@ -61,7 +61,7 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
     slot->connector = make_connector(*slot->device);
     slot->default_pd = next_pd_++;
     pds_.emplace(slot->default_pd,
-                 PdSlot{slot->index, UniquePd(slot->device->create_pd(), {slot->device.get()})});
+                 PdSlot{slot->index, false, UniquePd(slot->device->create_pd(), {slot->device.get()})});
     DeviceSlot& device = *slot;
     devices_.push_back(std::move(slot));
     loop_->watch(device.device->async_fd(), [this, &device] { take_async_events(device); });
@@ -159,10 +159,20 @@ bool RuntimeState::stop_here() {
         attempts_.clear();
         requests_.clear();
     }
-    waiting_.notify_all();
+    tell_waiting();
     application_events.close();
     stopped_ = whole;
     return whole;
+}
+
+void RuntimeState::post(std::function<void()> job) {
+    executor_->post_always([job = std::move(job)] {
+        try {
+            job();
+        } catch (const std::exception& error) {
+            log_error("control: {}", error.what());
+        }
+    });
 }
 
 void RuntimeState::require_running() const {

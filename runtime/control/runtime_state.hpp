@@ -15,6 +15,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -49,6 +50,7 @@ struct DeviceSlot {
 
 struct PdSlot {
     std::uint32_t device = 0;
+    bool foreign = false;  // its regions lie at addresses of another process
     UniquePd pd;
 };
 
@@ -92,7 +94,8 @@ struct SessionSlot {
     std::uint32_t index = 0;  // at the worker
     SessionLayout layout;
     HostMemory block;
-    UniqueFd application_fd;  // eventfd, where the application may sleep
+    UniqueFd application_fd;  // eventfd, or a socket to another process, where the application may sleep
+    bool shared = false;      // with another process
     // Completions of pools that were closed may still stand in the ring: so many buffers', until so much of it was taken.
     struct Unpolled {
         std::uint32_t buffers = 0;
@@ -104,7 +107,8 @@ struct SessionSlot {
 
 struct WorkerSlot {
     WorkerConfig config;
-    UniqueFd bell;  // eventfd, where the worker may sleep
+    UniqueFd bell;      // eventfd, where the worker may sleep
+    UniqueFd visitors;  // and an epoll of the sockets by which other processes wake it
     std::unique_ptr<Worker> worker;
     std::unique_ptr<WorkerProxy> proxy;
     std::vector<std::unique_ptr<CqSlot>> cqs;       // by index at the worker
@@ -169,9 +173,34 @@ struct QpSlot {
     UniqueMr frames_mr;
     UniqueQp qp;         // null once its device was lost
     std::unique_ptr<WorkerQp> end;
+    std::uint64_t retire_command = 0;  // the last one that its worker was given
     ConnectionId connection = 0;
     FlowBlock peer_flow;  // of a request that it accepted
     bool disconnected = false;
+};
+
+/// Of a device.
+using ConnectionKey = std::pair<std::uint32_t, ConnectionId>;
+
+/// Hears of what happens on the control thread, for those whom it stands for.
+class ClientHost {
+public:
+    virtual ~ClientHost() = default;
+    /// An attempt has ended, or a request has come.
+    virtual void connections_changed() = 0;
+    virtual void event(const Event& event) = 0;
+    /// Its rings were tampered with. False: it is not one of these.
+    virtual bool session_broken(std::uint32_t session) = 0;
+};
+
+/// A queue pair on its way out of service (H1).
+struct Retirement {
+    QpHandle handle;
+    std::chrono::steady_clock::time_point deadline;
+    std::chrono::steady_clock::time_point last_wqe_deadline;
+    std::chrono::milliseconds limit{0};
+    std::uint32_t quiet = 0;
+    std::uint64_t command = 0;  ///< 0: the worker has not been asked yet
 };
 
 class RuntimeState final : public ControlSide {
@@ -225,7 +254,9 @@ public:
     void arm_limit(SrqHandle handle, std::uint32_t limit) override;
     std::uint32_t limit(SrqHandle handle) override;
 
-    PoolInfo create_pool(const PoolSpec& spec) override;
+    PoolInfo create_pool(const PoolSpec& spec) override { return create_pool(spec, nullptr); }
+    /// Counting where another process sees it.
+    PoolInfo create_pool(const PoolSpec& spec, ReceivePoolCounters* published);
     void close_pool(PoolHandle handle, std::uint64_t region) override;
     std::vector<HeldBuffer> held_buffers(PoolHandle handle) override;
 
@@ -234,6 +265,41 @@ public:
     std::size_t worker_count() noexcept override { return config.workers.size(); }
     const WorkerCounters& worker_counters(std::size_t worker) override;
     const ControlCounters& control_counters() override { return counters; }
+
+    // ---- For who stands for other processes (runtime/attach). All but post() on the control thread. ----
+
+    /// Runs `job` on the control thread; what it throws is logged.
+    void post(std::function<void()> job);
+    /// From here on `host` hears; null: nobody does.
+    void set_host(ClientHost* host) noexcept { host_ = host; }
+    void require_running() const;
+    /// In `block`, of layout.bytes(), which stays until close_session() has returned. `bell`, by which the application is woken and
+    /// wakes the worker, is a socket; it may be invalid where neither sleeps.
+    [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, UniqueFd bell, bool shared);
+    /// Where it is not to be waited for what it still submits (`abandoned`), that has no end.
+    bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);
+    [[nodiscard]] const SessionSlot& session_of(std::uint32_t id) { return session_slot(id); }
+    [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
+    [[nodiscard]] const WorkerConfig& worker_config(std::uint32_t worker) const { return workers_[worker]->config; }
+    [[nodiscard]] bool worker_sleeps(std::uint32_t worker) const { return workers_[worker]->bell.valid(); }
+    [[nodiscard]] ConnectionKey begin_connect_here(QpHandle handle, const std::string& address, const ConnectOptions& options);
+    [[nodiscard]] ConnectionKey begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
+                                                  const ConnectOptions& options);
+    [[nodiscard]] bool has_outcome(const ConnectionKey& key);
+    std::vector<std::byte> conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
+                                         const std::string& what);
+    /// Nothing: there is nothing in flight any more, or no such queue pair.
+    [[nodiscard]] std::optional<Retirement> begin_retiring_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
+    /// Nothing: not yet. Else whether all was flushed in time.
+    [[nodiscard]] std::optional<bool> retired_here(Retirement& retirement);
+    /// After that.
+    void end_retired_here(QpHandle handle, bool drained);
+    std::pair<QpHandle, bool> restart_retired_here(QpHandle handle, bool drained);
+    [[nodiscard]] bool has_qp(QpHandle handle) noexcept { return find_qp(handle) != nullptr; }
+    /// Whose regions lie at addresses of another process (H8). Throws Error(EOPNOTSUPP) where the device cannot do without touching them.
+    [[nodiscard]] PdId create_foreign_pd_here(const std::string& device);
+    /// Until the runtime has stopped: a device may reach it.
+    void keep_mapped(std::shared_ptr<void> memory) { kept_mapped_.push_back(std::move(memory)); }
 
     const Config config;
     const std::unique_ptr<Platform> platform;
@@ -247,14 +313,13 @@ private:
     struct Attempt {
         bool done = false;
         ConnectEvent event;
+        [[nodiscard]] bool established() const noexcept { return done && event.kind == ConnectEvent::Kind::established; }
     };
     using ListenerKey = std::pair<std::uint32_t, ListenerId>;
-    using ConnectionKey = std::pair<std::uint32_t, ConnectionId>;
 
     // runtime_state.cc
     void open_device(const DeviceConfig& config);
     void start_worker(const WorkerConfig& config, std::uint32_t index);
-    void require_running() const;
     bool stop_here();
 
     [[nodiscard]] DeviceSlot& find_device(const std::string& name);
@@ -266,9 +331,7 @@ private:
     [[nodiscard]] QpSlot& live_qp_slot(QpHandle handle);
 
     // sessions.cc
-    [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
     void end_session_here(SessionSlot& session) noexcept;
-    bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline);
     [[nodiscard]] SessionSlot& session_slot(std::uint32_t id);
 
     // shared_receive_queues.cc
@@ -320,7 +383,6 @@ private:
     void destroy_qp_here(QpSlot& qp, Status leftovers = Status::qp_closed);
     void destroy_verbs_qp(QpSlot& qp, Status cause);
     void keep_in_error(QpSlot& qp, Status cause);
-    [[nodiscard]] bool await_last_wqe(QpHandle handle);
     void restart_verbs_qp(QpSlot& qp, std::uint32_t psn);
 
     // completion_queues.cc
@@ -337,8 +399,11 @@ private:
     [[nodiscard]] ConnectingQp connecting(QpSlot& qp);
     void take_connect_events(DeviceSlot& device);
     void on_connect_event(DeviceSlot& device, ConnectEvent event);
-    std::vector<std::byte> await_connection(std::uint32_t device, ConnectionId connection, QpHandle handle,
-                                            const ConnectOptions& options, const std::string& what);
+    std::vector<std::byte> await_connection(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
+                                            const std::string& what);
+    [[nodiscard]] Attempt take_attempt(const ConnectionKey& key, const std::string& what);
+    std::vector<std::byte> conclude_here(Attempt& attempt, QpHandle handle, const ConnectOptions& options, const std::string& what);
+    void tell_waiting();
     [[nodiscard]] QpSlot* qp_of_connection(std::uint32_t device, ConnectionId connection) noexcept;
     void fail_connection_here(QpSlot& qp) noexcept;
     void forget_connection_here(QpSlot& qp) noexcept;
@@ -374,10 +439,12 @@ private:
 
     // Destroyed in reverse: threads first, then what they used.
     RuntimeReport report_;
+    ClientHost* host_ = nullptr;
     std::atomic<bool> running_{false};
     std::optional<bool> stopped_;  // what the stop came to
     std::vector<std::unique_ptr<DeviceSlot>> devices_;
     std::map<std::uint32_t, PdSlot> pds_;
+    std::vector<std::shared_ptr<void>> kept_mapped_;
     std::map<std::uint64_t, RegionSlot> regions_;
     HandlePool<MrHandle> region_handles_{kBindableRegionsMax};
     HandlePool<MwHandle> window_handles_{kMemoryWindowsMax};

@@ -1,8 +1,9 @@
 // Opening and closing sessions.
 #include <fmt/format.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
-#include <bit>
+#include <cerrno>
 #include <exception>
 
 #include "base/event_fd.hpp"
@@ -10,16 +11,6 @@
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
-namespace {
-
-void require_ring_size(const char* what, std::uint32_t slots) {
-    if (!std::has_single_bit(slots) || slots > kRingSlotsMax) {
-        throw Error(EINVAL, fmt::format("{} = {}: accepted is a power of two from 1 to {}", what, slots, kRingSlotsMax));
-    }
-}
-
-}  // namespace
-
 std::uint32_t RuntimeState::choose_worker(const std::string& name) const {
     if (name.empty()) {
         const auto sessions = [](const auto& worker) {
@@ -39,52 +30,63 @@ std::uint32_t RuntimeState::choose_worker(const std::string& name) const {
 }
 
 OpenedSession RuntimeState::open_session(const SessionOptions& options) {
-    require_ring_size("submission_slots", options.submission_slots);
-    require_ring_size("completion_slots", options.completion_slots);
-    const std::uint32_t completions_max = options.wide_completions ? kRingSlotsMax / 2 : kRingSlotsMax;
-    if (options.pool_buffers > completions_max || options.completion_slots + options.pool_buffers > completions_max) {
-        throw Error(EINVAL, fmt::format("completion_slots = {} and pool_buffers = {}{}: accepted is up to {} together",
-                                        options.completion_slots, options.pool_buffers,
-                                        options.wide_completions ? " with wide completions" : "", completions_max));
-    }
+    require_sizes(options);
     return executor_->run([&] {
         require_running();
-        const std::uint32_t worker_index = choose_worker(options.worker);
-        WorkerSlot& worker = *workers_[worker_index];
-        const auto free = std::find(worker.sessions.begin(), worker.sessions.end(), 0u);
-        const auto index = static_cast<std::uint32_t>(free - worker.sessions.begin());
-        if (index >= kSessionsPerWorkerMax) {
-            throw Error(ENOSPC, fmt::format("worker \"{}\" has {} sessions, the most one serves", worker.config.name,
-                                            kSessionsPerWorkerMax));
-        }
-        SessionSlot slot;
-        slot.id = next_session_++;
-        slot.worker = worker_index;
-        slot.index = index;
-        slot.layout = {config.qps_max, options.submission_slots, options.completion_slots,
-                       options.wide_completions, worker.bell.valid(), options.pool_buffers};
+        UniqueFd application_fd;
         if (options.events) {
-            slot.application_fd = make_event_fd("a session that waits");
+            application_fd = make_event_fd("a session that waits");
         }
-        slot.block = platform->allocate(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
-        format_session(slot.block.data(), slot.layout);
-        slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout);
-        slot.end->id = slot.id;
-        slot.end->application_fd = slot.application_fd.get();
-        worker.proxy->add_session(index, *slot.end);
-        if (free == worker.sessions.end()) {
-            worker.sessions.push_back(slot.id);
-        } else {
-            *free = slot.id;
-        }
-        const OpenedSession opened{.id = slot.id,
-                                   .worker = worker_index,
-                                   .block = slot.block.data(),
-                                   .layout = slot.layout,
-                                   .waking = {worker.bell.get(), slot.application_fd.get(), options.wait_spin}};
-        sessions_.emplace(slot.id, std::move(slot));
-        return opened;
+        const std::uint32_t id = open_session_here(options, {}, std::move(application_fd), false);
+        const SessionSlot& slot = sessions_.at(id);
+        return OpenedSession{.id = id,
+                             .worker = slot.worker,
+                             .block = slot.block.data(),
+                             .layout = slot.layout,
+                             .waking = {workers_[slot.worker]->bell.get(), slot.application_fd.get(), options.wait_spin}};
     });
+}
+
+// `block` may be empty: then it is ours.
+std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, HostMemory block, UniqueFd application_fd, bool shared) {
+    const std::uint32_t worker_index = choose_worker(options.worker);
+    WorkerSlot& worker = *workers_[worker_index];
+    const auto free = std::find(worker.sessions.begin(), worker.sessions.end(), 0u);
+    const auto index = static_cast<std::uint32_t>(free - worker.sessions.begin());
+    if (index >= kSessionsPerWorkerMax) {
+        throw Error(ENOSPC, fmt::format("worker \"{}\" has {} sessions, the most one serves", worker.config.name, kSessionsPerWorkerMax));
+    }
+    SessionSlot slot;
+    slot.id = next_session_++;
+    slot.worker = worker_index;
+    slot.index = index;
+    slot.shared = shared;
+    slot.layout = {config.qps_max, options.submission_slots, options.completion_slots,
+                   options.wide_completions, worker.bell.valid(), options.pool_buffers};
+    slot.application_fd = std::move(application_fd);
+    slot.block = block.data() != nullptr
+                     ? std::move(block)
+                     : platform->allocate(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
+    format_session(slot.block.data(), slot.layout);
+    slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout);
+    slot.end->id = slot.id;
+    slot.end->application_fd = options.events ? slot.application_fd.get() : -1;
+    slot.end->application_socket = shared;
+    if (shared && worker.bell.valid()) {
+        epoll_event readable{.events = EPOLLIN, .data = {.u64 = static_cast<std::uint64_t>(slot.application_fd.get())}};
+        if (::epoll_ctl(worker.visitors.get(), EPOLL_CTL_ADD, slot.application_fd.get(), &readable) != 0) {
+            throw Error(errno, "a session of another process cannot wake its worker");
+        }
+    }
+    worker.proxy->add_session(index, *slot.end);
+    if (free == worker.sessions.end()) {
+        worker.sessions.push_back(slot.id);
+    } else {
+        *free = slot.id;
+    }
+    const std::uint32_t id = slot.id;
+    sessions_.emplace(id, std::move(slot));
+    return id;
 }
 
 SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
@@ -95,7 +97,7 @@ SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
     return found->second;
 }
 
-bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline) {
+bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned) {
     const auto found = sessions_.find(session_id);
     if (found == sessions_.end() || found->second.end == nullptr) {
         return true;
@@ -125,7 +127,11 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     }
     detach_pools_here(session_id);
     WorkerSlot& worker = *workers_[session.worker];
-    worker.proxy->remove_session(session.index);
+    if (session.shared && worker.visitors.valid()) {
+        // First: once the worker has answered it reads none of its descriptor.
+        (void)::epoll_ctl(worker.visitors.get(), EPOLL_CTL_DEL, session.application_fd.get(), nullptr);
+    }
+    worker.proxy->remove_session(session.index, abandoned);
     worker.sessions[session.index] = 0;
     session.end.reset();
     return whole;
@@ -138,9 +144,9 @@ void RuntimeState::end_session_here(SessionSlot& session) noexcept {
     }
     WorkerSession& end = *session.end;
     end.submissions.publish();
-    end.header->closed.store(1, std::memory_order_release);
-    if (session.application_fd.valid() && end.header->application_sleep.take()) {
-        signal_event(session.application_fd.get());
+    end.header->closed.store(SessionHeader::kDetached, std::memory_order_release);
+    if (end.application_fd >= 0 && end.header->application_sleep.take()) {
+        wake(end);
     }
     session.end.reset();
 }

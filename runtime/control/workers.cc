@@ -1,5 +1,8 @@
 // Starting workers.
 #include <fmt/format.h>
+#include <sys/epoll.h>
+
+#include <cerrno>
 
 #include "base/event_fd.hpp"
 #include "control/runtime_state.hpp"
@@ -46,12 +49,17 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
     const bool sleeps = worker_config.idle.has(IdlePolicy::event);
     if (sleeps) {
         slot->bell = make_event_fd("a worker that sleeps");
+        slot->visitors = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+        if (!slot->visitors.valid()) {
+            throw Error(errno, "cannot make an epoll for a worker that sleeps");
+        }
     }
     slot->worker = std::make_unique<Worker>(WorkerOptions{.submit_burst = worker_config.submit_burst,
                                                           .complete_burst = worker_config.complete_burst,
                                                           .qp_burst = worker_config.qp_burst,
                                                           .qps_max = config.qps_max,
                                                           .bell = slot->bell.get(),
+                                                          .visitors = slot->visitors.get(),
                                                           .solicited_only = worker_config.wake_on == WakeOn::solicited});
     slot->proxy = std::make_unique<WorkerProxy>(*slot->worker, worker_config.name, counters,
                                                 [this] { platform->sleep(std::chrono::microseconds(20)); },

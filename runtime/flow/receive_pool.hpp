@@ -122,6 +122,10 @@ private:
 
 /// Made by the control thread, the worker's from add_pool until the answer to remove_pool.
 struct alignas(kCacheLine) WorkerPool {
+    WorkerPool() = default;
+    WorkerPool(const WorkerPool&) = delete;  // it points into itself
+    WorkerPool& operator=(const WorkerPool&) = delete;
+
     PoolHandle handle;
     WorkerSession* session = nullptr;  ///< gets the messages and gives the buffers back; set by add_pool
     std::uint64_t addr = 0;
@@ -133,7 +137,8 @@ struct alignas(kCacheLine) WorkerPool {
     BufferTable buffers;
     std::unique_ptr<WriteRing> ring;  ///< of a write ring, which has no buffers
     WorkerQp* ring_qp = nullptr;      ///< whose messages come by the ring, and have not ended; the worker's
-    ReceivePoolCounters counters;
+    ReceivePoolCounters own_counters;
+    ReceivePoolCounters* counters = &own_counters;  ///< or where another process sees them
 };
 
 }  // namespace pollcore

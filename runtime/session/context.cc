@@ -79,8 +79,8 @@ ControlSide& Context::control() const {
 }
 
 Session Context::open_session(const SessionOptions& options) {
-    const OpenedSession opened = control().open_session(options);
-    return {control_, opened.id, opened.worker, opened.block, opened.layout, opened.waking};
+    OpenedSession opened = control().open_session(options);
+    return {control_, opened.id, opened.worker, opened.block, opened.layout, opened.waking, std::move(opened.log)};
 }
 
 QueuePair Context::create_queue_pair(const QueuePairOptions& options) {

@@ -59,6 +59,7 @@ struct QpSpec {
     FlowControl flow = FlowControl::off;
     RemoteAccess remote_access;
     bool separate_cqs = false;
+    std::array<std::uint8_t, 2> reserved{};
 };
 
 /// SharedReceiveQueueOptions.
@@ -82,6 +83,7 @@ struct PoolSpec {
     std::uint32_t buffers = 0;       ///< of a write ring: messages that the application may have
     std::uint32_t buffer_bytes = 0;  ///< of a write ring: of the whole
     bool ring = false;
+    std::array<std::uint8_t, 7> reserved{};
 };
 
 /// Bytes from one buffer of a receive pool to the next: whole lines, so that what the application writes to one never meets the
@@ -98,6 +100,7 @@ struct OpenedSession {
     void* block = nullptr;
     SessionLayout layout;
     SessionWaking waking;
+    std::shared_ptr<InFlightLog> log;
 };
 
 struct RegionInfo {

@@ -1,8 +1,34 @@
 #include "session/layout.hpp"
 
+#include "pollcore/error.hpp"
+
 #include <new>
+#include <string>
 
 namespace pollcore {
+namespace {
+
+void require_ring_size(const char* what, std::uint32_t slots) {
+    if (!std::has_single_bit(slots) || slots > kRingSlotsMax) {
+        throw Error(EINVAL, std::string(what) + " = " + std::to_string(slots) + ": accepted is a power of two from 1 to " +
+                                std::to_string(kRingSlotsMax));
+    }
+}
+
+}  // namespace
+
+void require_sizes(const SessionOptions& options) {
+    require_ring_size("submission_slots", options.submission_slots);
+    require_ring_size("completion_slots", options.completion_slots);
+    const std::uint32_t most = options.wide_completions ? kRingSlotsMax / 2 : kRingSlotsMax;
+    if (options.pool_buffers > most || options.completion_slots + options.pool_buffers > most) {
+        throw Error(EINVAL, "completion_slots = " + std::to_string(options.completion_slots) +
+                                " and pool_buffers = " + std::to_string(options.pool_buffers) +
+                                (options.wide_completions ? " with wide completions" : "") + ": accepted is up to " +
+                                std::to_string(most) + " together");
+    }
+}
+
 
 void format_session(void* block, const SessionLayout& layout) noexcept {
     auto* header = new (block) SessionHeader;

@@ -18,6 +18,7 @@
 #include "base/sleep_word.hpp"
 #include "pollcore/completion.hpp"
 #include "pollcore/queue_pair.hpp"
+#include "pollcore/session.hpp"
 #include "pollcore/spsc_ring.hpp"
 #include "pollcore/work_request.hpp"
 
@@ -132,6 +133,8 @@ struct SessionHeader {
     static constexpr std::uint16_t kVersion = 1;
     static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
     static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: who submits looks at worker_sleep
+    static constexpr std::uint32_t kDetached = 1;    ///< closed: the worker takes nothing more, and all that it took has completed
+    static constexpr std::uint32_t kDaemonGone = 2;  ///< closed: its process has ended; said by the application's side
 
     std::uint32_t magic = kMagic;
     std::uint16_t version = kVersion;
@@ -144,7 +147,7 @@ struct SessionHeader {
     // The worker's line.
     alignas(kCacheLine) std::atomic<std::uint64_t> retired{0};  ///< over all queue pairs
     // Written once, so it has a line of its own, which a session that polls in vain keeps in its cache.
-    alignas(kCacheLine) std::atomic<std::uint32_t> closed{0};  ///< the worker takes nothing more
+    alignas(kCacheLine) std::atomic<std::uint32_t> closed{0};  ///< kDetached, kDaemonGone, or 0
     // A line for each of the two who sleep. It is written by the sleeper, until somebody takes the word to wake it, and
     // then by that one until the sleeper is awake.
     alignas(kCacheLine) SleepWord worker_sleep;
@@ -187,6 +190,9 @@ struct SessionLayout {
         return align(completions() + ring_bytes<Completion>(completion_ring_slots()));
     }
 };
+
+/// Throws Error(EINVAL) for rings of other sizes than there may be.
+void require_sizes(const SessionOptions& options);
 
 /// Makes an empty session block in zeroed, cache-line aligned memory of layout.bytes().
 void format_session(void* block, const SessionLayout& layout) noexcept;

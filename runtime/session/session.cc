@@ -1,6 +1,7 @@
 // The application's side of a session: its life, and what comes out of it. What goes in is submission.cc's.
 #include "pollcore/session.hpp"
 
+#include "session/in_flight_log.hpp"
 #include "session/layout.hpp"
 #include "session/owner_check.hpp"
 #include "session/refused_completion.hpp"
@@ -8,7 +9,7 @@
 namespace pollcore {
 
 Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
-                 const SessionLayout& layout, const SessionWaking& waking)
+                 const SessionLayout& layout, const SessionWaking& waking, std::shared_ptr<InFlightLog> log)
     : submissions_(at_offset<void>(block, layout.submissions()), layout.submission_slots),
       completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
       header_(session_header(block)),
@@ -19,11 +20,13 @@ Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint3
       completion_slots_(layout.completion_slots),
       wide_(layout.wide),
       worker_sleeps_(layout.worker_sleeps),
+      logging_(log != nullptr),
       srq_records_(at_offset<SrqRecord>(block, layout.srq_records())),
       srq_accounts_(kSrqsMax),
       waking_(waking),
       id_(id),
       worker_(worker),
+      log_(std::move(log)),
       host_(std::move(host)) {}
 
 Session::~Session() { destroy(); }
@@ -45,6 +48,7 @@ Session& Session::operator=(Session&& other) noexcept {
     completion_slots_ = other.completion_slots_;
     wide_ = other.wide_;
     worker_sleeps_ = other.worker_sleeps_;
+    logging_ = other.logging_;
     waking_ = other.waking_;
     accepted_ = other.accepted_;
     retired_seen_ = other.retired_seen_;
@@ -60,6 +64,10 @@ Session& Session::operator=(Session&& other) noexcept {
     retired_told_ = other.retired_told_;
     end_told_ = other.end_told_;
     wants_slots_ = other.wants_slots_;
+    log_ = std::move(other.log_);
+    stock_taken_ = other.stock_taken_;
+    gone_left_ = other.gone_left_;
+    gone_index_ = other.gone_index_;
     host_ = std::move(other.host_);
     owner_ = 0;  // a moved session may change its thread
     return *this;
@@ -91,6 +99,9 @@ void Session::close() noexcept {
     }
     SrqAccount& mine = srq_accounts_[completion.srq.index % kSrqsMax];
     if (mine.generation == completion.srq.generation) {
+        if (logging_) {
+            log_->srq(completion.srq.index % kSrqsMax).forget(completion.tag, mine.outstanding);
+        }
         --mine.outstanding;
     }
 }
@@ -101,8 +112,18 @@ void Session::close() noexcept {
     }
     QpAccount& mine = accounts_[completion.qp.index & qps_mask_];
     if (mine.generation == completion.qp.generation) [[likely]] {
-        --(completion.from_recv_queue() ? mine.recv_outstanding : mine.send_outstanding);
+        std::uint32_t& outstanding = completion.from_recv_queue() ? mine.recv_outstanding : mine.send_outstanding;
+        if (logging_ && !completion.ok()) [[unlikely]] {
+            settle_out_of_turn(completion, outstanding);
+        }
+        --outstanding;
     }
+}
+
+/// It may have been refused while others before it are in flight.
+[[gnu::noinline]] void Session::settle_out_of_turn(const Completion& completion, std::uint32_t in_flight) noexcept {
+    const std::uint16_t qp = completion.qp.index & static_cast<std::uint16_t>(qps_mask_);
+    (completion.from_recv_queue() ? log_->recvs(qp) : log_->sends(qp)).forget(completion.tag, in_flight);
 }
 
 std::size_t Session::poll(std::span<Completion> out) noexcept { return take(out); }
@@ -132,10 +153,72 @@ template <class Record>
         return n;
     }
     // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.
-    if (header_->closed.load(std::memory_order_acquire) != 0 && !completions_.ready()) [[unlikely]] {
-        return complete_untaken(out);
+    if (const std::uint32_t closed = header_->closed.load(std::memory_order_acquire); closed != 0 && !completions_.ready()) [[unlikely]] {
+        return closed == SessionHeader::kDaemonGone && logging_ ? complete_gone(out) : complete_untaken(out);
     }
     return 0;
+}
+
+/// How much is in flight, now that no worker changes it any more.
+[[gnu::cold]] void Session::take_stock() noexcept {
+    if (std::exchange(stock_taken_, true)) {
+        return;
+    }
+    closed_ = true;
+    for (std::uint32_t index = 0; index <= qps_mask_; ++index) {
+        const QpAccount& mine = accounts_[index];
+        if (mine.generation != 0) {
+            refresh_retired({static_cast<std::uint16_t>(index), mine.generation});
+            gone_left_ += mine.send_outstanding + mine.recv_outstanding;
+        }
+    }
+    for (const SrqAccount& mine : srq_accounts_) {
+        gone_left_ += mine.outstanding;
+    }
+    // Of the two places where the worker counted what it retired, one may be a burst behind.
+    retired_seen_ = accepted_ - (completions_.released() >> wide_) + pooled_taken_ - gone_left_;
+}
+
+// What was in flight when the daemon died, in its ring or in its hands (I1).
+template <class Record>
+[[gnu::cold, gnu::noinline]] std::size_t Session::complete_gone(std::span<Record> out) noexcept {
+    take_stock();
+    const auto end = static_cast<std::uint32_t>(qps_mask_ + 1 + kSrqsMax);
+    std::size_t n = 0;
+    while (n < out.size() && gone_left_ > 0 && gone_index_ < end) {
+        WorkRequest request{};
+        LoggedRequest logged;
+        std::uint32_t* outstanding = nullptr;
+        if (gone_index_ <= qps_mask_) {
+            const auto index = static_cast<std::uint16_t>(gone_index_);
+            QpAccount& mine = accounts_[index];
+            outstanding = mine.send_outstanding != 0 ? &mine.send_outstanding : &mine.recv_outstanding;
+            if (*outstanding != 0) {
+                logged = (mine.send_outstanding != 0 ? log_->sends(index) : log_->recvs(index)).oldest(*outstanding);
+                request.qp = QpHandle{index, mine.generation};
+            }
+        } else {
+            const auto index = static_cast<std::uint16_t>(gone_index_ - qps_mask_ - 1);
+            SrqAccount& mine = srq_accounts_[index];
+            outstanding = &mine.outstanding;
+            if (*outstanding != 0) {
+                logged = log_->srq(index).oldest(*outstanding);
+                request.srq = SrqHandle{index, mine.generation};
+            }
+        }
+        if (*outstanding == 0) {
+            ++gone_index_;
+            continue;
+        }
+        request.tag = logged.tag;
+        request.opcode = logged.opcode;
+        out[n] = Record{};
+        static_cast<Completion&>(out[n++]) = refused_completion(request, Status::daemon_gone);
+        --*outstanding;
+        --gone_left_;
+        ++untaken_requests_;
+    }
+    return n;
 }
 
 // Requests that were accepted while the runtime stopped on another thread: no worker will take them (I1).
@@ -199,7 +282,7 @@ Status Session::cause(QpHandle qp) const noexcept {
 }
 
 SessionFigures Session::figures() noexcept {
-    if (header_ != nullptr) {
+    if (header_ != nullptr && !stock_taken_) {
         retired_seen_ = header_->retired.load(std::memory_order_acquire);
     }
     return {.accepted = accepted_,

@@ -6,6 +6,7 @@
 #include "base/event_fd.hpp"
 #include "flow/record.hpp"
 #include "pollcore/session.hpp"
+#include "session/in_flight_log.hpp"
 #include "session/layout.hpp"
 #include "session/owner_check.hpp"
 
@@ -178,8 +179,18 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     return admit_slots(slots, ahead);
 }
 
+[[gnu::noinline]] void Session::note(const WorkRequest& request) noexcept {
+    (request.opcode == Opcode::srq_recv ? log_->srq(request.srq.index)
+     : is_recv(request.opcode)          ? log_->recvs(request.qp.index)
+                                        : log_->sends(request.qp.index))
+        .add(request);
+}
+
 [[gnu::always_inline]] inline void Session::count_accepted(const WorkRequest& request) noexcept {
     ++accepted_;
+    if (logging_) [[unlikely]] {
+        note(request);
+    }
     if (request.opcode == Opcode::srq_recv) [[unlikely]] {
         ++account(request.srq).outstanding;
         return;
@@ -232,7 +243,7 @@ namespace {
     if (header_->worker_sleep.take()) {
         // Relaxed: for a statistic; the worker reads it after it has seen the event.
         header_->woken_at.store(cycles_now(), std::memory_order_relaxed);
-        signal_event(waking_.worker_fd);
+        waking_.sockets ? signal_socket(waking_.worker_fd) : signal_event(waking_.worker_fd);
     }
 }
 

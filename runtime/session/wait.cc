@@ -33,13 +33,25 @@ bool Session::tell_news() noexcept {
     const bool more_slots = wants_slots_ && submissions_.unreleased() < submissions_.capacity();
     wants_slots_ = wants_slots_ && !more_slots;
     return completions_.ready() || more_retired || more_slots ||
-           (header_->closed.load(std::memory_order_acquire) != 0 &&
-            (completions_.ready() || untaken_slots_ < submissions_.unreleased()));
+           (header_->closed.load(std::memory_order_acquire) != 0 && (completions_.ready() || left_to_complete()));
+}
+
+/// The session has ended; are there completions that poll() makes by itself?
+bool Session::left_to_complete() noexcept {
+    if (logging_ && header_->closed.load(std::memory_order_acquire) == SessionHeader::kDaemonGone) {
+        take_stock();
+        return gone_left_ != 0;
+    }
+    return untaken_slots_ < submissions_.unreleased();
 }
 
 /// Asks to be woken. False: there is something to tell.
 bool Session::expect_news() noexcept {
-    (void)drain_event(waking_.application_fd);
+    if (waking_.sockets) {
+        (void)drain_socket(waking_.application_fd);
+    } else {
+        (void)drain_event(waking_.application_fd);
+    }
     header_->application_sleep.expect();
     schedule_point(SchedulePoint::look);
     if (need_not_wait()) {

@@ -84,7 +84,8 @@ struct alignas(kCacheLine) Command {
     bool in_order = false;  ///< what is written to the QP's memory arrives in order
     bool reads = false;     ///< the QP may read from the peer's memory
     bool readable = false;  ///< the peer may read from the QP's
-    std::uint8_t reserved[2] = {};
+    bool abandoned = false; ///< remove_session: what is in its ring is not waited for
+    std::uint8_t reserved[1] = {};
     std::uint8_t ring_lap = 0;
 };
 static_assert(sizeof(Command) == kCacheLine);

@@ -73,6 +73,7 @@ std::uint32_t Worker::run_commands() noexcept {
             session.closing = true;
             session.closing_since = step_;
             session.remove_command = command.id;
+            session.broken = session.broken || command.abandoned;
             closing_.push_back(&session);
             return;
         }
@@ -296,9 +297,9 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     }
     // What is submitted from here on nobody takes; Session::poll completes it by itself.
     session.submissions.publish();
-    session.header->closed.store(1, std::memory_order_release);
+    session.header->closed.store(SessionHeader::kDetached, std::memory_order_release);
     if (session.application_fd >= 0 && session.header->application_sleep.take()) {
-        signal_event(session.application_fd);
+        wake(session);
     }
     std::erase(to_wake_, &session);
     std::erase(polled_sessions_, &session);

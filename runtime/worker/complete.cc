@@ -342,9 +342,9 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     if (completion.opcode != CompletionOpcode::recv_rdma_with_imm) {
         completion.opcode = CompletionOpcode::recv;
     }
-    pool.counters.delivered.add();
-    pool.counters.held.add();
-    pool.buffers.hand_out(buffer, taker, completion.qp, static_cast<std::uint32_t>(pool.counters.delivered.value()));
+    pool.counters->delivered.add();
+    pool.counters->held.add();
+    pool.buffers.hand_out(buffer, taker, completion.qp, static_cast<std::uint32_t>(pool.counters->delivered.value()));
     ++taker.held;
     publish(*pool.session, completion, datagram);
 }
@@ -355,7 +355,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     completion.flags |= kFromRecvQueue | kPooled;
     completion.opcode = CompletionOpcode::recv;
     publish(*pool.session, completion);
-    pool.counters.held.add();
+    pool.counters->held.add();
 }
 
 // Gives back what the entry held: its share of the queue and its place among the session's requests.

@@ -29,14 +29,14 @@ constexpr std::uint32_t kFillMax = 64;
     for (std::uint32_t i = 0; i < count; ++i) {
         const std::uint32_t buffer = request.buffers[i];
         if (!pool->buffers.with_application(buffer)) [[unlikely]] {
-            pool->counters.bad_releases.add();
+            pool->counters->bad_releases.add();
             continue;
         }
         PoolTaker* taker = pool->buffers.take_back(buffer);
-        pool->counters.released.add();
-        pool->counters.held.add(-1);
+        pool->counters->released.add();
+        pool->counters->held.add(-1);
         if (taker == nullptr) {
-            pool->counters.orphaned.add(-1);
+            pool->counters->orphaned.add(-1);
             continue;
         }
         --taker->held;
@@ -119,10 +119,10 @@ std::uint32_t Worker::post_receives(PoolTaker& taker) noexcept {
     }
     taker.posted += n;
     pool.session->pooled_posted += n;
-    pool.counters.posted.add(n);
+    pool.counters->posted.add(n);
     counters_.receives.add(n);
     if (n != 0) {
-        pool.counters.refills.add();
+        pool.counters->refills.add();
         if (taker.qp != nullptr && taker.qp->flow != nullptr) {
             count_posted(*taker.qp, n);
         }
@@ -134,7 +134,7 @@ std::uint32_t Worker::post_receives(PoolTaker& taker) noexcept {
 void Worker::came_back(PoolTaker& taker) noexcept {
     --taker.posted;
     --taker.pool->session->pooled_posted;
-    taker.pool->counters.posted.add(-1);
+    taker.pool->counters->posted.add(-1);
 }
 
 /// A receive that the provider has completed: its entry is out of its table. `qp` took it; null where no one knows.
@@ -155,8 +155,8 @@ void Worker::complete_pooled(WorkerQp* qp, PoolTaker& taker, std::uint64_t tag, 
     }
     hand_out(taker, buffer, completion, datagram);
     if (taker.posted <= taker.low_water) {
-        taker.pool->counters.low_water.add(taker.posted == taker.low_water);
-        taker.pool->counters.ran_dry.add(taker.posted == 0);
+        taker.pool->counters->low_water.add(taker.posted == taker.low_water);
+        taker.pool->counters->ran_dry.add(taker.posted == 0);
         if (taker.wanted() != 0) {
             list(taker);
         }
@@ -190,7 +190,7 @@ void Worker::return_unused(PoolTaker& taker, const InFlightEntry& entry) noexcep
     completion.status = qp.cause == Status::success ? Status::wr_flush_err : qp.cause;
     completion.flags = kByRuntime;
     hand_out(taker, taker.pool->buffers.take(), completion, nullptr);
-    taker.pool->counters.delivered.add(-1);  // it is no message
+    taker.pool->counters->delivered.add(-1);  // it is no message
 }
 
 // The taker ends, and is in no table any more.
@@ -200,7 +200,7 @@ void Worker::dismiss(PoolTaker& taker) noexcept {
     }
     if (taker.held != 0) {
         taker.pool->buffers.forget(taker);
-        taker.pool->counters.orphaned.add(taker.held);
+        taker.pool->counters->orphaned.add(taker.held);
     }
     --takers_;
     if (taker.listed) {

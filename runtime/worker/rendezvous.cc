@@ -180,7 +180,7 @@ std::uint32_t Worker::read_announced(WorkerQp& qp) noexcept {
     ++reads_;
     ++taker.posted;
     ++pool.session->pooled_posted;
-    pool.counters.posted.add();
+    pool.counters->posted.add();
     qp.unsignaled_run = 0;
     flow.receiving.state = AnnouncedRecv::State::reading;
     return 1;

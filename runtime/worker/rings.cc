@@ -133,8 +133,8 @@ void Worker::offer_ring(WorkerQp& qp) noexcept {
         ++taken;
     }
     if (taken != 0) {
-        pool.counters.delivered.add(taken);
-        pool.counters.torn.raise_to(ring.torn());
+        pool.counters->delivered.add(taken);
+        pool.counters->torn.raise_to(ring.torn());
         counters_.completions.add(taken);
     }
     return taken;
@@ -159,8 +159,8 @@ void Worker::offer_ring(WorkerQp& qp) noexcept {
 void Worker::release_records(WorkerPool& pool, std::span<const std::uint32_t> places) noexcept {
     for (const std::uint32_t place : places) {
         const bool had_it = pool.ring->release(place);
-        (had_it ? pool.counters.released : pool.counters.bad_releases).add();
-        pool.counters.held.add(had_it ? -1 : 0);
+        (had_it ? pool.counters->released : pool.counters->bad_releases).add();
+        pool.counters->held.add(had_it ? -1 : 0);
     }
     // Told a quarter at a time: a writer has room for any message as long as the last quarter is all that it does not know of.
     WorkerQp* qp = pool.ring_qp;

@@ -33,16 +33,18 @@ public:
 /// `Now` is the clock that the worker is stepped with.
 template <class Now>
 void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& ways, Now now) noexcept {
-    std::array<pollfd, kDevicesMax + 1> fds{};
+    std::array<pollfd, kDevicesMax + 2> fds{};
     bool rung = false;
     do {
         std::size_t n = 0;
         fds[n++] = {.fd = worker.bell(), .events = POLLIN, .revents = 0};
+        fds[n++] = {.fd = worker.visitors(), .events = POLLIN, .revents = 0};
         for (const CompletionChannel* channel : worker.channels()) {
             fds[n++] = {.fd = channel->fd(), .events = POLLIN, .revents = 0};
         }
         ways.wait({fds.data(), n}, worker.look_again_ns(), worker.look_every_ns());
         rung = fds[0].revents != 0 && drain_event(worker.bell());
+        rung = (fds[1].revents != 0 && drain_sockets(worker.visitors())) || rung;
         // Relaxed: what the worker leaves behind is read after its thread was joined.
     } while (!stop.load(std::memory_order_relaxed) && !worker.woken(rung));
     worker.wake_up(now());

@@ -19,6 +19,10 @@ constexpr std::uint32_t kEventsPerLook = 64;
 
 }  // namespace
 
+void wake(const WorkerSession& session) noexcept {
+    session.application_socket ? signal_socket(session.application_fd) : signal_event(session.application_fd);
+}
+
 bool Worker::fall_asleep(std::uint64_t now) noexcept {
     now_ = now;
     if (options_.bell < 0 || !at_rest()) {
@@ -186,7 +190,7 @@ void Worker::wake_applications() noexcept {
     for (WorkerSession* session : to_wake_) {
         session->tells = true;
         if (session->header->application_sleep.take()) {
-            signal_event(session->application_fd);
+            wake(*session);
             counters_.applications_woken.add();
         }
     }

@@ -44,6 +44,7 @@ struct WorkerOptions {
     std::uint32_t qps_max = kQpsDefault;
     /// eventfd of the thread that turns the worker, where that one may sleep; -1: it never does. Must outlive the worker.
     int bell = -1;
+    int visitors = -1;  ///< an epoll of sockets by which sessions of other processes wake it; -1: there are none
     bool solicited_only = false;  ///< completions that nobody asked to be told of do not wake it
 };
 
@@ -76,6 +77,7 @@ struct alignas(kCacheLine) WorkerSession {
     bool wide = false;  ///< its completions take two slots of the ring
     bool tells = false;  ///< a completion puts it on the list of those whose application may have to be woken
     int application_fd = -1;  ///< its application sleeps on it; -1: never
+    bool application_socket = false;  ///< that is no eventfd, but a socket to another process
     std::uint64_t closing_since = 0;   ///< the step in which it began
     std::uint64_t remove_command = 0;  ///< to be answered when nothing is in flight
     SessionHeader* header = nullptr;
@@ -84,6 +86,9 @@ struct alignas(kCacheLine) WorkerSession {
     SrqRecord* srq_records = nullptr;
     OwnLines<Share> shares;  ///< by QP index
 };
+
+/// Its application sleeps, and has something to look at.
+void wake(const WorkerSession& session) noexcept;
 
 struct alignas(kCacheLine) WorkerCq {
     ibv_cq* cq = nullptr;
@@ -234,6 +239,7 @@ public:
     void add_channel(CompletionChannel& channel) { channels_.push_back(&channel); }
     [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return channels_; }
     [[nodiscard]] int bell() const noexcept { return options_.bell; }
+    [[nodiscard]] int visitors() const noexcept { return options_.visitors; }
     /// Sees to it that whatever comes makes the bell or a channel readable, and looks once more (I8). False: there is
     /// something to do, or something that no event would tell of; the worker is awake.
     [[nodiscard]] bool fall_asleep(std::uint64_t now) noexcept;

@@ -30,8 +30,7 @@ void WorkerProxy::drain_answers() {
     answers_.publish();
 }
 
-Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual) {
-    Command command = request;
+std::uint64_t WorkerProxy::send(Command command) {
     command.id = next_id_++;
     if (!commands_.try_push(command)) {
         counters_.command_ring_full.add();
@@ -40,20 +39,31 @@ Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual
                                         name_, kCommandSlots));
     }
     worker_.knock();
+    return command.id;
+}
+
+std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) {
+    drain_answers();
+    const auto mine = std::find_if(answered_.begin(), answered_.end(), [&](const Answer& answer) { return answer.id == id; });
+    if (mine == answered_.end()) {
+        return std::nullopt;
+    }
+    const Answer answer = *mine;
+    answered_.erase(mine);
+    return answer;
+}
+
+Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual) {
+    const std::uint64_t id = send(request);
     auto warn_at = now_() + usual;
     for (;;) {
-        drain_answers();
-        const auto mine = std::find_if(answered_.begin(), answered_.end(),
-                                       [&](const Answer& answer) { return answer.id == command.id; });
-        if (mine != answered_.end()) {
-            const Answer answer = *mine;
-            answered_.clear();  // what else stands here was given up by its caller
-            return answer;
+        if (const std::optional<Answer> answer = take_answer(id)) {
+            return *answer;
         }
         if (now_() > warn_at) {
             log_error("worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
                       "core is taken",
-                      name_, static_cast<int>(command.kind), usual.count());
+                      name_, static_cast<int>(request.kind), usual.count());
             warn_at += usual;
         }
         wait_();
@@ -63,7 +73,9 @@ Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual
 void WorkerProxy::add_session(std::uint32_t index, WorkerSession& session) {
     call({.kind = CommandKind::add_session, .index = index, .session = &session});
 }
-void WorkerProxy::remove_session(std::uint32_t index) { call({.kind = CommandKind::remove_session, .index = index}); }
+void WorkerProxy::remove_session(std::uint32_t index, bool abandoned) {
+    call({.kind = CommandKind::remove_session, .index = index, .abandoned = abandoned});
+}
 void WorkerProxy::add_cq(std::uint32_t index, WorkerCq& cq) {
     call({.kind = CommandKind::add_cq, .index = index, .cq = &cq});
 }
@@ -83,6 +95,13 @@ bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milli
               .deadline = deadline},
              limit + kUsual);
     return answer.kind == AnswerKind::done;
+}
+std::uint64_t WorkerProxy::begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet) {
+    return send({.kind = CommandKind::retire_qp, .cause = Status::qp_closed, .index = qp.index, .quiet = quiet, .deadline = deadline});
+}
+std::optional<bool> WorkerProxy::retired(std::uint64_t command) {
+    const std::optional<Answer> answer = take_answer(command);
+    return answer ? std::optional(answer->kind == AnswerKind::done) : std::nullopt;
 }
 void WorkerProxy::forget(QpHandle qp, Status leftovers) {
     call({.kind = CommandKind::forget_qp, .cause = leftovers, .index = qp.index});

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,8 @@ public:
                 std::function<Clock::time_point()> now = Clock::now);
 
     void add_session(std::uint32_t index, WorkerSession& session);
-    void remove_session(std::uint32_t index);
+    /// `abandoned`: what it has in its ring is not waited for.
+    void remove_session(std::uint32_t index, bool abandoned = false);
     void add_cq(std::uint32_t index, WorkerCq& cq);
     void remove_cq(std::uint32_t index);
     /// Its device is lost, and so are all its queue pairs: lose() was called for each.
@@ -51,6 +53,9 @@ public:
     /// those that reached them in ERR (H1).
     [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit,
                               std::uint32_t quiet = 0);
+    /// The same without waiting: a number to ask retired() about, which says nothing as long as it is not over.
+    [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet);
+    [[nodiscard]] std::optional<bool> retired(std::uint64_t command);
     /// The QP is parked and destroyed: completes what is left, with status `leftovers`, and unparks its CQs.
     /// Afterwards the WorkerQp is the caller's again.
     void forget(QpHandle qp, Status leftovers = Status::qp_closed);
@@ -103,6 +108,8 @@ public:
     [[nodiscard]] std::vector<Answer> take_unasked();
 
 private:
+    [[nodiscard]] std::uint64_t send(Command command);
+    [[nodiscard]] std::optional<Answer> take_answer(std::uint64_t id);
     Answer call(const Command& request, std::chrono::milliseconds usual = kUsual);
     void drain_answers();
 

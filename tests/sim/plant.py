@@ -87,12 +87,12 @@ PLANTS = {
     ],
     "control/queue_pair_ends.cc": [
         # given_back_early
-        ("    QpSlot& qp = *find_qp(handle);\n    forget_connection_here(qp);\n    std::uint32_t quiet = 0;\n",
-         "    QpSlot& qp = *find_qp(handle);\n    forget_connection_here(qp);\n"
+        ("    forget_connection_here(*qp);\n    Retirement retirement{",
+         "    forget_connection_here(*qp);\n"
          "    if (sim::planted(sim::Bug::given_back_early)) {\n"
-         "        return true;\n"
+         "        return std::nullopt;\n"
          "    }\n"
-         "    std::uint32_t quiet = 0;\n"),
+         "    Retirement retirement{"),
         ("    worker.park(qp.handle);\n    destroy_verbs_qp(qp, leftovers);\n    worker.forget(qp.handle, leftovers);\n",
          "    worker.park(qp.handle);\n"
          "    if (sim::planted(sim::Bug::given_back_early)) {\n"

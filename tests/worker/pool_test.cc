@@ -65,7 +65,7 @@ protected:
         return value;
     }
     void release(const Completion& completion) { ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none); }
-    [[nodiscard]] const ReceivePoolCounters& counters() const { return pool->end.counters; }
+    [[nodiscard]] const ReceivePoolCounters& counters() const { return *pool->end.counters; }
     // Each buffer is in one place.
     void expect_whole() {
         EXPECT_EQ(pool->end.buffers.free() + counters().posted.value() + counters().held.value(), pool->end.buffers.size());

@@ -65,13 +65,13 @@ protected:
     void release(const Completion& completion) { ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none); }
     // Each buffer is in one place.
     void expect_whole(const SteppedWorld::Pool& pool) {
-        const ReceivePoolCounters& counters = pool.end.counters;
+        const ReceivePoolCounters& counters = *pool.end.counters;
         EXPECT_EQ(pool.end.buffers.free() + counters.posted.value() + counters.held.value(), pool.end.buffers.size());
     }
     void expect_nothing_left() {
         EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
-        EXPECT_EQ(world->ends[kReceiver]->worker_end->pooled_posted, receives->end.counters.posted.value() + longs->end.counters.posted.value());
-        EXPECT_EQ(longs->end.counters.posted.value(), 0u);
+        EXPECT_EQ(world->ends[kReceiver]->worker_end->pooled_posted, receives->end.counters->posted.value() + longs->end.counters->posted.value());
+        EXPECT_EQ(longs->end.counters->posted.value(), 0u);
         expect_whole(*receives);
         expect_whole(*longs);
     }
@@ -113,7 +113,7 @@ TEST_F(WorkerRendezvousTest, ALongMessageComesInItsPlaceAndWhole) {
     }
     turn();
     EXPECT_EQ(world->worker.counters().rendezvous.value(), 100u);
-    EXPECT_EQ(longs->end.counters.delivered.value(), 100u);
+    EXPECT_EQ(longs->end.counters->delivered.value(), 100u);
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
     expect_nothing_left();
 }
@@ -250,8 +250,8 @@ TEST_F(WorkerRendezvousTest, WhateverIsOpenEndsWithTheConnectionAndTheNextOneBeg
             release(completion);
         }
         turn();
-        EXPECT_EQ(longs->end.counters.posted.value(), 0u);
-        EXPECT_EQ(longs->end.counters.held.value(), 0u);
+        EXPECT_EQ(longs->end.counters->posted.value(), 0u);
+        EXPECT_EQ(longs->end.counters->held.value(), 0u);
         world->connect(*from[0], *to[0], kNoRetries);
         world->connect(*to[0], *from[0], kNoRetries);
         turn();

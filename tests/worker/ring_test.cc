@@ -232,10 +232,10 @@ TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     ASSERT_EQ(end.size(), 1u);
     EXPECT_EQ(end[0].status, Status::wr_flush_err);
     EXPECT_TRUE(end[0].pooled());
-    EXPECT_EQ(ring->end.counters.held.value(), 2u);
+    EXPECT_EQ(ring->end.counters->held.value(), 2u);
     release({first[0], end[0]});
-    EXPECT_EQ(ring->end.counters.held.value(), 0u);
-    EXPECT_EQ(ring->end.counters.bad_releases.value(), 0u);
+    EXPECT_EQ(ring->end.counters->held.value(), 0u);
+    EXPECT_EQ(ring->end.counters->bad_releases.value(), 0u);
     // The next life goes on in the same ring.
     world->reset(*to);
     world->reset(*from);

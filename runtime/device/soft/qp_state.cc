@@ -18,7 +18,7 @@ namespace {
 
 using soft::SoftQp;
 
-struct Transition {
+struct AllowedMove {
     ibv_qp_state from;
     ibv_qp_state to;
     int required;
@@ -33,30 +33,30 @@ constexpr int kInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 constexpr int kUdInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 
 constexpr std::array kRcTransitions = {
-    Transition{IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
-    Transition{IBV_QPS_INIT, IBV_QPS_INIT, 0, kInit},
-    Transition{IBV_QPS_INIT, IBV_QPS_RTR, kRtr, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
-    Transition{IBV_QPS_RTR, IBV_QPS_RTS, kRts, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
-    Transition{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
+    AllowedMove{IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
+    AllowedMove{IBV_QPS_INIT, IBV_QPS_INIT, 0, kInit},
+    AllowedMove{IBV_QPS_INIT, IBV_QPS_RTR, kRtr, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
+    AllowedMove{IBV_QPS_RTR, IBV_QPS_RTS, kRts, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
+    AllowedMove{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
 };
 constexpr std::array kUcTransitions = {
-    Transition{IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
-    Transition{IBV_QPS_INIT, IBV_QPS_INIT, 0, kInit},
-    Transition{IBV_QPS_INIT, IBV_QPS_RTR, kConnected, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
-    Transition{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_ACCESS_FLAGS},
-    Transition{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS},
-    Transition{IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS},
+    AllowedMove{IBV_QPS_RESET, IBV_QPS_INIT, kInit, 0},
+    AllowedMove{IBV_QPS_INIT, IBV_QPS_INIT, 0, kInit},
+    AllowedMove{IBV_QPS_INIT, IBV_QPS_RTR, kConnected, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
+    AllowedMove{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_ACCESS_FLAGS},
+    AllowedMove{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS},
+    AllowedMove{IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_ACCESS_FLAGS},
 };
 constexpr std::array kUdTransitions = {
-    Transition{IBV_QPS_RESET, IBV_QPS_INIT, kUdInit, 0},
-    Transition{IBV_QPS_INIT, IBV_QPS_INIT, 0, kUdInit},
-    Transition{IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
-    Transition{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_QKEY},
-    Transition{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_QKEY},
-    Transition{IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_QKEY},
+    AllowedMove{IBV_QPS_RESET, IBV_QPS_INIT, kUdInit, 0},
+    AllowedMove{IBV_QPS_INIT, IBV_QPS_INIT, 0, kUdInit},
+    AllowedMove{IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+    AllowedMove{IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_QKEY},
+    AllowedMove{IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_QKEY},
+    AllowedMove{IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_QKEY},
 };
 
-[[nodiscard]] std::span<const Transition> transitions_of(ibv_qp_type type) {
+[[nodiscard]] std::span<const AllowedMove> transitions_of(ibv_qp_type type) {
     switch (type) {
         case IBV_QPT_UC: return kUcTransitions;
         case IBV_QPT_UD: return kUdTransitions;
@@ -126,7 +126,7 @@ struct Check {
                 throw refuse(fmt::format("no other attribute goes with it, given {}", names_of(given)));
             return;
         }
-        for (const Transition& known : transitions_of(qp.qp_type)) {
+        for (const AllowedMove& known : transitions_of(qp.qp_type)) {
             if (known.from != from || known.to != to)
                 continue;
             if (const int missing = known.required & ~given; missing != 0) {

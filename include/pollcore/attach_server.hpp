@@ -1,0 +1,53 @@
+// Lets other processes attach to a runtime (attach.hpp): pollcored does, and any program that embeds a runtime can.
+//
+// Who attaches has sessions, queue pairs and memory of its own, within its quota; it can name nothing of another's, and what it
+// writes into the rings that it shares with the workers is checked there. One that breaks the rules, dies or hangs up is taken down: its
+// queue pairs to error, drained, its memory released. The log says why. The others do not notice.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pollcore/config.hpp"
+#include "pollcore/runtime.hpp"
+
+namespace pollcore {
+
+/// Since the server began.
+struct AttachCounts {
+    std::uint64_t attached = 0;
+    std::uint64_t refused = 0;   ///< not allowed, of another version, or too many
+    std::uint64_t evicted = 0;   ///< for what they wrote
+    std::uint64_t detached = 0;  ///< in order
+    std::uint64_t died = 0;      ///< or hung up
+    std::uint32_t now = 0;       ///< attached, or being taken down
+    std::chrono::microseconds longest_clean_up{0};  ///< from the death of one until nothing of it was left
+};
+
+class AttachServer {
+public:
+    /// Listens at config.path, which is made, and replaced if nobody listens there. The runtime outlives this. Throws Error.
+    AttachServer(Runtime& runtime, const AttachConfig& config);
+    ~AttachServer();
+    AttachServer(const AttachServer&) = delete;
+    AttachServer& operator=(const AttachServer&) = delete;
+
+    /// Nobody attaches any more, and those who are there are drained within the time and taken down: each gets its last
+    /// completions. False when that was cut short. The destructor does it with the runtime's drain_timeout.
+    bool stop(std::chrono::milliseconds drain);
+
+    /// Of those who attach from now on, and for what those who are there ask for from now on.
+    void set_quota(const QuotaConfig& quota);
+    [[nodiscard]] AttachCounts counts() const;
+
+private:
+    class Server;
+    std::unique_ptr<Server> server_;
+};
+
+}  // namespace pollcore

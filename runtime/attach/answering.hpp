@@ -1,0 +1,96 @@
+// How AttachedClient reads requests and answers them.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "attach/attached_client.hpp"
+
+namespace pollcore {
+
+inline wire::PrivateData packed(const std::vector<std::byte>& bytes) noexcept {
+    wire::PrivateData data;
+    data.size = static_cast<std::uint32_t>(std::min(bytes.size(), data.bytes.size()));
+    std::copy_n(bytes.begin(), data.size, data.bytes.begin());
+    return data;
+}
+
+inline std::vector<std::byte> unpacked(const wire::PrivateData& data) {
+    if (data.size > data.bytes.size()) {
+        throw Error(EMSGSIZE, "private data is longer than a message has room for");
+    }
+    return {data.bytes.begin(), data.bytes.begin() + data.size};
+}
+
+// A bool of which another process has written the byte may be looked at only when that is 0 or 1.
+inline bool is_bool(const bool& value) noexcept {
+    unsigned char byte = 0;
+    std::memcpy(&byte, &value, 1);
+    return byte <= 1;
+}
+inline bool are_bools(const auto&) noexcept { return true; }
+inline bool are_bools(const wire::CreateQp& asked) noexcept {
+    const RemoteAccess& access = asked.spec.remote_access;
+    return is_bool(access.read) && is_bool(access.write) && is_bool(access.atomic) && is_bool(asked.spec.separate_cqs);
+}
+inline bool are_bools(const wire::CreatePool& asked) noexcept { return is_bool(asked.spec.ring); }
+inline bool are_bools(const wire::RegisterMemory& asked) noexcept {
+    const Access& access = asked.access;
+    return is_bool(access.local_write) && is_bool(access.remote_read) && is_bool(access.remote_write) &&
+           is_bool(access.remote_atomic) && is_bool(access.window_bind) && is_bool(access.relaxed_ordering);
+}
+
+template <class Body>
+void AttachedClient::reply(std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors) {
+    using Answered = typename Body::Answered;
+    // What lies between members would be a part of this process's memory.
+    static_assert(std::has_unique_object_representations_v<Answered> || std::is_same_v<Answered, QpInfo>);
+    const wire::Answer<Answered> answered{{.kind = Body::kKind, .id = id}, {}, body};
+    static_assert(sizeof(answered) == sizeof(wire::Header) + sizeof(wire::Outcome) + sizeof(Answered));
+    const auto bytes = std::as_bytes(std::span(&answered, 1));
+    send_({.bytes = {bytes.begin(), bytes.end()}, .descriptors = std::move(descriptors)});
+}
+
+template <class Body>
+void AttachedClient::refuse(std::uint64_t id, const std::exception& why) {
+    wire::Answer<typename Body::Answered> answered{{.kind = Body::kKind, .id = id}, {}, {}};
+    const auto* error = dynamic_cast<const Error*>(&why);
+    answered.outcome.error = error != nullptr && error->code().value() != 0 ? error->code().value() : EIO;
+    const std::string_view text = why.what();
+    // The other side adds the error's own words again.
+    const std::size_t end = error != nullptr && text.ends_with(error->code().message()) ? text.rfind(": ") : text.size();
+    answered.outcome.text = wire::ErrorText(text.substr(0, std::min(end, sizeof(wire::ErrorText))));
+    const auto bytes = std::as_bytes(std::span(&answered, 1));
+    send_({.bytes = {bytes.begin(), bytes.end()}, .descriptors = {}});
+}
+
+template <class Body>
+bool AttachedClient::answer(wire::Packet& packet) {
+    wire::Request<Body> request;
+    if (!packet.read(request) || !are_bools(request.body)) {
+        return false;
+    }
+    const std::uint64_t id = request.header.id;
+    try {
+        if constexpr (requires { begin(id, request.body); }) {
+            begin(id, request.body);
+        } else {
+            std::vector<UniqueFd> back;
+            if constexpr (requires { carry_out(request.body, packet, back); }) {
+                const auto answered = carry_out(request.body, packet, back);
+                reply<Body>(id, answered, std::move(back));
+            } else if constexpr (requires { carry_out(request.body, packet); }) {
+                reply<Body>(id, carry_out(request.body, packet));
+            } else {
+                reply<Body>(id, carry_out(request.body));
+            }
+        }
+    } catch (const std::exception& error) {
+        refuse<Body>(id, error);
+    }
+    return true;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,41 @@
+// How AttachedState asks.
+#pragma once
+
+#include <cstring>
+
+#include "attach/attached_state.hpp"
+#include "base/log.hpp"
+
+namespace pollcore {
+
+template <class Body>
+typename Body::Answered AttachedState::ask(const Body& body, std::span<const int> descriptors, std::vector<UniqueFd>* back) {
+    static_assert(wire::Plain<Body>);
+    const std::uint64_t id = next_id();
+    const wire::Request<Body> request{{.kind = Body::kKind, .id = id}, body};
+    wire::Packet packet = exchange(id, std::as_bytes(std::span(&request, 1)), descriptors);
+    wire::Answer<typename Body::Answered> answer;
+    if (packet.header().magic != wire::kMagic || packet.header().version != wire::kVersion || !packet.read(answer)) {
+        throw Error(EPROTO, "the daemon answers in another way than this library asks: both must be of one version");
+    }
+    if (answer.outcome.error != 0) {
+        throw Error(answer.outcome.error, answer.outcome.text.string());
+    }
+    if (back != nullptr) {
+        *back = std::move(packet.descriptors);
+    }
+    return answer.body;
+}
+
+template <class Body>
+void AttachedState::tell(const Body& body) noexcept {
+    try {
+        (void)ask(body);
+    } catch (const std::exception& error) {
+        if (!lost()) {
+            log_warning("{}", error.what());
+        }
+    }
+}
+
+}  // namespace pollcore

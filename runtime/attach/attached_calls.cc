@@ -1,0 +1,401 @@
+// What an attached process asks, call by call.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "attach/ask.hpp"
+#include "attach/attached_state.hpp"
+#include "base/event_fd.hpp"
+#include "pollcore/attach.hpp"
+#include "session/in_flight_log.hpp"
+
+namespace pollcore {
+namespace {
+
+wire::PrivateData packed(const std::vector<std::byte>& bytes, std::size_t most) {
+    if (bytes.size() > most) {
+        throw Error(EMSGSIZE, std::to_string(bytes.size()) + " bytes of private data; accepted is up to " + std::to_string(most));
+    }
+    wire::PrivateData data;
+    data.size = static_cast<std::uint32_t>(bytes.size());
+    std::copy(bytes.begin(), bytes.end(), data.bytes.begin());
+    return data;
+}
+
+std::vector<std::byte> unpacked(const wire::PrivateData& data) {
+    const std::size_t size = std::min<std::size_t>(data.size, data.bytes.size());
+    return {data.bytes.begin(), data.bytes.begin() + static_cast<std::ptrdiff_t>(size)};
+}
+
+std::uint32_t milliseconds(std::chrono::milliseconds timeout) noexcept {
+    return static_cast<std::uint32_t>(std::clamp<std::chrono::milliseconds::rep>(timeout.count(), 0, UINT32_MAX));
+}
+
+// A device's region begins and ends where its memory does.
+constexpr std::size_t kNone = 0;
+
+}  // namespace
+
+// ---- Sessions ----
+
+OpenedSession AttachedState::open_session(const SessionOptions& options) {
+    SessionLayout layout{attached_.qps_max, options.submission_slots, options.completion_slots,
+                         options.wide_completions, false, options.pool_buffers};
+    require_sizes(options);
+    MappedSession session;
+    session.memory = make_shared_memory(layout.bytes(), "pollcore rings");
+    const int fd = session.memory.fd.get();
+    std::vector<UniqueFd> descriptors;
+    const wire::SessionOpened opened = ask(wire::OpenSession{.worker = NameText(options.worker),
+                                                             .bytes = layout.bytes(),
+                                                             .submission_slots = options.submission_slots,
+                                                             .completion_slots = options.completion_slots,
+                                                             .pool_buffers = options.pool_buffers,
+                                                             .wide = options.wide_completions,
+                                                             .events = options.events},
+                                           {&fd, 1}, &descriptors);
+    layout.worker_sleeps = opened.worker_sleeps != 0;
+    SessionWaking waking{.worker_fd = -1, .application_fd = -1, .spin = options.wait_spin, .sockets = true};
+    if (!descriptors.empty()) {
+        session.bell = std::move(descriptors.front());
+        waking.worker_fd = layout.worker_sleeps ? session.bell.get() : -1;
+        waking.application_fd = options.events ? session.bell.get() : -1;
+    }
+    session.log = std::make_shared<InFlightLog>(attached_.qps_max, kSrqsMax);
+    session.memory.fd.reset();
+    OpenedSession made{.id = opened.id,
+                       .worker = opened.worker,
+                       .block = session.memory.mapping.data(),
+                       .layout = layout,
+                       .waking = waking,
+                       .log = session.log};
+    const std::lock_guard lock(mutex_);
+    if (buried_) {
+        throw Error(ECONNRESET, "the daemon is gone");
+    }
+    sessions_.emplace(opened.id, std::move(session));
+    return made;
+}
+
+void AttachedState::close_session(std::uint32_t session_id) noexcept { tell(wire::CloseSession{.id = session_id}); }
+
+void AttachedState::release_session(std::uint32_t session_id) noexcept {
+    const std::lock_guard lock(mutex_);
+    sessions_.erase(session_id);
+}
+
+// ---- Queue pairs ----
+
+QpHandle AttachedState::create_qp(const QpSpec& spec) {
+    const QpHandle handle = ask(wire::CreateQp{.spec = spec}).handle;
+    const std::lock_guard lock(mutex_);
+    for (std::uint32_t i = 0; i < spec.share_count; ++i) {
+        if (const auto session = sessions_.find(spec.shares[i].session); session != sessions_.end()) {
+            session->second.log->prepare(handle.index, spec.shares[i].send_depth, i == 0 ? spec.recv_depth : 0);
+        }
+    }
+    return handle;
+}
+
+bool AttachedState::close_qp(QpHandle handle) {
+    try {
+        return ask(wire::CloseQp{.handle = handle}).drained != 0;
+    } catch (const Error&) {
+        if (lost()) {
+            return true;  // it has ended with the daemon
+        }
+        throw;
+    }
+}
+
+std::pair<QpHandle, bool> AttachedState::reset(QpHandle handle) {
+    const wire::QpNamed renewed = ask(wire::ResetQp{.handle = handle});
+    return {renewed.handle, renewed.drained != 0};
+}
+
+QpInfo AttachedState::info(QpHandle handle) { return ask(wire::AskQpInfo{.handle = handle}); }
+
+void AttachedState::connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
+    (void)ask(wire::ConnectTo{.handle = handle, .peer = peer, .path = path});
+}
+
+std::vector<std::byte> AttachedState::connect(QpHandle handle, const std::string& address, const ConnectOptions& options) {
+    return unpacked(ask(wire::Connect{.handle = handle,
+                                      .timeout_ms = milliseconds(options.timeout),
+                                      .address = wire::AddressText(address),
+                                      .path = options.path,
+                                      .private_data = packed(options.private_data, kRequestPrivateDataMax)})
+                        .answered);
+}
+
+void AttachedState::disconnect(QpHandle handle) { (void)ask(wire::Disconnect{.handle = handle}); }
+bool AttachedState::disconnected(QpHandle handle) { return ask(wire::AskQpStatus{.handle = handle}).disconnected != 0; }
+std::uint32_t AttachedState::qp_num(QpHandle handle) { return ask(wire::AskQpStatus{.handle = handle}).qp_num; }
+
+std::optional<RnrCounts> AttachedState::rnr_counts(QpHandle handle) {
+    const wire::Counted counted = ask(wire::AskRnrCounts{.handle = handle});
+    return counted.known != 0 ? std::optional(counted.counts) : std::nullopt;
+}
+
+std::optional<RnrCounts> AttachedState::rnr_counts(const std::string& device) {
+    const wire::Counted counted = ask(wire::AskRnrCounts{.device = NameText(device)});
+    return counted.known != 0 ? std::optional(counted.counts) : std::nullopt;
+}
+
+// ---- Listeners ----
+
+OpenedListener AttachedState::listen(const std::string& address, const std::string& device) {
+    const wire::Listening listening = ask(wire::Listen{.address = wire::AddressText(address), .device = NameText(device)});
+    return {.id = listening.id, .device = listening.device, .address = listening.address.string()};
+}
+
+void AttachedState::stop_listening(std::uint32_t device, std::uint64_t listener) noexcept {
+    tell(wire::StopListening{.listener = listener, .device = device});
+}
+
+std::optional<IncomingConnection> AttachedState::next_request(std::uint32_t device, std::uint64_t listener,
+                                                              std::chrono::milliseconds timeout) {
+    const wire::Incoming incoming =
+        ask(wire::NextRequest{.listener = listener, .device = device, .timeout_ms = milliseconds(timeout)});
+    if (incoming.id == kNone) {
+        return std::nullopt;
+    }
+    return IncomingConnection{.id = incoming.id,
+                              .peer = incoming.peer.string(),
+                              .private_data = unpacked(incoming.private_data),
+                              .flow = incoming.flow};
+}
+
+void AttachedState::accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
+                           const ConnectOptions& options) {
+    (void)ask(wire::Accept{.request = request,
+                           .device = device,
+                           .handle = handle,
+                           .flow = flow,
+                           .timeout_ms = milliseconds(options.timeout),
+                           .path = options.path,
+                           .private_data = packed(options.private_data, kReplyPrivateDataMax)});
+}
+
+void AttachedState::reject(std::uint32_t device, std::uint64_t request, const std::vector<std::byte>& private_data) noexcept {
+    try {
+        tell(wire::Reject{.request = request, .device = device, .private_data = packed(private_data, kRejectPrivateDataMax)});
+    } catch (const Error& error) {
+        log_error("a rejection goes out without its private data: {}", error.what());
+        tell(wire::Reject{.request = request, .device = device});
+    }
+}
+
+// ---- Memory ----
+
+PdId AttachedState::create_pd(const std::string& device) { return ask(wire::CreatePd{.device = NameText(device)}).pd; }
+void AttachedState::release_pd(PdId pd) noexcept { tell(wire::ReleasePd{.pd = pd}); }
+
+RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, std::shared_ptr<Mapping> memory, std::byte* data,
+                                     const int* fd) {
+    const wire::Registered made = ask(request, fd != nullptr ? std::span(fd, 1) : std::span<const int>{});
+    const std::lock_guard lock(mutex_);
+    regions_.emplace(made.id, MappedRegion{std::move(memory), data, request.bytes});
+    return {.id = made.id,
+            .data = data,
+            .size = request.bytes,
+            .iova = request.iova,
+            .lkey = made.lkey,
+            .rkey = made.rkey,
+            .handle = made.handle};
+}
+
+RegionInfo AttachedState::allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) {
+    SharedMemory memory = make_shared_memory(bytes, "pollcore memory");
+    auto* data = static_cast<std::byte*>(memory.mapping.data());
+    const int fd = memory.fd.get();
+    return add_region({.bytes = bytes,
+                       .iova = reinterpret_cast<std::uintptr_t>(data),
+                       .device = NameText(device),
+                       .pd = pd,
+                       .access = access},
+                      std::make_shared<Mapping>(std::move(memory.mapping)), data, &fd);
+}
+
+RegionInfo AttachedState::register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
+                                          PdId pd) {
+    auto* from = static_cast<std::byte*>(data);
+    std::shared_ptr<Mapping> memory;
+    std::uint64_t parent = 0;
+    std::uint64_t offset = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [id, region] : regions_) {
+            const auto begin = reinterpret_cast<std::uintptr_t>(region.data);
+            const auto at = reinterpret_cast<std::uintptr_t>(from);
+            if (at >= begin && at - begin <= region.size && bytes <= region.size - (at - begin)) {
+                memory = region.memory;
+                parent = id;
+                offset = at - begin;
+                break;
+            }
+        }
+    }
+    if (memory == nullptr) {
+        throw Error(EOPNOTSUPP, "registering memory that was not allocated from this attachment: the daemon cannot map it. "
+                                "Context::allocate gives memory that it can");
+    }
+    return add_region({.parent = parent,
+                       .offset = offset,
+                       .bytes = bytes,
+                       .iova = iova,
+                       .device = NameText(device),
+                       .pd = pd,
+                       .access = access},
+                      std::move(memory), from, nullptr);
+}
+
+void AttachedState::deregister(std::uint64_t region) {
+    try {
+        (void)ask(wire::Deregister{.region = region});
+    } catch (const Error&) {
+        if (!lost()) {
+            throw;
+        }
+    }
+    const std::lock_guard lock(mutex_);
+    regions_.erase(region);
+}
+
+MwHandle AttachedState::create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) {
+    return ask(wire::CreateWindow{.device = NameText(device), .session = session, .pd = pd, .type = type}).handle;
+}
+std::uint32_t AttachedState::window_rkey(MwHandle handle) { return ask(wire::AskWindowRkey{.handle = handle}).rkey; }
+void AttachedState::deallocate(MwHandle handle) {
+    try {
+        (void)ask(wire::Deallocate{.handle = handle});
+    } catch (const Error&) {
+        if (!lost()) {
+            throw;
+        }
+    }
+}
+
+// ---- Datagrams, shared receive queues, pools ----
+
+AhHandle AttachedState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) {
+    return ask(wire::CreateAh{.device = NameText(device), .pd = pd, .peer = peer, .path = path}).handle;
+}
+AhHandle AttachedState::create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
+                                  PdId pd) {
+    wire::CreateAhBack request{.device = NameText(device), .received = received, .grh = {}, .pd = pd};
+    std::copy(grh.begin(), grh.end(), request.grh.begin());
+    return ask(request).handle;
+}
+void AttachedState::destroy_ah(AhHandle handle) {
+    try {
+        (void)ask(wire::DestroyAh{.handle = handle});
+    } catch (const Error&) {
+        if (!lost()) {
+            throw;
+        }
+    }
+}
+
+SrqHandle AttachedState::create_srq(const SrqSpec& spec) {
+    const SrqHandle handle = ask(wire::CreateSrq{.spec = spec}).handle;
+    const std::lock_guard lock(mutex_);
+    if (const auto session = sessions_.find(spec.session); session != sessions_.end()) {
+        session->second.log->prepare_srq(handle.index, spec.depth);
+    }
+    return handle;
+}
+void AttachedState::close_srq(SrqHandle handle) {
+    try {
+        (void)ask(wire::CloseSrq{.handle = handle});
+    } catch (const Error&) {
+        if (!lost()) {
+            throw;
+        }
+    }
+}
+void AttachedState::arm_limit(SrqHandle handle, std::uint32_t limit) { (void)ask(wire::ArmLimit{.handle = handle, .limit = limit}); }
+std::uint32_t AttachedState::limit(SrqHandle handle) { return ask(wire::AskSrqLimit{.handle = handle}).limit; }
+
+PoolInfo AttachedState::create_pool(const PoolSpec& spec) {
+    const wire::PoolNamed made = ask(wire::CreatePool{.spec = spec});
+    if (made.counters >= attached_.pool_counters) {
+        throw Error(EPROTO, "the daemon counts a receive pool where it publishes nothing");
+    }
+    return {made.handle, static_cast<const ReceivePoolCounters*>(pool_counters_.data()) + made.counters};
+}
+
+void AttachedState::close_pool(PoolHandle handle, std::uint64_t region) {
+    try {
+        (void)ask(wire::ClosePool{.handle = handle, .region = region});
+    } catch (const Error&) {
+        if (!lost()) {
+            throw;
+        }
+    }
+    const std::lock_guard lock(mutex_);
+    regions_.erase(region);
+}
+
+std::vector<HeldBuffer> AttachedState::held_buffers(PoolHandle handle) {
+    std::vector<HeldBuffer> all;
+    for (;;) {
+        const wire::Held some = ask(wire::AskHeldBuffers{.handle = handle, .from = static_cast<std::uint32_t>(all.size())});
+        all.insert(all.end(), some.buffers.begin(),
+                   some.buffers.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(some.count, some.buffers.size())));
+        if (some.more == 0 || some.count == 0) {
+            return all;
+        }
+    }
+}
+
+// ---- Looking in ----
+
+RuntimeReport AttachedState::report() {
+    RuntimeReport report{.devices = {},
+                         .hugepages = attached_.hugepages != 0,
+                         .memory = attached_.memory.string(),
+                         .eal = attached_.eal.string()};
+    for (std::uint32_t i = 0; i < attached_.devices; ++i) {
+        const wire::DeviceReported device = ask(wire::AskDevice{.index = i});
+        report.devices.push_back({.name = device.name.string(),
+                                  .description = device.description.string(),
+                                  .inline_max = device.inline_max,
+                                  .qp_depth_max = device.qp_depth_max,
+                                  .cqes_max = device.cqes_max,
+                                  .sges_max = device.sges_max,
+                                  .extended_cqs = device.extended_cqs != 0,
+                                  .memory_windows_1 = device.memory_windows_1 != 0,
+                                  .memory_windows_2 = device.memory_windows_2 != 0,
+                                  .invalidation = device.invalidation != 0});
+    }
+    return report;
+}
+
+namespace {
+
+template <class Counters, std::size_t N>
+void fill(Counters& into, const std::array<std::uint64_t, N>& values) noexcept {
+    auto* counters = reinterpret_cast<Counter*>(&into);
+    for (std::size_t i = 0; i < N; ++i) {
+        counters[i].set(values[i]);
+    }
+}
+
+}  // namespace
+
+const WorkerCounters& AttachedState::worker_counters(std::size_t worker) {
+    const wire::WorkerCounted counted = ask(wire::AskWorkerCounters{.worker = worker});
+    WorkerCounters& into = *worker_counters_.at(worker);
+    fill(into, counted.values);
+    return into;
+}
+
+const ControlCounters& AttachedState::control_counters() {
+    fill(control_counters_, ask(wire::AskControlCounters{}).values);
+    return control_counters_;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,192 @@
+// One attached process, as the daemon's control thread sees it: what it has, what it may, and what it asked for that takes time.
+//
+// What comes from it is hostile. Each thing that it names must be its own; what it says of sizes is checked by whoever makes
+// the thing. Nothing here waits: what takes time is looked at again in turn().
+//
+// Thread safety: the control thread's alone.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attach/packet_socket.hpp"
+#include "attach/shared_memory.hpp"
+#include "attach/wire.hpp"
+#include "control/runtime_state.hpp"
+#include "pollcore/config.hpp"
+
+namespace pollcore {
+
+/// A message to the process, with descriptors that are sent along.
+struct Reply {
+    std::vector<std::byte> bytes;
+    std::vector<UniqueFd> descriptors;
+};
+
+class AttachedClient {
+public:
+    using Clock = std::chrono::steady_clock;
+    using Send = std::function<void(Reply&&)>;
+
+    /// `send` is called on the control thread. Throws Error where there is no memory for it.
+    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, const QuotaConfig& quota, Send send);
+    ~AttachedClient();
+    AttachedClient(const AttachedClient&) = delete;
+    AttachedClient& operator=(const AttachedClient&) = delete;
+
+    [[nodiscard]] const std::string& who() const noexcept { return who_; }
+    /// From here on more than this is refused; what it has it keeps.
+    void set_quota(const QuotaConfig& quota) noexcept { quota_ = quota; }
+
+    /// Answers now or later. False: no message of this library, and its sender is to be ended.
+    [[nodiscard]] bool take(wire::Packet& packet);
+    /// What takes time; returns when to look again at the latest.
+    [[nodiscard]] Clock::time_point turn();
+    /// An event of a device; those that concern others are not told.
+    void tell(const Event& event);
+    [[nodiscard]] bool has_session(std::uint32_t id) const noexcept { return sessions_.contains(id); }
+
+    /// Begins to take everything down. `abandoned`: nobody is there to take what is left in its rings. `done` is told whether all
+    /// was drained within the time.
+    void end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done);
+    [[nodiscard]] bool ending() const noexcept { return ending_; }
+    [[nodiscard]] bool ended() const noexcept { return ended_; }
+
+private:
+    // Looked at until it is over. Returns whether it is, and when to look again.
+    struct Later {
+        std::function<bool(Clock::time_point now)> over;
+        Clock::time_point next;
+    };
+    struct OwnSession {
+        Mapping memory;
+    };
+    struct OwnRegion {
+        std::shared_ptr<Mapping> memory;
+        std::byte* data = nullptr;
+        std::uint64_t bytes = 0;   // of the quota
+        std::uint64_t length = 0;
+        PdId pd = 0;
+    };
+    struct OwnPool {
+        std::uint32_t counters = 0;
+        std::uint64_t region = 0;
+    };
+    struct OwnQp {
+        std::uint32_t requests = 0;        // of the quota
+        bool busy = false;                 // being closed or reset
+        std::set<std::uint32_t> sessions;  // that may post to it
+    };
+    struct OwnSrq {
+        std::uint32_t requests = 0;
+        std::uint32_t session = 0;
+    };
+    struct Retiring {
+        QpHandle handle;
+        std::optional<Retirement> retirement;
+        std::optional<bool> drained;  // nothing: not yet
+    };
+
+    template <class Body>
+    [[nodiscard]] bool answer(wire::Packet& packet);
+    template <class Body>
+    void reply(std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors = {});
+    template <class Body>
+    void refuse(std::uint64_t id, const std::exception& why);
+    template <class Body>
+    void later(std::uint64_t id, std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,
+               std::chrono::milliseconds within);
+
+    // attached_requests.cc: what is answered at once returns its answer.
+    wire::Attached carry_out(const wire::Attach& asked, wire::Packet& packet, std::vector<UniqueFd>& back);
+    wire::SessionOpened carry_out(const wire::OpenSession& asked, wire::Packet& packet, std::vector<UniqueFd>& back);
+    wire::QpNamed carry_out(const wire::CreateQp& asked);
+    wire::QpStatus carry_out(const wire::AskQpStatus& asked);
+    wire::Nothing carry_out(const wire::ConnectTo& asked);
+    wire::Nothing carry_out(const wire::Disconnect& asked);
+    wire::Counted carry_out(const wire::AskRnrCounts& asked);
+    wire::Listening carry_out(const wire::Listen& asked);
+    wire::Nothing carry_out(const wire::StopListening& asked);
+    wire::Nothing carry_out(const wire::Reject& asked);
+    wire::PdNamed carry_out(const wire::CreatePd& asked);
+    wire::Nothing carry_out(const wire::ReleasePd& asked);
+    wire::Registered carry_out(const wire::RegisterMemory& asked, wire::Packet& packet);
+    wire::Nothing carry_out(const wire::Deregister& asked);
+    wire::WindowNamed carry_out(const wire::CreateWindow& asked);
+    wire::WindowNamed carry_out(const wire::AskWindowRkey& asked);
+    wire::Nothing carry_out(const wire::Deallocate& asked);
+    wire::AhNamed carry_out(const wire::CreateAh& asked);
+    wire::AhNamed carry_out(const wire::CreateAhBack& asked);
+    wire::Nothing carry_out(const wire::DestroyAh& asked);
+    wire::SrqNamed carry_out(const wire::CreateSrq& asked);
+    wire::Nothing carry_out(const wire::CloseSrq& asked);
+    wire::Nothing carry_out(const wire::ArmLimit& asked);
+    wire::SrqNamed carry_out(const wire::AskSrqLimit& asked);
+    wire::PoolNamed carry_out(const wire::CreatePool& asked);
+    wire::Nothing carry_out(const wire::ClosePool& asked);
+    wire::Held carry_out(const wire::AskHeldBuffers& asked);
+    wire::WorkerCounted carry_out(const wire::AskWorkerCounters& asked);
+    wire::ControlCounted carry_out(const wire::AskControlCounters& asked);
+    wire::DeviceReported carry_out(const wire::AskDevice& asked);
+    QpInfo carry_out(const wire::AskQpInfo& asked);
+
+    // And what is not.
+    void begin(std::uint64_t id, const wire::Detach& asked);
+    void begin(std::uint64_t id, const wire::CloseSession& asked);
+    void begin(std::uint64_t id, const wire::CloseQp& asked);
+    void begin(std::uint64_t id, const wire::ResetQp& asked);
+    void begin(std::uint64_t id, const wire::Connect& asked);
+    void begin(std::uint64_t id, const wire::Accept& asked);
+    void begin(std::uint64_t id, const wire::NextRequest& asked);
+
+    [[nodiscard]] PdId pd_for(const std::string& device, PdId asked);
+    [[nodiscard]] std::string device_name(const NameText& device) const;
+    void require_session(std::uint32_t id) const;
+    OwnQp& require_qp(QpHandle handle);
+    void forget_qp(QpHandle handle) noexcept;
+    void forget_region(std::uint64_t region) noexcept;
+    void drop_session(std::uint32_t id);
+    void take_requests(std::uint64_t requests);
+    void release_requests(std::uint64_t requests) noexcept;
+    [[nodiscard]] std::vector<Retiring> retire(const std::vector<QpHandle>& handles, std::chrono::milliseconds within);
+    [[nodiscard]] bool all_retired(std::vector<Retiring>& ends);
+    void close_resources(bool abandoned) noexcept;
+    template <class F>
+    void attempt(const char* what, F&& step) noexcept;
+
+    RuntimeState& runtime_;
+    const std::uint32_t number_;
+    std::string who_;
+    QuotaConfig quota_;
+    Send send_;
+    bool attached_ = false;
+    bool ending_ = false;
+    bool ended_ = false;
+
+    SharedMemory counters_;
+    std::vector<bool> counters_used_;
+    std::map<std::string, PdId> default_pds_;  // by device
+    std::set<PdId> pds_;
+    std::map<std::uint32_t, OwnSession> sessions_;
+    std::map<QpHandle, OwnQp> qps_;
+    std::map<SrqHandle, OwnSrq> srqs_;
+    std::map<PoolHandle, OwnPool> pools_;
+    std::map<std::uint64_t, OwnRegion> regions_;
+    std::set<MwHandle> windows_;
+    std::set<AhHandle> ahs_;
+    std::set<std::pair<std::uint32_t, std::uint64_t>> listeners_;  // of a device
+    std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;  // that it has neither accepted nor rejected
+    std::uint64_t requests_reserved_ = 0;
+    std::uint64_t bytes_registered_ = 0;
+    std::vector<Later> later_;
+};
+
+}  // namespace pollcore

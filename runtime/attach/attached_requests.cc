@@ -1,0 +1,504 @@
+// What an attached process asks that is answered at once.
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "attach/answering.hpp"
+#include "attach/attached_client.hpp"
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+namespace {
+
+// Of what costs little, and has no quota of its own.
+constexpr std::size_t kSmallThingsMax = 4096;
+constexpr std::size_t kListenersMax = 64;
+
+template <class Things, class Thing>
+void require_own(const Things& things, const Thing& thing, const char* what) {
+    if (!things.contains(thing)) {
+        throw Error(EINVAL, fmt::format("the {} was closed, or is not this process's", what));
+    }
+}
+
+template <class Things>
+void require_room(const Things& things, std::size_t most, const char* what) {
+    if (things.size() >= most) {
+        throw Error(EDQUOT, fmt::format("this process has {} {}, as many as it may", things.size(), what));
+    }
+}
+
+template <class Counters>
+void copy_counters(const Counters& from, std::uint64_t* to) noexcept {
+    const auto* counters = reinterpret_cast<const Counter*>(&from);
+    for (std::size_t i = 0; i < sizeof(Counters) / sizeof(Counter); ++i) {
+        to[i] = counters[i].value();
+    }
+}
+static_assert(sizeof(Counter) == sizeof(std::uint64_t));
+
+HostMemory borrowed(const Mapping& mapping) noexcept {
+    return {mapping.data(), mapping.size(), [](void*, std::size_t) noexcept {}};
+}
+
+}  // namespace
+
+// ---- Attaching, sessions ----
+
+wire::Attached AttachedClient::carry_out(const wire::Attach& asked, wire::Packet&, std::vector<UniqueFd>& back) {
+    if (std::exchange(attached_, true)) {
+        throw Error(EISCONN, "this process is attached");
+    }
+    if (const std::string name = asked.name.string(); !name.empty()) {
+        who_ += fmt::format(" \"{}\"", name);
+    }
+    back.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+    back.emplace_back(::fcntl(counters_.fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!back[0].valid() || !back[1].valid()) {
+        const int error = errno;
+        throw Error(error, "the daemon has no descriptors left");
+    }
+    const RuntimeReport report = runtime_.report();
+    return {.qps_max = runtime_.config.qps_max,
+            .devices = static_cast<std::uint32_t>(report.devices.size()),
+            .workers = static_cast<std::uint32_t>(runtime_.config.workers.size()),
+            .client = number_,
+            .pool_counters = static_cast<std::uint32_t>(counters_used_.size()),
+            .hugepages = report.hugepages,
+            .memory = Text<256>(std::string_view(report.memory).substr(0, 256)),
+            .eal = Text<256>(std::string_view(report.eal).substr(0, 256))};
+}
+
+wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wire::Packet& packet, std::vector<UniqueFd>& back) {
+    require_room(sessions_, quota_.sessions, "sessions");
+    const SessionOptions options{.worker = asked.worker.string(),
+                                 .submission_slots = asked.submission_slots,
+                                 .completion_slots = asked.completion_slots,
+                                 .pool_buffers = asked.pool_buffers,
+                                 .wide_completions = asked.wide != 0,
+                                 .events = asked.events != 0};
+    require_sizes(options);
+    const SessionLayout layout{runtime_.config.qps_max, options.submission_slots, options.completion_slots,
+                               options.wide_completions, false, options.pool_buffers};
+    if (packet.descriptors.size() != 1 || asked.bytes != layout.bytes()) {
+        throw Error(EPROTO, fmt::format("the rings of a session come as one memfd of {} bytes", layout.bytes()));
+    }
+    runtime_.require_running();
+    const std::uint32_t worker = runtime_.choose_worker(options.worker);
+    OwnSession session{.memory = map_and_seal(packet.descriptors.front(), asked.bytes)};
+    UniqueFd bell;
+    if (options.events || runtime_.worker_sleeps(worker)) {
+        int ends[2] = {-1, -1};
+        if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+            const int error = errno;
+            throw Error(error, "the daemon has no sockets left for a session that sleeps");
+        }
+        bell.reset(ends[0]);
+        back.emplace_back(ends[1]);
+    }
+    SessionOptions at = options;
+    at.worker = runtime_.worker_config(worker).name;
+    const std::uint32_t id = runtime_.open_session_here(at, borrowed(session.memory), std::move(bell), true);
+    sessions_.emplace(id, std::move(session));
+    return {.id = id, .worker = worker, .worker_sleeps = runtime_.worker_sleeps(worker)};
+}
+
+void AttachedClient::drop_session(std::uint32_t id) {
+    std::erase_if(srqs_, [&](const auto& srq) { return srq.second.session == id && (release_requests(srq.second.requests), true); });
+    runtime_.release_session(id);
+    sessions_.erase(id);
+}
+
+// ---- Queue pairs ----
+
+PdId AttachedClient::pd_for(const std::string& device, PdId asked) {
+    if (asked != 0) {
+        require_own(pds_, asked, "protection domain");
+        return asked;
+    }
+    PdId& own = default_pds_[device];
+    if (own == 0) {
+        own = runtime_.create_foreign_pd_here(device);
+    }
+    return own;
+}
+
+std::string AttachedClient::device_name(const NameText& device) const {
+    const std::string name = device.string();
+    (void)runtime_.device(name);  // there is one
+    return name.empty() ? runtime_.config.devices.front().name : name;
+}
+
+AttachedClient::OwnQp& AttachedClient::require_qp(QpHandle handle) {
+    const auto own = qps_.find(handle);
+    if (own == qps_.end()) {
+        throw Error(EINVAL, fmt::format("queue pair {}.{} was closed, or is not this process's", handle.index, handle.generation));
+    }
+    if (own->second.busy) {
+        throw Error(EBUSY, fmt::format("queue pair {}.{} is being closed or reset", handle.index, handle.generation));
+    }
+    return own->second;
+}
+
+void AttachedClient::take_requests(std::uint64_t requests) {
+    if (requests_reserved_ + requests > quota_.work_requests) {
+        throw Error(EDQUOT, fmt::format("{} work requests more, and this process may have {} outstanding, of which its queues have {}",
+                                        requests, quota_.work_requests, requests_reserved_));
+    }
+    requests_reserved_ += requests;
+}
+
+void AttachedClient::release_requests(std::uint64_t requests) noexcept { requests_reserved_ -= requests; }
+
+void AttachedClient::forget_qp(QpHandle handle) noexcept {
+    if (const auto own = qps_.find(handle); own != qps_.end()) {
+        release_requests(own->second.requests);
+        qps_.erase(own);
+    }
+}
+
+wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
+    QpSpec spec = asked.spec;
+    require_room(qps_, quota_.queue_pairs, "queue pairs");
+    if (spec.share_count < 1 || spec.share_count > kQpSharesMax) {
+        throw Error(EINVAL, fmt::format("{} shares of a queue pair: accepted is 1 to {}", spec.share_count, kQpSharesMax));
+    }
+    if ((spec.type != QpType::rc && spec.type != QpType::uc && spec.type != QpType::ud) || spec.flow > FlowControl::ring) {
+        throw Error(EINVAL, "a queue pair of an unknown type or with unknown flow control");
+    }
+    OwnQp own;
+    own.requests = spec.recv_depth;
+    std::uint64_t requests = spec.recv_depth;
+    for (std::uint32_t i = 0; i < spec.share_count; ++i) {
+        require_own(sessions_, spec.shares[i].session, "session");
+        own.sessions.insert(spec.shares[i].session);
+        requests += spec.shares[i].send_depth;
+    }
+    if (spec.srq.valid()) {
+        require_own(srqs_, spec.srq, "shared receive queue");
+    }
+    if (spec.pool.valid()) {
+        require_own(pools_, spec.pool, "receive pool");
+    }
+    if (spec.rendezvous_pool.valid()) {
+        require_own(pools_, spec.rendezvous_pool, "rendezvous pool");
+    }
+    const std::string device = device_name(spec.device);
+    spec.device = NameText(device);
+    spec.pd = pd_for(device, spec.pd);
+    take_requests(requests);
+    own.requests = static_cast<std::uint32_t>(requests);
+    try {
+        const QpHandle handle = runtime_.create_qp(spec);
+        qps_.emplace(handle, std::move(own));
+        return {.handle = handle};
+    } catch (...) {
+        release_requests(requests);
+        throw;
+    }
+}
+
+QpInfo AttachedClient::carry_out(const wire::AskQpInfo& asked) {
+    (void)require_qp(asked.handle);
+    return runtime_.info(asked.handle);
+}
+
+wire::QpStatus AttachedClient::carry_out(const wire::AskQpStatus& asked) {
+    (void)require_qp(asked.handle);
+    return {.qp_num = runtime_.qp_num(asked.handle), .disconnected = runtime_.disconnected(asked.handle)};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::ConnectTo& asked) {
+    (void)require_qp(asked.handle);
+    runtime_.connect(asked.handle, asked.peer, asked.path);
+    return {};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::Disconnect& asked) {
+    (void)require_qp(asked.handle);
+    runtime_.disconnect(asked.handle);
+    return {};
+}
+
+wire::Counted AttachedClient::carry_out(const wire::AskRnrCounts& asked) {
+    if (asked.handle.valid()) {
+        (void)require_qp(asked.handle);
+    }
+    const std::optional<RnrCounts> counts =
+        asked.handle.valid() ? runtime_.rnr_counts(asked.handle) : runtime_.rnr_counts(asked.device.string());
+    return {.known = counts.has_value(), .counts = counts.value_or(RnrCounts{})};
+}
+
+// ---- Listeners ----
+
+wire::Listening AttachedClient::carry_out(const wire::Listen& asked) {
+    require_room(listeners_, kListenersMax, "listeners");
+    const OpenedListener opened = runtime_.listen(asked.address.string(), asked.device.string());
+    listeners_.emplace(opened.device, opened.id);
+    return {.id = opened.id, .device = opened.device, .address = wire::AddressText(opened.address)};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::StopListening& asked) {
+    if (listeners_.erase({asked.device, asked.listener}) != 0) {
+        runtime_.stop_listening(asked.device, asked.listener);
+    }
+    return {};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::Reject& asked) {
+    if (requests_.erase({asked.device, asked.request}) != 0) {
+        runtime_.reject(asked.device, asked.request, unpacked(asked.private_data));
+    }
+    return {};
+}
+
+// ---- Memory ----
+
+wire::PdNamed AttachedClient::carry_out(const wire::CreatePd& asked) {
+    require_room(pds_, kSmallThingsMax, "protection domains");
+    const PdId pd = runtime_.create_foreign_pd_here(device_name(asked.device));
+    pds_.insert(pd);
+    return {.pd = pd};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::ReleasePd& asked) {
+    if (pds_.erase(asked.pd) != 0) {
+        runtime_.release_pd(asked.pd);
+    }
+    return {};
+}
+
+wire::Registered AttachedClient::carry_out(const wire::RegisterMemory& asked, wire::Packet& packet) {
+    require_room(regions_, kSmallThingsMax, "memory regions");
+    const std::string device = device_name(asked.device);
+    OwnRegion own;
+    if (asked.parent == 0) {
+        if (packet.descriptors.size() != 1) {
+            throw Error(EPROTO, "memory to register comes as one memfd");
+        }
+        // Before its pages are there.
+        if (asked.bytes > quota_.registered || bytes_registered_ > quota_.registered - asked.bytes) {
+            throw Error(EDQUOT, fmt::format("{} bytes more to register, and this process may have {}, of which it has {}", asked.bytes,
+                                            quota_.registered, bytes_registered_));
+        }
+        own.memory = std::make_shared<Mapping>(map_and_seal(packet.descriptors.front(), asked.bytes));
+        own.data = static_cast<std::byte*>(own.memory->data());
+        own.bytes = asked.bytes;
+    } else {
+        const auto parent = regions_.find(asked.parent);
+        if (parent == regions_.end() || asked.bytes == 0 || asked.offset > parent->second.length ||
+            asked.bytes > parent->second.length - asked.offset) {
+            throw Error(EINVAL, "a part of a memory region that is not this process's, or not so long");
+        }
+        own.memory = parent->second.memory;
+        own.data = parent->second.data + asked.offset;
+    }
+    own.length = asked.bytes;
+    own.pd = pd_for(device, asked.pd);
+    const RegionInfo info = runtime_.register_memory(own.data, asked.bytes, asked.iova, asked.access, device, own.pd);
+    bytes_registered_ += own.bytes;
+    regions_.emplace(info.id, std::move(own));
+    return {.id = info.id, .lkey = info.lkey, .rkey = info.rkey, .handle = info.handle};
+}
+
+void AttachedClient::forget_region(std::uint64_t region) noexcept {
+    if (const auto own = regions_.find(region); own != regions_.end()) {
+        bytes_registered_ -= own->second.bytes;
+        regions_.erase(own);
+    }
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::Deregister& asked) {
+    require_own(regions_, asked.region, "memory region");
+    if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == asked.region; })) {
+        throw Error(EBUSY, "the memory region is a receive pool's, which ends it");
+    }
+    runtime_.deregister(asked.region);
+    forget_region(asked.region);
+    return {};
+}
+
+wire::WindowNamed AttachedClient::carry_out(const wire::CreateWindow& asked) {
+    require_room(windows_, kSmallThingsMax, "memory windows");
+    require_own(sessions_, asked.session, "session");
+    if (asked.type != WindowType::type_1 && asked.type != WindowType::type_2) {
+        throw Error(EINVAL, "a memory window of an unknown type");
+    }
+    const std::string device = device_name(asked.device);
+    const MwHandle handle = runtime_.create_window(asked.session, asked.type, device, pd_for(device, asked.pd));
+    windows_.insert(handle);
+    return {.handle = handle, .rkey = runtime_.window_rkey(handle)};
+}
+
+wire::WindowNamed AttachedClient::carry_out(const wire::AskWindowRkey& asked) {
+    require_own(windows_, asked.handle, "memory window");
+    return {.handle = asked.handle, .rkey = runtime_.window_rkey(asked.handle)};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::Deallocate& asked) {
+    require_own(windows_, asked.handle, "memory window");
+    runtime_.deallocate(asked.handle);
+    windows_.erase(asked.handle);
+    return {};
+}
+
+// ---- Datagrams ----
+
+wire::AhNamed AttachedClient::carry_out(const wire::CreateAh& asked) {
+    require_room(ahs_, kSmallThingsMax, "address handles");
+    const std::string device = device_name(asked.device);
+    const AhHandle handle = runtime_.create_ah(asked.peer, asked.path, device, pd_for(device, asked.pd));
+    ahs_.insert(handle);
+    return {.handle = handle};
+}
+
+wire::AhNamed AttachedClient::carry_out(const wire::CreateAhBack& asked) {
+    require_room(ahs_, kSmallThingsMax, "address handles");
+    const std::string device = device_name(asked.device);
+    const AhHandle handle =
+        runtime_.create_ah(asked.received, std::span<const std::byte, kGrhBytes>(asked.grh), device, pd_for(device, asked.pd));
+    ahs_.insert(handle);
+    return {.handle = handle};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::DestroyAh& asked) {
+    require_own(ahs_, asked.handle, "address handle");
+    runtime_.destroy_ah(asked.handle);
+    ahs_.erase(asked.handle);
+    return {};
+}
+
+// ---- Shared receive queues and pools ----
+
+wire::SrqNamed AttachedClient::carry_out(const wire::CreateSrq& asked) {
+    SrqSpec spec = asked.spec;
+    require_room(srqs_, quota_.queue_pairs, "shared receive queues");
+    require_own(sessions_, spec.session, "session");
+    if (spec.pool.valid()) {
+        require_own(pools_, spec.pool, "receive pool");
+    }
+    const std::string device = device_name(spec.device);
+    spec.device = NameText(device);
+    spec.pd = pd_for(device, spec.pd);
+    take_requests(spec.depth);
+    try {
+        const SrqHandle handle = runtime_.create_srq(spec);
+        srqs_.emplace(handle, OwnSrq{.requests = spec.depth, .session = spec.session});
+        return {.handle = handle};
+    } catch (...) {
+        release_requests(spec.depth);
+        throw;
+    }
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::CloseSrq& asked) {
+    const auto own = srqs_.find(asked.handle);
+    if (own != srqs_.end()) {  // else it was closed with its session
+        runtime_.close_srq(asked.handle);
+        release_requests(own->second.requests);
+        srqs_.erase(own);
+    }
+    return {};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::ArmLimit& asked) {
+    require_own(srqs_, asked.handle, "shared receive queue");
+    runtime_.arm_limit(asked.handle, asked.limit);
+    return {};
+}
+
+wire::SrqNamed AttachedClient::carry_out(const wire::AskSrqLimit& asked) {
+    require_own(srqs_, asked.handle, "shared receive queue");
+    return {.handle = asked.handle, .limit = runtime_.limit(asked.handle)};
+}
+
+wire::PoolNamed AttachedClient::carry_out(const wire::CreatePool& asked) {
+    PoolSpec spec = asked.spec;
+    require_own(sessions_, spec.session, "session");
+    require_own(regions_, spec.region, "memory region");
+    if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == spec.region; })) {
+        throw Error(EBUSY, "the memory region is another receive pool's");
+    }
+    const std::uint32_t lines = spec.buffer_bytes / kCacheLine;
+    if (spec.buffers < 1 || spec.buffers > kPoolBuffersMax || spec.buffer_bytes < 1 || spec.buffer_bytes > kPoolBufferBytesMax ||
+        (spec.ring && (!std::has_single_bit(spec.buffer_bytes) || lines < kRingLinesMin || lines > kRingLinesMax))) {
+        throw Error(EINVAL, "a receive pool or write ring of a size that there is not");
+    }
+    const auto free = std::find(counters_used_.begin(), counters_used_.end(), false);
+    if (free == counters_used_.end()) {
+        throw Error(EDQUOT, fmt::format("this process has {} receive pools, as many as it may", counters_used_.size()));
+    }
+    const std::string device = device_name(spec.device);
+    spec.device = NameText(device);
+    spec.pd = pd_for(device, spec.pd);
+    const auto index = static_cast<std::uint32_t>(free - counters_used_.begin());
+    auto* counters = new (static_cast<ReceivePoolCounters*>(counters_.mapping.data()) + index) ReceivePoolCounters;
+    const PoolInfo info = runtime_.create_pool(spec, counters);
+    *free = true;
+    pools_.emplace(info.handle, OwnPool{.counters = index, .region = spec.region});
+    return {.handle = info.handle, .counters = index};
+}
+
+wire::Nothing AttachedClient::carry_out(const wire::ClosePool& asked) {
+    const auto own = pools_.find(asked.handle);
+    require_own(pools_, asked.handle, "receive pool");
+    if (own->second.region != asked.region) {
+        throw Error(EINVAL, "the memory region is not that of the receive pool");
+    }
+    runtime_.close_pool(asked.handle, asked.region);
+    counters_used_[own->second.counters] = false;
+    pools_.erase(own);
+    forget_region(asked.region);
+    return {};
+}
+
+wire::Held AttachedClient::carry_out(const wire::AskHeldBuffers& asked) {
+    require_own(pools_, asked.handle, "receive pool");
+    const std::vector<HeldBuffer> all = runtime_.held_buffers(asked.handle);
+    wire::Held held;
+    const std::size_t from = std::min<std::size_t>(asked.from, all.size());
+    held.count = static_cast<std::uint32_t>(std::min(all.size() - from, wire::Held::kMost));
+    held.more = all.size() - from > held.count;
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(from), held.count, held.buffers.begin());
+    return held;
+}
+
+// ---- Looking in ----
+
+wire::WorkerCounted AttachedClient::carry_out(const wire::AskWorkerCounters& asked) {
+    wire::WorkerCounted counted;
+    copy_counters(runtime_.worker_counters(asked.worker), counted.values.data());
+    return counted;
+}
+
+wire::ControlCounted AttachedClient::carry_out(const wire::AskControlCounters&) {
+    wire::ControlCounted counted;
+    copy_counters(runtime_.counters, counted.values.data());
+    return counted;
+}
+
+wire::DeviceReported AttachedClient::carry_out(const wire::AskDevice& asked) {
+    const RuntimeReport report = runtime_.report();
+    if (asked.index >= report.devices.size()) {
+        throw Error(EINVAL, fmt::format("device {}: there are {}", asked.index, report.devices.size()));
+    }
+    const DeviceReport& device = report.devices[asked.index];
+    return {.name = NameText(device.name),
+            .description = Text<192>(std::string_view(device.description).substr(0, 192)),
+            .inline_max = device.inline_max,
+            .qp_depth_max = device.qp_depth_max,
+            .cqes_max = device.cqes_max,
+            .sges_max = device.sges_max,
+            .extended_cqs = device.extended_cqs,
+            .memory_windows_1 = device.memory_windows_1,
+            .memory_windows_2 = device.memory_windows_2,
+            .invalidation = device.invalidation};
+}
+
+}  // namespace pollcore

@@ -1,0 +1,286 @@
+// The attached process's side: questions and answers, and the end of the daemon. What is asked is in attached_calls.cc.
+#include "attach/attached_state.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "attach/ask.hpp"
+#include "base/event_fd.hpp"
+#include "base/log.hpp"
+#include "session/in_flight_log.hpp"
+
+namespace pollcore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr auto kTryEvery = 5ms;
+
+bool may_come(int error) noexcept { return error == ENOENT || error == ECONNREFUSED || error == EAGAIN; }
+
+UniqueFd connect_within(const AttachOptions& options) {
+    const auto deadline = Clock::now() + options.timeout;
+    for (;;) {
+        try {
+            return wire::connect_to(options.path);
+        } catch (const Error& error) {
+            if (!may_come(error.code().value()) || Clock::now() >= deadline) {
+                throw;
+            }
+        }
+        std::this_thread::sleep_for(kTryEvery);
+    }
+}
+
+}  // namespace
+
+AttachedState::AttachedState(const AttachOptions& options) : wake_(make_event_fd("an attachment's end")) { begin(options); }
+
+AttachedState::~AttachedState() { end_reader(); }
+
+void AttachedState::begin(const AttachOptions& options) {
+    socket_ = connect_within(options);
+    // Signals are for the program's own threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    reader_ = std::thread([this] { read_answers(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    try {
+        std::vector<UniqueFd> descriptors;
+        attached_ = ask(wire::Attach{.name = NameText(options.name)}, {}, &descriptors);
+        if (descriptors.size() != 2) {
+            throw Error(EPROTO, "the daemon at " + options.path + " does not say who it is");
+        }
+        {
+            const std::lock_guard lock(mutex_);
+            daemon_ = std::move(descriptors[0]);
+        }
+        signal_event(wake_.get());  // the reader looks at it from now on
+        pool_counters_ = map_published(descriptors[1], attached_.pool_counters * sizeof(ReceivePoolCounters));
+        for (std::uint32_t i = 0; i < attached_.workers; ++i) {
+            worker_counters_.push_back(std::make_unique<WorkerCounters>());
+        }
+    } catch (...) {
+        end_reader();
+        throw;
+    }
+}
+
+void AttachedState::end_reader() noexcept {
+    ending_.store(true, std::memory_order_release);
+    signal_event(wake_.get());
+    if (reader_.joinable()) {
+        reader_.join();
+    }
+}
+
+bool AttachedState::stop() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (std::exchange(stopped_, true)) {
+            return true;
+        }
+    }
+    bool whole = true;
+    try {
+        whole = ask(wire::Detach{}).whole != 0;
+    } catch (const Error& error) {
+        if (!lost()) {
+            throw;
+        }
+    }
+    lose();
+    events_.close();
+    return whole;
+}
+
+// ---- Questions and answers ----
+
+std::uint64_t AttachedState::next_id() {
+    const std::lock_guard lock(mutex_);
+    return next_id_++;
+}
+
+wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte> packet, std::span<const int> descriptors) {
+    const auto gone = [] { return Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why"); };
+    Question question;
+    {
+        const std::lock_guard lock(mutex_);
+        if (lost()) {
+            throw stopped_ ? Error(ESHUTDOWN, "the attachment is stopped") : gone();
+        }
+        questions_.emplace(id, &question);
+    }
+    int error = 0;
+    while ((error = wire::send_packet(socket_.get(), packet, descriptors)) == EAGAIN) {
+        pollfd writable{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
+        (void)::poll(&writable, 1, -1);
+    }
+    std::unique_lock lock(mutex_);
+    if (error == 0 || error == EPIPE) {  // at the end the reader says so
+        changed_.wait(lock, [&] { return question.answered || lost(); });
+    }
+    questions_.erase(id);
+    if (!question.answered) {
+        throw error == 0 || error == EPIPE ? gone() : Error(error, "asking the daemon");
+    }
+    return std::move(question.answer);
+}
+
+void AttachedState::read_answers() noexcept {
+    pthread_setname_np(pthread_self(), "pollcore-attach");
+    // Not on the one CPU that the program's own thread may be pinned to.
+    cpu_set_t anywhere;
+    CPU_ZERO(&anywhere);
+    for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        CPU_SET(cpu, &anywhere);
+    }
+    (void)::sched_setaffinity(0, sizeof(anywhere), &anywhere);
+
+    bool listening = true;
+    while (!ending_.load(std::memory_order_acquire)) {
+        std::array<pollfd, 3> fds{};
+        fds[0] = {.fd = wake_.get(), .events = POLLIN, .revents = 0};
+        fds[1] = {.fd = listening ? socket_.get() : -1, .events = POLLIN, .revents = 0};
+        {
+            const std::lock_guard lock(mutex_);
+            fds[2] = {.fd = buried_ ? -1 : daemon_.get(), .events = POLLIN, .revents = 0};
+        }
+        if (::poll(fds.data(), fds.size(), -1) < 0) {
+            continue;  // a signal
+        }
+        if (fds[0].revents != 0) {
+            (void)drain_event(wake_.get());
+        }
+        // What the daemon had said comes before its end.
+        while (listening) {
+            try {
+                wire::Packet packet;
+                const int error = wire::recv_packet(socket_.get(), packet);
+                if (error == EAGAIN) {
+                    break;
+                }
+                if (error != 0) {
+                    listening = false;
+                    lose();
+                    break;
+                }
+                take(std::move(packet));
+            } catch (const std::exception& error) {
+                log_error("an attachment's answers: {}", error.what());
+                listening = false;
+                lose();
+            }
+        }
+        if (fds[2].revents != 0) {
+            bury();
+        }
+    }
+}
+
+void AttachedState::take(wire::Packet&& packet) {
+    const wire::Header header = packet.header();
+    if (header.kind == wire::Kind::event) {
+        wire::Request<wire::EventTold> told;
+        if (packet.read(told)) {
+            events_.push({.type = static_cast<EventType>(told.body.type),
+                          .device = told.body.device.string(),
+                          .worker = told.body.worker.string(),
+                          .qp = told.body.qp,
+                          .srq = told.body.srq,
+                          .port = static_cast<std::uint8_t>(told.body.port),
+                          .lost_after = told.body.lost_after});
+        }
+        return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (const auto found = questions_.find(header.id); found != questions_.end()) {
+        found->second->answer = std::move(packet);
+        found->second->answered = true;
+        changed_.notify_all();
+    }
+}
+
+/// No more answers come.
+void AttachedState::lose() noexcept {
+    const std::lock_guard lock(mutex_);
+    lost_.store(true, std::memory_order_release);
+    changed_.notify_all();
+}
+
+// The kernel has taken the daemon's queue pairs down (H2): what is in flight ends here. A session that the daemon had let go of
+// has all its completions.
+void AttachedState::bury() noexcept {
+    lose();
+    {
+        const std::lock_guard lock(mutex_);
+        buried_ = true;
+        for (auto& [id, session] : sessions_) {
+            SessionHeader* header = session_header(session.memory.mapping.data());
+            std::uint32_t open = 0;
+            (void)header->closed.compare_exchange_strong(open, SessionHeader::kDaemonGone, std::memory_order_acq_rel);
+            if (session.bell.valid()) {
+                // The daemon's end of it is closed, which has made it readable for good.
+                (void)header->application_sleep.take();
+            }
+        }
+    }
+    events_.close();
+}
+
+// ---- The object ----
+
+Attachment::Attachment(const AttachOptions& options) : Attachment(options, std::make_shared<AttachedState>(options)) {}
+
+Attachment::Attachment(const AttachOptions& options, std::shared_ptr<AttachedState> state)
+    : Context(state), options_(options), state_(state.get()) {}
+
+Attachment::Attachment(Attachment&& other) noexcept
+    : Context(std::move(other)), options_(std::move(other.options_)), state_(std::exchange(other.state_, nullptr)) {}
+
+Attachment& Attachment::operator=(Attachment&& other) noexcept {
+    Context::operator=(std::move(other));
+    std::swap(options_, other.options_);
+    std::swap(state_, other.state_);
+    return *this;
+}
+
+Attachment::~Attachment() {
+    try {
+        if (valid()) {
+            stop();
+        }
+    } catch (const std::exception& error) {
+        log_error("detaching: {}", error.what());
+    }
+}
+
+bool Attachment::stop() { return control().stop(); }
+
+bool Attachment::lost() const noexcept { return state_ == nullptr || state_->lost(); }
+
+void Attachment::reattach(std::chrono::milliseconds timeout) {
+    AttachOptions options = options_;
+    options.timeout = timeout;
+    Attachment again(options);
+    again.options_.timeout = options_.timeout;
+    *this = std::move(again);  // the one before is detached here, if it is not lost
+}
+
+std::uint32_t Attachment::client() const {
+    (void)control();
+    return state_->client();
+}
+
+}  // namespace pollcore

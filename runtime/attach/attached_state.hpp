@@ -1,0 +1,141 @@
+// The attached process's side: a control side that is asked over a socket.
+//
+// Thread safety: all functions from any thread. Each waits for the answer to its own request; the reader thread takes them in.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "attach/packet_socket.hpp"
+#include "attach/shared_memory.hpp"
+#include "attach/wire.hpp"
+#include "pollcore/attach.hpp"
+#include "session/control_side.hpp"
+
+namespace pollcore {
+
+class AttachedState final : public ControlSide {
+public:
+    explicit AttachedState(const AttachOptions& options);
+    ~AttachedState() override;
+
+    bool stop() override;
+    [[nodiscard]] bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }
+    [[nodiscard]] std::uint32_t client() const noexcept { return attached_.client; }
+
+    OpenedSession open_session(const SessionOptions& options) override;
+    void close_session(std::uint32_t session_id) noexcept override;
+    void release_session(std::uint32_t session_id) noexcept override;
+
+    QpHandle create_qp(const QpSpec& spec) override;
+    bool close_qp(QpHandle handle) override;
+    std::pair<QpHandle, bool> reset(QpHandle handle) override;
+    QpInfo info(QpHandle handle) override;
+    void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) override;
+    std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options) override;
+    void disconnect(QpHandle handle) override;
+    bool disconnected(QpHandle handle) override;
+    std::uint32_t qp_num(QpHandle handle) override;
+    std::optional<RnrCounts> rnr_counts(QpHandle handle) override;
+    std::optional<RnrCounts> rnr_counts(const std::string& device) override;
+
+    OpenedListener listen(const std::string& address, const std::string& device) override;
+    void stop_listening(std::uint32_t device, std::uint64_t listener) noexcept override;
+    std::optional<IncomingConnection> next_request(std::uint32_t device, std::uint64_t listener,
+                                                   std::chrono::milliseconds timeout) override;
+    void accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
+                const ConnectOptions& options) override;
+    void reject(std::uint32_t device, std::uint64_t request, const std::vector<std::byte>& private_data) noexcept override;
+
+    PdId create_pd(const std::string& device) override;
+    void release_pd(PdId pd) noexcept override;
+    RegionInfo allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) override;
+    RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
+                               PdId pd) override;
+    void deregister(std::uint64_t region) override;
+    MwHandle create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) override;
+    std::uint32_t window_rkey(MwHandle handle) override;
+    void deallocate(MwHandle handle) override;
+
+    AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) override;
+    AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
+                       PdId pd) override;
+    void destroy_ah(AhHandle handle) override;
+
+    SrqHandle create_srq(const SrqSpec& spec) override;
+    void close_srq(SrqHandle handle) override;
+    void arm_limit(SrqHandle handle, std::uint32_t limit) override;
+    std::uint32_t limit(SrqHandle handle) override;
+
+    PoolInfo create_pool(const PoolSpec& spec) override;
+    void close_pool(PoolHandle handle, std::uint64_t region) override;
+    std::vector<HeldBuffer> held_buffers(PoolHandle handle) override;
+
+    ApplicationEvents& events() noexcept override { return events_; }
+    RuntimeReport report() override;
+    std::size_t worker_count() noexcept override { return attached_.workers; }
+    const WorkerCounters& worker_counters(std::size_t worker) override;
+    const ControlCounters& control_counters() override;
+
+private:
+    struct Question {
+        bool answered = false;
+        wire::Packet answer;
+    };
+    struct MappedSession {
+        SharedMemory memory;
+        std::shared_ptr<InFlightLog> log;
+        UniqueFd bell;  // a socket; what the worker writes, and what wakes the worker
+        std::uint32_t wide = 0;
+    };
+    struct MappedRegion {
+        std::shared_ptr<Mapping> memory;  // of several, if parts of it were registered
+        std::byte* data = nullptr;
+        std::size_t size = 0;
+    };
+
+    /// Sends `body` and waits for its answer. Throws what the daemon answered, or Error(ECONNRESET).
+    template <class Body>
+    typename Body::Answered ask(const Body& body, std::span<const int> descriptors = {}, std::vector<UniqueFd>* back = nullptr);
+    /// Of what ends things: when there is no daemon any more they have ended with it.
+    template <class Body>
+    void tell(const Body& body) noexcept;
+    [[nodiscard]] wire::Packet exchange(std::uint64_t id, std::span<const std::byte> packet, std::span<const int> descriptors);
+    [[nodiscard]] std::uint64_t next_id();
+    void begin(const AttachOptions& options);
+    void end_reader() noexcept;
+    void read_answers() noexcept;
+    void take(wire::Packet&& packet);
+    void lose() noexcept;
+    void bury() noexcept;
+    RegionInfo add_region(const wire::RegisterMemory& request, std::shared_ptr<Mapping> memory, std::byte* data, const int* fd);
+
+    UniqueFd socket_;
+    UniqueFd daemon_;  // its pidfd
+    UniqueFd wake_;    // ends the reader
+    wire::Attached attached_;
+    Mapping pool_counters_;
+    ApplicationEvents events_;
+    std::vector<std::unique_ptr<WorkerCounters>> worker_counters_;
+    ControlCounters control_counters_;
+    std::atomic<bool> lost_{false};
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::uint64_t next_id_ = 1;
+    bool stopped_ = false;
+    bool buried_ = false;  // the daemon is gone
+    std::map<std::uint64_t, Question*> questions_;
+    std::map<std::uint32_t, MappedSession> sessions_;
+    std::map<std::uint64_t, MappedRegion> regions_;
+    std::atomic<bool> ending_{false};
+    std::thread reader_;
+};
+
+}  // namespace pollcore

@@ -1,0 +1,45 @@
+// Who is at the other end of a Unix socket, and whether it may attach.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "pollcore/config.hpp"
+
+namespace pollcore {
+
+struct Peer {
+    pid_t pid = 0;
+    uid_t uid = 0;
+    gid_t gid = 0;
+    std::vector<gid_t> groups;  ///< and its supplementary ones
+    UniqueFd pidfd;             ///< readable when it has ended
+
+    [[nodiscard]] std::string describe() const;  ///< "pid 123 (name), uid 0"
+};
+
+/// As the kernel noted it when the socket was connected. Throws Error when the process has ended since.
+[[nodiscard]] Peer peer_of(int socket);
+
+/// AttachConfig's names as numbers.
+class AllowList {
+public:
+    AllowList() = default;
+    /// Throws Error(EINVAL) for a user or group that this machine does not know.
+    explicit AllowList(const AttachConfig& config);
+    [[nodiscard]] bool allows(const Peer& peer) const noexcept;
+
+private:
+    bool all_ = true;
+    std::vector<uid_t> users_;
+    std::vector<gid_t> groups_;
+};
+
+/// The numbers of a user and a group, by name or in digits; -1 for none. Throw Error(EINVAL).
+[[nodiscard]] uid_t user_id(const std::string& name);
+[[nodiscard]] gid_t group_id(const std::string& name);
+
+}  // namespace pollcore

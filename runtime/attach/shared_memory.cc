@@ -1,0 +1,121 @@
+#include "attach/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "pollcore/error.hpp"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; Debian 12's C library knows it
+#endif
+
+namespace pollcore {
+namespace {
+
+constexpr std::size_t kHugePage = 2u << 20;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+std::size_t rounded(std::size_t bytes, std::size_t page) noexcept { return (bytes + page - 1) / page * page; }
+
+// Descriptor and mapping, with every page there; nothing where memory is short, with errno.
+bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char* what_for) noexcept {
+    made.fd.reset(::memfd_create(what_for, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
+    if (!made.fd.valid() || ::ftruncate(made.fd.get(), static_cast<off_t>(bytes)) != 0) {
+        return false;
+    }
+    void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made.fd.get(), 0);
+    if (data == MAP_FAILED) {
+        return false;
+    }
+    made.mapping = Mapping(data, bytes);
+    // Where a page cannot be had this says so; touching it would be a SIGBUS.
+    return ::madvise(data, bytes, MADV_POPULATE_WRITE) == 0;
+}
+
+[[noreturn]] void refuse(int error, const std::string& why) { throw Error(error, "shared memory is not accepted: " + why); }
+
+}  // namespace
+
+Mapping::~Mapping() {
+    if (data_ != nullptr) {
+        (void)::munmap(data_, size_);
+    }
+}
+
+SharedMemory make_shared_memory(std::size_t bytes, const char* what_for) {
+    if (bytes == 0) {
+        throw Error(EINVAL, std::string("no bytes of memory for ") + what_for);
+    }
+    SharedMemory made;
+    if (bytes >= kHugePage && try_make(made, rounded(bytes, kHugePage), MFD_HUGETLB | MFD_HUGE_2MB, what_for)) {
+        return made;
+    }
+    made = {};
+    if (!try_make(made, rounded(bytes, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))), 0, what_for)) {
+        const int error = errno;
+        throw Error(error, std::to_string(bytes) + " bytes of memory for " + what_for + " are not to be had");
+    }
+    return made;
+}
+
+Mapping map_and_seal(const UniqueFd& fd, std::size_t bytes) {
+    if (::fcntl(fd.get(), F_GET_SEALS) < 0) {  // of a memfd and nothing else
+        refuse(EINVAL, "the descriptor is no memfd");
+    }
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0 || status.st_size < 0) {
+        refuse(EINVAL, "it has no size");
+    }
+    const auto size = static_cast<std::size_t>(status.st_size);
+    // Whole pages, which may be huge ones.
+    if (bytes == 0 || size < bytes || size - bytes >= kHugePage || size % static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) != 0) {
+        refuse(EINVAL, "it has " + std::to_string(size) + " bytes, and " + std::to_string(bytes) + " were spoken of");
+    }
+    void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    if (data == MAP_FAILED) {
+        refuse(errno == ENOMEM ? ENOMEM : EINVAL, "it cannot be mapped");
+    }
+    Mapping mapping(data, size);
+    if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+        refuse(EINVAL, "it cannot be sealed");
+    }
+    if (const int seals = ::fcntl(fd.get(), F_GET_SEALS); seals < 0 || (seals & kSeals) != kSeals) {
+        refuse(EINVAL, "its seals do not hold");
+    }
+    // Until here it might have been changed.
+    if (::fstat(fd.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) != size) {
+        refuse(EINVAL, "its size has changed");
+    }
+    if (::madvise(data, size, MADV_POPULATE_WRITE) != 0) {
+        refuse(ENOMEM, std::string("its pages cannot be had: ") + std::strerror(errno));
+    }
+    return mapping;
+}
+
+SharedMemory make_published_memory(std::size_t bytes, const char* what_for) {
+    SharedMemory made;
+    if (!try_make(made, rounded(bytes, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))), 0, what_for) ||
+        ::fcntl(made.fd.get(), F_ADD_SEALS, kSeals) != 0) {
+        const int error = errno;
+        throw Error(error, std::string("no memory to publish ") + what_for + " in");
+    }
+    return made;
+}
+
+Mapping map_published(const UniqueFd& fd, std::size_t bytes) {
+    const std::size_t size = rounded(bytes, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+    void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+    if (data == MAP_FAILED) {
+        const int error = errno;
+        throw Error(error, "what the daemon publishes cannot be mapped");
+    }
+    return {data, size};
+}
+
+}  // namespace pollcore

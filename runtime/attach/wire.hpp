@@ -1,0 +1,494 @@
+// What an attached process and its daemon say to each other over a SOCK_SEQPACKET socket (unix(7)): one message a packet, each
+// of a size that its kind fixes. Requests go one way, each with an answer; events come back by themselves.
+//
+// Both are on one machine, so numbers are as it has them. Descriptors travel beside a message (SCM_RIGHTS).
+// What a daemon reads from here is hostile: see reads_as() and the checks in attached_client.cc.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "pollcore/counters.hpp"
+#include "pollcore/event.hpp"
+#include "pollcore/queue_pair.hpp"
+#include "session/control_side.hpp"
+#include "session/text.hpp"
+
+namespace pollcore::wire {
+
+inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
+/// Both sides have the same, or the daemon says what it has and closes.
+inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::size_t kDescriptorsMax = 4;
+
+enum class Kind : std::uint16_t {
+    none,
+    attach,
+    detach,
+    open_session,
+    close_session,
+    create_qp,
+    close_qp,
+    reset_qp,
+    qp_info,
+    qp_status,
+    connect_to,
+    connect,
+    disconnect,
+    rnr_counts,
+    listen,
+    stop_listening,
+    next_request,
+    accept,
+    reject,
+    create_pd,
+    release_pd,
+    register_memory,
+    deregister,
+    create_window,
+    window_rkey,
+    deallocate,
+    create_ah,
+    create_ah_back,
+    destroy_ah,
+    create_srq,
+    close_srq,
+    arm_limit,
+    srq_limit,
+    create_pool,
+    close_pool,
+    held_buffers,
+    worker_counters,
+    control_counters,
+    report_device,
+    end,  ///< how many there are
+    event = 0x100,  ///< from the daemon, unasked
+};
+
+struct Header {
+    std::uint32_t magic = kMagic;
+    std::uint16_t version = kVersion;
+    Kind kind = Kind::none;
+    std::uint64_t id = 0;  ///< of a request, comes back in its answer; an event's is 0
+};
+static_assert(sizeof(Header) == 16);
+
+using ErrorText = Text<488>;
+
+struct Nothing {
+    std::uint64_t nothing = 0;
+};
+
+template <class Body>
+struct Request {
+    Header header;
+    Body body;
+};
+
+/// Before the body of every answer. With an error that is all that counts.
+struct Outcome {
+    std::int32_t error = 0;  ///< errno value; 0: done
+    std::uint32_t reserved = 0;
+    ErrorText text;
+};
+template <class Body>
+struct Answer {
+    Header header;
+    Outcome outcome;
+    Body body;
+};
+
+// ---- Requests. Each names its kind, and what it is answered with. ----
+
+struct Attached {
+    std::uint32_t qps_max = 0;
+    std::uint32_t devices = 0;
+    std::uint32_t workers = 0;
+    std::uint32_t client = 0;       ///< the daemon's number for this process, which its log has
+    std::uint32_t pool_counters = 0;  ///< entries of the page of counters that comes along
+    std::uint32_t hugepages = 0;
+    Text<256> memory;               ///< RuntimeReport::memory
+    Text<256> eal;
+};
+struct Attach {
+    static constexpr Kind kKind = Kind::attach;
+    using Answered = Attached;  ///< with the daemon's pidfd, and a memfd with the counters of pools, read-only
+    NameText name;              ///< how the process calls itself, for the log
+};
+
+struct Detached {
+    std::uint32_t whole = 0;
+    std::uint32_t reserved = 0;
+};
+struct Detach {
+    static constexpr Kind kKind = Kind::detach;
+    using Answered = Detached;
+    std::uint64_t nothing = 0;
+};
+
+struct SessionOpened {
+    std::uint32_t id = 0;
+    std::uint32_t worker = 0;
+    std::uint32_t worker_sleeps = 0;
+    std::uint32_t reserved = 0;
+};
+struct OpenSession {  ///< with a memfd of SessionLayout::bytes()
+    static constexpr Kind kKind = Kind::open_session;
+    using Answered = SessionOpened;  ///< with a socket by which both sides wake each other, if one of them sleeps
+    NameText worker;
+    std::uint64_t bytes = 0;
+    std::uint32_t submission_slots = 0;
+    std::uint32_t completion_slots = 0;
+    std::uint32_t pool_buffers = 0;
+    std::uint32_t wide = 0;
+    std::uint32_t events = 0;
+    std::uint32_t reserved = 0;
+};
+struct CloseSession {
+    static constexpr Kind kKind = Kind::close_session;
+    using Answered = Nothing;
+    std::uint32_t id = 0;
+    std::uint32_t reserved = 0;
+};
+
+struct QpNamed {
+    QpHandle handle;
+    std::uint32_t drained = 0;
+};
+struct CreateQp {
+    static constexpr Kind kKind = Kind::create_qp;
+    using Answered = QpNamed;
+    QpSpec spec;
+};
+struct CloseQp {
+    static constexpr Kind kKind = Kind::close_qp;
+    using Answered = QpNamed;
+    QpHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct ResetQp {
+    static constexpr Kind kKind = Kind::reset_qp;
+    using Answered = QpNamed;
+    QpHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct AskQpInfo {
+    static constexpr Kind kKind = Kind::qp_info;
+    using Answered = QpInfo;
+    QpHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct QpStatus {
+    std::uint32_t qp_num = 0;
+    std::uint32_t disconnected = 0;
+};
+struct AskQpStatus {
+    static constexpr Kind kKind = Kind::qp_status;
+    using Answered = QpStatus;
+    QpHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct ConnectTo {
+    static constexpr Kind kKind = Kind::connect_to;
+    using Answered = Nothing;
+    QpHandle handle;
+    std::uint32_t reserved = 0;
+    QpInfo peer;
+    PathAttributes path;
+};
+
+/// A connection's private data.
+struct PrivateData {
+    std::uint32_t size = 0;
+    std::array<std::byte, kReplyPrivateDataMax> bytes{};
+};
+using AddressText = Text<256>;
+
+struct Connected {
+    PrivateData answered;
+    std::uint32_t reserved = 0;
+};
+struct Connect {
+    static constexpr Kind kKind = Kind::connect;
+    using Answered = Connected;
+    QpHandle handle;
+    std::uint32_t timeout_ms = 0;
+    AddressText address;
+    PathAttributes path;
+    PrivateData private_data;
+};
+struct Disconnect {
+    static constexpr Kind kKind = Kind::disconnect;
+    using Answered = Nothing;
+    QpHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct Counted {
+    std::uint64_t known = 0;
+    RnrCounts counts;
+};
+struct AskRnrCounts {
+    static constexpr Kind kKind = Kind::rnr_counts;
+    using Answered = Counted;
+    QpHandle handle;  ///< or, not valid, of the device
+    std::uint32_t reserved = 0;
+    NameText device;
+};
+
+struct Listening {
+    std::uint64_t id = 0;
+    std::uint32_t device = 0;
+    std::uint32_t reserved = 0;
+    AddressText address;
+};
+struct Listen {
+    static constexpr Kind kKind = Kind::listen;
+    using Answered = Listening;
+    AddressText address;
+    NameText device;
+};
+struct StopListening {
+    static constexpr Kind kKind = Kind::stop_listening;
+    using Answered = Nothing;
+    std::uint64_t listener = 0;
+    std::uint32_t device = 0;
+    std::uint32_t reserved = 0;
+};
+struct Incoming {
+    std::uint64_t id = 0;  ///< 0: none came within the time
+    AddressText peer;
+    FlowBlock flow;
+    PrivateData private_data;
+    std::uint32_t reserved = 0;
+};
+struct NextRequest {
+    static constexpr Kind kKind = Kind::next_request;
+    using Answered = Incoming;
+    std::uint64_t listener = 0;
+    std::uint32_t device = 0;
+    std::uint32_t timeout_ms = 0;
+};
+struct Accept {
+    static constexpr Kind kKind = Kind::accept;
+    using Answered = Nothing;
+    std::uint64_t request = 0;
+    std::uint32_t device = 0;
+    QpHandle handle;
+    FlowBlock flow;
+    std::uint32_t timeout_ms = 0;
+    PathAttributes path;
+    PrivateData private_data;
+};
+struct Reject {
+    static constexpr Kind kKind = Kind::reject;
+    using Answered = Nothing;
+    std::uint64_t request = 0;
+    std::uint32_t device = 0;
+    PrivateData private_data;
+};
+
+struct PdNamed {
+    PdId pd = 0;
+    std::uint32_t reserved = 0;
+};
+struct CreatePd {
+    static constexpr Kind kKind = Kind::create_pd;
+    using Answered = PdNamed;
+    NameText device;
+};
+struct ReleasePd {
+    static constexpr Kind kKind = Kind::release_pd;
+    using Answered = Nothing;
+    PdId pd = 0;
+    std::uint32_t reserved = 0;
+};
+struct Registered {
+    std::uint64_t id = 0;
+    std::uint32_t lkey = 0;
+    std::uint32_t rkey = 0;
+    MrHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct RegisterMemory {
+    static constexpr Kind kKind = Kind::register_memory;
+    using Answered = Registered;
+    std::uint64_t parent = 0;  ///< a region whose memory this is a part of; 0: of the memfd that comes along
+    std::uint64_t offset = 0;  ///< of the part
+    std::uint64_t bytes = 0;
+    std::uint64_t iova = 0;
+    NameText device;
+    PdId pd = 0;
+    Access access;
+};
+struct Deregister {
+    static constexpr Kind kKind = Kind::deregister;
+    using Answered = Nothing;
+    std::uint64_t region = 0;
+};
+struct WindowNamed {
+    MwHandle handle;
+    std::uint32_t rkey = 0;
+};
+struct CreateWindow {
+    static constexpr Kind kKind = Kind::create_window;
+    using Answered = WindowNamed;
+    NameText device;
+    std::uint32_t session = 0;
+    PdId pd = 0;
+    WindowType type{};
+};
+struct AskWindowRkey {
+    static constexpr Kind kKind = Kind::window_rkey;
+    using Answered = WindowNamed;
+    MwHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct Deallocate {
+    static constexpr Kind kKind = Kind::deallocate;
+    using Answered = Nothing;
+    MwHandle handle;
+    std::uint32_t reserved = 0;
+};
+
+struct AhNamed {
+    AhHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct CreateAh {
+    static constexpr Kind kKind = Kind::create_ah;
+    using Answered = AhNamed;
+    NameText device;
+    PdId pd = 0;
+    QpInfo peer;
+    PathAttributes path;
+};
+struct CreateAhBack {
+    static constexpr Kind kKind = Kind::create_ah_back;
+    using Answered = AhNamed;
+    NameText device;
+    WideCompletion received;
+    std::array<std::byte, kGrhBytes> grh{};
+    PdId pd = 0;
+};
+struct DestroyAh {
+    static constexpr Kind kKind = Kind::destroy_ah;
+    using Answered = Nothing;
+    AhHandle handle;
+    std::uint32_t reserved = 0;
+};
+
+struct SrqNamed {
+    SrqHandle handle;
+    std::uint32_t limit = 0;
+};
+struct CreateSrq {
+    static constexpr Kind kKind = Kind::create_srq;
+    using Answered = SrqNamed;
+    SrqSpec spec;
+};
+struct CloseSrq {
+    static constexpr Kind kKind = Kind::close_srq;
+    using Answered = Nothing;
+    SrqHandle handle;
+    std::uint32_t reserved = 0;
+};
+struct ArmLimit {
+    static constexpr Kind kKind = Kind::arm_limit;
+    using Answered = Nothing;
+    SrqHandle handle;
+    std::uint32_t limit = 0;
+};
+struct AskSrqLimit {
+    static constexpr Kind kKind = Kind::srq_limit;
+    using Answered = SrqNamed;
+    SrqHandle handle;
+    std::uint32_t reserved = 0;
+};
+
+struct PoolNamed {
+    PoolHandle handle;
+    std::uint32_t counters = 0;  ///< index in the page of counters
+};
+struct CreatePool {
+    static constexpr Kind kKind = Kind::create_pool;
+    using Answered = PoolNamed;
+    PoolSpec spec;
+};
+struct ClosePool {
+    static constexpr Kind kKind = Kind::close_pool;
+    using Answered = Nothing;
+    PoolHandle handle;
+    std::uint32_t reserved = 0;
+    std::uint64_t region = 0;
+};
+/// A part of them; asked again from where it ended.
+struct Held {
+    static constexpr std::size_t kMost = 128;
+    std::uint32_t count = 0;
+    std::uint32_t more = 0;
+    std::array<HeldBuffer, kMost> buffers{};
+};
+struct AskHeldBuffers {
+    static constexpr Kind kKind = Kind::held_buffers;
+    using Answered = Held;
+    PoolHandle handle;
+    std::uint32_t from = 0;  ///< so many of them are known
+};
+
+struct WorkerCounted {
+    std::array<std::uint64_t, sizeof(WorkerCounters) / sizeof(std::uint64_t)> values{};
+};
+struct AskWorkerCounters {
+    static constexpr Kind kKind = Kind::worker_counters;
+    using Answered = WorkerCounted;
+    std::uint64_t worker = 0;
+};
+struct ControlCounted {
+    std::array<std::uint64_t, sizeof(ControlCounters) / sizeof(std::uint64_t)> values{};
+};
+struct AskControlCounters {
+    static constexpr Kind kKind = Kind::control_counters;
+    using Answered = ControlCounted;
+    std::uint64_t nothing = 0;
+};
+
+struct DeviceReported {
+    NameText name;
+    Text<192> description;
+    std::uint32_t inline_max = 0;
+    std::uint32_t qp_depth_max = 0;
+    std::uint32_t cqes_max = 0;
+    std::uint32_t sges_max = 0;
+    std::uint32_t extended_cqs = 0;
+    std::uint32_t memory_windows_1 = 0;
+    std::uint32_t memory_windows_2 = 0;
+    std::uint32_t invalidation = 0;
+};
+struct AskDevice {
+    static constexpr Kind kKind = Kind::report_device;
+    using Answered = DeviceReported;
+    std::uint64_t index = 0;
+};
+
+/// From the daemon.
+struct EventTold {
+    std::uint32_t type = 0;
+    QpHandle qp;
+    SrqHandle srq;
+    std::uint32_t port = 0;
+    std::uint64_t lost_after = 0;
+    NameText device;
+    NameText worker;
+};
+
+template <class T>
+concept Plain = std::is_trivially_copyable_v<T>;
+
+/// The longest message either way.
+inline constexpr std::size_t kMessageMax = 4096;
+static_assert(sizeof(Request<CreateQp>) <= kMessageMax && sizeof(Answer<Held>) <= kMessageMax && sizeof(Answer<WorkerCounted>) <= kMessageMax);
+
+}  // namespace pollcore::wire

@@ -1,0 +1,103 @@
+// What a session whose worker is in another process has in flight: so that each request gets its completion also when that
+// process dies, and its tables with it.
+//
+// A send or receive queue completes in post order, so its requests in flight are those that were submitted last, and how many
+// these are the session counts anyway: submitting writes an entry, completing does nothing. What completes out of turn, since it
+// was refused, is taken out (forget). Receives of a shared receive queue complete in any order, and are looked for by their tags.
+//
+// Thread safety: the session's thread; but prepare() is a control call's, for a queue that the session's thread does not
+// know yet.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "pollcore/limits.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+struct LoggedRequest {
+    std::uint64_t tag = 0;
+    Opcode opcode{};
+};
+
+/// Of one queue.
+class QueueLog {
+public:
+    /// For `depth` requests in flight.
+    explicit QueueLog(std::uint32_t depth) : entries_(std::bit_ceil(std::max(depth, 1u))) {}
+
+    [[nodiscard]] std::size_t depth() const noexcept { return entries_.size(); }
+    void add(const WorkRequest& request) noexcept { at(next_++) = {request.tag, request.opcode}; }
+    /// One of the newest `in_flight` has completed out of turn.
+    void forget(std::uint64_t tag, std::uint32_t in_flight) noexcept {
+        for (std::uint32_t back = in_flight; back > 0; --back) {
+            if (at(next_ - back).tag == tag) {
+                for (; back < in_flight; ++back) {
+                    at(next_ - back) = at(next_ - back - 1);
+                }
+                return;
+            }
+        }
+    }
+    /// The oldest of the newest `in_flight`.
+    [[nodiscard]] LoggedRequest oldest(std::uint32_t in_flight) const noexcept { return at(next_ - in_flight); }
+
+private:
+    [[nodiscard]] LoggedRequest& at(std::uint32_t position) noexcept { return entries_[position & (entries_.size() - 1)]; }
+    [[nodiscard]] const LoggedRequest& at(std::uint32_t position) const noexcept { return entries_[position & (entries_.size() - 1)]; }
+
+    std::vector<LoggedRequest> entries_;
+    std::uint32_t next_ = 0;  // modulo 2^32, of which the length is a divisor
+};
+
+/// Of one session.
+class InFlightLog {
+public:
+    InFlightLog(std::uint32_t qps_max, std::uint32_t srqs_max) : qps_(qps_max), srqs_(srqs_max) {}
+
+    /// The session may have so many requests in flight on the queue pair of this index, whose handle nobody has yet.
+    void prepare(std::uint16_t qp, std::uint32_t send_depth, std::uint32_t recv_depth) {
+        const std::lock_guard lock(mutex_);
+        grow(qps_[qp].sends, send_depth);
+        grow(qps_[qp].recvs, recv_depth);
+    }
+    void prepare_srq(std::uint16_t srq, std::uint32_t depth) {
+        const std::lock_guard lock(mutex_);
+        grow(srqs_[srq], depth);
+    }
+
+    // Relaxed: who has the handle has what was prepared before.
+    [[nodiscard]] QueueLog& sends(std::uint16_t qp) noexcept { return *qps_[qp].sends.load(std::memory_order_relaxed); }
+    [[nodiscard]] QueueLog& recvs(std::uint16_t qp) noexcept { return *qps_[qp].recvs.load(std::memory_order_relaxed); }
+    [[nodiscard]] QueueLog& srq(std::uint16_t index) noexcept { return *srqs_[index].load(std::memory_order_relaxed); }
+
+private:
+    using Slot = std::atomic<QueueLog*>;
+    struct OfQp {
+        Slot sends{nullptr};
+        Slot recvs{nullptr};
+    };
+
+    // The one before stays: completions of the queue pair before may still be polled.
+    void grow(Slot& slot, std::uint32_t depth) {
+        if (const QueueLog* now = slot.load(std::memory_order_relaxed); now == nullptr || now->depth() < depth) {
+            owned_.push_back(std::make_unique<QueueLog>(depth));
+            slot.store(owned_.back().get(), std::memory_order_relaxed);
+        }
+    }
+
+    std::vector<OfQp> qps_;
+    std::vector<Slot> srqs_;
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<QueueLog>> owned_;
+};
+
+}  // namespace pollcore
