@@ -48,8 +48,11 @@ Daemon::Daemon(const Config& config) : config_(config), locks_(lock_cores(config
         services_.push_back(make_service(runtime_, service));
     }
     log_services(services_);
-    if (services_.empty()) {
-        log_warning("the configuration names no [[service]]: the workers poll for nobody");
+    if (!config_.attach.path.empty()) {
+        attach_ = std::make_unique<AttachServer>(runtime_, config_.attach);
+        log_info("processes may attach at {}", config_.attach.path.native());
+    } else if (services_.empty()) {
+        log_warning("the configuration names no [[service]] and no [attach] path: the workers poll for nobody");
     }
 }
 
@@ -147,7 +150,7 @@ bool Daemon::drain_and_stop() {
     for (const auto& service : services_) {
         service->begin_drain();
     }
-    bool whole = true;
+    bool whole = attach_ == nullptr || attach_->stop(config_.drain_timeout);
     for (const auto& service : services_) {
         while (!service->drained() && !service->broken() && Clock::now() < deadline) {
             std::this_thread::sleep_for(1ms);
@@ -162,6 +165,7 @@ bool Daemon::drain_and_stop() {
         whole = service->close() && whole;
     }
     services_.clear();
+    attach_.reset();
     return runtime_.stop() && whole;
 }
 

@@ -8,6 +8,7 @@
 
 #include "control/core_lock.hpp"
 #include "notifier.hpp"
+#include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
 #include "service.hpp"
 
@@ -35,6 +36,7 @@ private:
     const Config config_;
     std::vector<CoreLock> locks_;  // given up last
     Runtime runtime_;
+    std::unique_ptr<AttachServer> attach_;  // null: nobody may
     std::vector<std::unique_ptr<Service>> services_;
     Notifier notifier_;
     ProgressCheck progress_;

@@ -150,12 +150,10 @@ struct ServiceConfig {
 
 /// What one attached process may have.
 struct QuotaConfig {
-    std::uint32_t sessions = 16;
-    std::uint32_t queue_pairs = 256;
-    std::uint64_t work_requests = 65536;    ///< that its queues have room for together
-    std::uint64_t registered = 1ull << 30;  ///< bytes
-
-    bool operator==(const QuotaConfig&) const = default;
+    std::uint32_t sessions = 0;
+    std::uint32_t queue_pairs = 0;    ///< and as many shared receive queues
+    std::uint64_t work_requests = 0;  ///< that its queues have room for together
+    std::uint64_t registered = 0;     ///< bytes
 };
 
 /// Where other processes attach (pollcore/attach.hpp), and which may.
@@ -167,8 +165,15 @@ struct AttachConfig {
     std::vector<std::string> users;   ///< who may attach, of those that the socket's permissions let through: these,
     std::vector<std::string> groups;  ///< and members of these; both empty: all
     std::uint32_t clients_max = 64;
-    QuotaConfig quota;                ///< of each
+    // Of each.
+    std::uint32_t sessions_max = 16;
+    std::uint32_t queue_pairs_max = 256;
+    std::uint64_t work_requests_max = 65536;
+    std::uint64_t registered_max = 1ull << 30;
 
+    [[nodiscard]] QuotaConfig quota() const noexcept {
+        return {.sessions = sessions_max, .queue_pairs = queue_pairs_max, .work_requests = work_requests_max, .registered = registered_max};
+    }
     bool operator==(const AttachConfig&) const = default;
 };
 
@@ -179,6 +184,7 @@ struct Config {
     std::vector<WorkerConfig> workers;
     std::vector<ServiceConfig> services;
     MemoryConfig memory;
+    AttachConfig attach;
     LogLevel log_level = LogLevel::info;
     std::uint32_t qps_max = kQpsDefault;               ///< of the whole runtime; a power of two
     std::filesystem::path lock_directory = "/run/lock"; ///< holds a lock file per worker core

@@ -104,6 +104,7 @@ protected:
     Context& operator=(Context&&) noexcept = default;
     ~Context() = default;
 
+    [[nodiscard]] const std::shared_ptr<ControlSide>& control_side() const noexcept { return control_; }
     /// Throws Error(EINVAL) where there is none.
     [[nodiscard]] ControlSide& control() const;
 

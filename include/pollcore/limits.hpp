@@ -29,6 +29,9 @@ inline constexpr std::uint32_t kPoolBufferBytesMax = 1u << 30;
 /// Sessions of one worker. An in-flight entry names its session in 16 bits.
 inline constexpr std::uint32_t kSessionsPerWorkerMax = 1024;
 
+/// Processes that are attached to one runtime.
+inline constexpr std::uint32_t kAttachedMax = 1024;
+
 /// Sessions that post to one queue pair.
 inline constexpr std::uint32_t kQpSharesMax = 64;
 

@@ -110,7 +110,7 @@ public:
         : runtime_(runtime),
           config_(config),
           allowed_(config),
-          quota_(config.quota),
+          quota_(config.quota()),
           epoll_(::epoll_create1(EPOLL_CLOEXEC)),
           wake_(make_event_fd("the attach server")),
           listener_(listen_at(config)) {

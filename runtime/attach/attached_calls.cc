@@ -208,6 +208,10 @@ RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, std::s
 }
 
 RegionInfo AttachedState::allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) {
+    if (bytes > attached_.registered_max) {  // before its pages are taken
+        throw Error(EDQUOT, std::to_string(bytes) + " bytes of memory: an attached process may have " +
+                                std::to_string(attached_.registered_max) + " registered (attach.registered_max)");
+    }
     SharedMemory memory = make_shared_memory(bytes, "pollcore memory");
     auto* data = static_cast<std::byte*>(memory.mapping.data());
     const int fd = memory.fd.get();

@@ -71,6 +71,7 @@ wire::Attached AttachedClient::carry_out(const wire::Attach& asked, wire::Packet
             .client = number_,
             .pool_counters = static_cast<std::uint32_t>(counters_used_.size()),
             .hugepages = report.hugepages,
+            .registered_max = quota_.registered,
             .memory = Text<256>(std::string_view(report.memory).substr(0, 256)),
             .eal = Text<256>(std::string_view(report.eal).substr(0, 256))};
 }

@@ -110,6 +110,7 @@ struct Attached {
     std::uint32_t client = 0;       ///< the daemon's number for this process, which its log has
     std::uint32_t pool_counters = 0;  ///< entries of the page of counters that comes along
     std::uint32_t hugepages = 0;
+    std::uint64_t registered_max = 0;  ///< bytes
     Text<256> memory;               ///< RuntimeReport::memory
     Text<256> eal;
 };

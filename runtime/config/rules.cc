@@ -36,6 +36,23 @@ int continuation_bytes(unsigned char first) {
     return first >= 0xf0 && first <= 0xf4 ? 3 : -1;
 }
 
+bool is_ip_address(int family, std::string_view text) {
+    in6_addr parsed{};  // the larger of the two
+    return ::inet_pton(family, std::string(text).c_str(), &parsed) == 1;
+}
+
+Parsed<std::uint64_t> read_count(const TomlNode& node) {
+    if (node.type != TomlNode::Type::integer) {
+        return wrong_type(node, "an integer");
+    }
+    if (node.integer < 0) {
+        return Reason{"it is negative"};
+    }
+    return static_cast<std::uint64_t>(node.integer);
+}
+
+}  // namespace
+
 // Is it something that TOML can hold and a message can show? Overlong forms, surrogates and values above
 // U+10FFFF are no UTF-8.
 bool is_printable_utf8(std::string_view text) {
@@ -59,23 +76,6 @@ bool is_printable_utf8(std::string_view text) {
     }
     return true;
 }
-
-bool is_ip_address(int family, std::string_view text) {
-    in6_addr parsed{};  // the larger of the two
-    return ::inet_pton(family, std::string(text).c_str(), &parsed) == 1;
-}
-
-Parsed<std::uint64_t> read_count(const TomlNode& node) {
-    if (node.type != TomlNode::Type::integer) {
-        return wrong_type(node, "an integer");
-    }
-    if (node.integer < 0) {
-        return Reason{"it is negative"};
-    }
-    return static_cast<std::uint64_t>(node.integer);
-}
-
-}  // namespace
 
 Reason wrong_type(const TomlNode& node, std::string_view wanted) {
     return Reason{fmt::format("it is {} where {} belongs", node.type_name(), wanted)};

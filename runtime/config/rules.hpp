@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "config/cpus.hpp"
 #include "config/toml_tree.hpp"
@@ -30,6 +31,8 @@ using Refusal = std::optional<std::string>;
 
 /// "it is a string where an integer belongs"
 [[nodiscard]] Reason wrong_type(const TomlNode& node, std::string_view wanted);
+/// Without control characters, in the shortest encoding of each character.
+[[nodiscard]] bool is_printable_utf8(std::string_view text);
 /// The text of a string node.
 [[nodiscard]] Parsed<std::string> read_text(const TomlNode& node);
 
@@ -117,6 +120,39 @@ struct DirectoryRule : TextRule {
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;
     [[nodiscard]] std::string print(const Value& value) const { return toml_quoted(value); }
+};
+
+/// A Unix socket's, or empty.
+struct SocketPathRule : TextRule {
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Refusal check(const Value& value) const;
+    [[nodiscard]] std::string print(const Value& value) const { return toml_quoted(value); }
+};
+
+/// A user or group of the machine, or empty.
+struct AccountRule : TextRule {
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Refusal check(const Value& value) const;
+};
+
+/// Several of them.
+struct AccountsRule {
+    using Value = std::vector<std::string>;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(const Value& value) const;
+    [[nodiscard]] std::string print(const Value& value) const;
+};
+
+/// Permissions of a file, in octal.
+struct ModeRule {
+    using Value = std::uint32_t;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(Value value) const;
+    [[nodiscard]] std::string print(Value value) const;
 };
 
 /// One of a few words.

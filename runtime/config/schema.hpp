@@ -64,6 +64,7 @@ inline constexpr BytesRule kMemorySize{.min = 16ull << 20, .max = 1ull << 40, .m
 // A verbs message is at most 2^31 bytes.
 inline constexpr BytesRule kMessageSize{.min = 1, .max = 1ull << 31};
 inline constexpr BytesRule kRegionSize{.min = kCacheLine, .max = 1ull << 40};
+inline constexpr BytesRule kRegisteredMax{.min = 4096, .max = 1ull << 48};
 inline constexpr CountRule kBurst{.min = 1, .max = kBurstMax};
 
 template <class Visit>
@@ -79,6 +80,23 @@ template <class Visit>
 void each_field(const MemoryConfig&, const Cpus&, Visit&& visit) {
     visit(optional("hugepages"), &MemoryConfig::hugepages, ChoiceRule<MemoryConfig::Hugepages>{kHugepages});
     visit(optional("size"), &MemoryConfig::size, kMemorySize);
+}
+
+template <class Visit>
+void each_field(const AttachConfig& attach, const Cpus&, Visit&& visit) {
+    visit(optional("path"), &AttachConfig::path, SocketPathRule{});
+    const bool any = !attach.path.empty();
+    constexpr std::string_view kOnly = "an [attach] with a path";
+    visit(optional_if(any, "owner", kOnly), &AttachConfig::owner, AccountRule{});
+    visit(optional_if(any, "group", kOnly), &AttachConfig::group, AccountRule{});
+    visit(optional_if(any, "mode", kOnly), &AttachConfig::mode, ModeRule{});
+    visit(optional_if(any, "users", kOnly), &AttachConfig::users, AccountsRule{});
+    visit(optional_if(any, "groups", kOnly), &AttachConfig::groups, AccountsRule{});
+    visit(optional_if(any, "clients_max", kOnly), &AttachConfig::clients_max, CountRule{1, kAttachedMax});
+    visit(optional_if(any, "sessions_max", kOnly), &AttachConfig::sessions_max, CountRule{1, kSessionsPerWorkerMax});
+    visit(optional_if(any, "queue_pairs_max", kOnly), &AttachConfig::queue_pairs_max, CountRule{1, kQpsMax});
+    visit(optional_if(any, "work_requests_max", kOnly), &AttachConfig::work_requests_max, CountRule{1, 1ull << 32});
+    visit(optional_if(any, "registered_max", kOnly), &AttachConfig::registered_max, kRegisteredMax);
 }
 
 template <class Visit>
@@ -135,6 +153,7 @@ template <class AnyConfig, class Visit>
 void each_section(AnyConfig& config, Visit&& visit) {
     visit.table("runtime", config);
     visit.table("memory", config.memory);
+    visit.table("attach", config.attach);
     visit.list("device", config.devices);
     visit.list("worker", config.workers);
     visit.list("service", config.services);

@@ -28,6 +28,11 @@ PdId RuntimeState::create_pd(const std::string& device_name) {
 }
 
 PdId RuntimeState::create_foreign_pd_here(const std::string& device_name) {
+    if (const DeviceSlot& device = device_slot(device_name); !device.device->limits().foreign_addresses) {
+        throw Error(EOPNOTSUPP, fmt::format("device \"{}\" serves no attached process: of its provider it is not known that it leaves the "
+                                            "memory of work requests to the device",
+                                            device.config.name));
+    }
     const PdId pd = create_pd(device_name);
     pds_.at(pd).foreign = true;
     return pd;

@@ -55,6 +55,8 @@ struct DeviceLimits {
     /// ibv_next_poll keeps its word when the CQ has run empty. Where it does not, each completion is taken between a
     /// start and an end of its own.
     bool next_poll = true;
+    /// It can leave SGEs alone: QpOptions::foreign_addresses.
+    bool foreign_addresses = false;
 };
 
 /// What create_cq made with CqOptions::extended.
@@ -97,6 +99,9 @@ struct QpOptions {
     ibv_qp_type type = IBV_QPT_RC;
     ibv_qp_cap cap{};
     bool signal_all = false;
+    /// SGEs hold addresses at which this process has something else, or nothing: the provider's code must not read or write there,
+    /// as some do that let the NIC put small messages into CQEs (H8). EOPNOTSUPP where DeviceLimits::foreign_addresses is false.
+    bool foreign_addresses = false;
     void* qp_context = nullptr;
 };
 

@@ -113,7 +113,7 @@ public:
         }
         return config;
     }
-    void set_up(Runtime& runtime, bool up) const {
+    void set_up(TestRuntime& runtime, bool up) const {
         if (TestDevice::get().verbs) {
             run(up ? "ip link set porttest up" : "ip link set porttest down");
         } else {
@@ -125,9 +125,9 @@ private:
     static void run(const char* command) { EXPECT_EQ(std::system(command), 0) << command; }
 };
 
-class Port : protected PortUnderTest, public Conformance {
+class PortInThisProcess : protected PortUnderTest, public Conformance {
 protected:
-    Port() : Conformance(config()) {}
+    PortInThisProcess() : Conformance(config()) {}
 
     void expect_port_event(EventType type) {
         const std::optional<Event> event = await_event(type);
@@ -144,7 +144,7 @@ protected:
     }
 };
 
-TEST_F(Port, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
+TEST_F(PortInThisProcess, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
     connect_pair(shape(), {.timeout = 12, .retry_count = 2, .rnr_retry = 7, .min_rnr_timer = 12});
     expect_traffic();
     submit(send(1, 8));  // has no receive: it is under way when the port goes down
@@ -179,7 +179,7 @@ TEST_F(Port, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
-TEST_F(Port, ThatComesBackInTimeLosesNothing) {
+TEST_F(PortInThisProcess, ThatComesBackInTimeLosesNothing) {
     connect_pair(shape(), {.timeout = 14, .retry_count = 6});
     expect_traffic();
     pollfd waiting{.fd = runtime.event_fd(), .events = POLLIN, .revents = 0};

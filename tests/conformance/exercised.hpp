@@ -13,7 +13,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "pollcore/runtime.hpp"
+#include "pollcore/context.hpp"
 
 namespace pollcore::testing {
 
@@ -169,21 +169,6 @@ private:
             Exercised::get().submitted(request, num_sge, with_inline);
         }
         return refusal;
-    }
-};
-
-/// A runtime whose test notes which queue pairs it made.
-class TestRuntime : public Runtime {
-public:
-    using Runtime::Runtime;
-
-    [[nodiscard]] TestSession open_session(const SessionOptions& options = {}) {
-        return Runtime::open_session(options);
-    }
-    [[nodiscard]] QueuePair create_queue_pair(const QueuePairOptions& options) {
-        QueuePair qp = Runtime::create_queue_pair(options);
-        Exercised::get().created(qp.handle(), options);
-        return qp;
     }
 };
 

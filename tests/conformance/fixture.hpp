@@ -3,6 +3,7 @@
 // The device comes from the environment, so that the same binary runs on each:
 //   POLLCORE_TEST_DEVICE=soft            the software device (default); soft:rxe, soft:mlx5: with those habits
 //   POLLCORE_TEST_DEVICE=verbs:rxe0      a verbs device; POLLCORE_TEST_ADDRESS is an address of its port
+//   POLLCORE_TEST_ATTACH=yes             through a pollcored, to which the tests attach
 //   POLLCORE_TEST_POLL=plain             CQs are polled by ibv_poll_cq; extended (default): by ibv_start_poll
 // Where a device's answer differs from the specification's, Deviation names it; tests/conformance/README.md
 // has the table.
@@ -23,6 +24,7 @@
 
 #include "exercised.hpp"
 #include "pollcore/runtime.hpp"
+#include "test_runtime.hpp"
 
 namespace pollcore {
 

@@ -6,18 +6,33 @@
 namespace pollcore::testing {
 namespace {
 
-class MemoryRegions : public Conformance {};
+class MemoryRegions : public Conformance {
+protected:
+    /// Memory that the program registers itself: of its heap, or, attached, a part of what it has allocated.
+    [[nodiscard]] std::span<std::byte> own_memory(std::size_t bytes) {
+        if (attached_tests()) {
+            return remote.bytes().subspan(1000, bytes);
+        }
+        heap_.resize(bytes);
+        return heap_;
+    }
+
+private:
+    std::vector<std::byte> heap_;
+};
 
 TEST_F(MemoryRegions, OfTheProgramsOwnWorkLikeAllocatedOnes) {
     connect_pair();
-    std::vector<std::byte> mine(10000, std::byte{0x5a});
+    const std::span<std::byte> mine = own_memory(10000);
+    std::fill(mine.begin(), mine.end(), std::byte{0x5a});
     MemoryRegion region = runtime.register_memory(mine.data(), mine.size());
     EXPECT_EQ(region.data(), mine.data());
     WorkRequest request = rdma(Opcode::rdma_write, 1, 0);
     request.sge = {region.addr(), 10000, region.lkey()};
+    request.remote_addr += 20000;
     submit(request);
     EXPECT_EQ(await_one().status, Status::success);
-    EXPECT_EQ(std::memcmp(remote.data(), mine.data(), mine.size()), 0);
+    EXPECT_EQ(std::memcmp(remote.data() + 20000, mine.data(), mine.size()), 0);
     region.deregister();
     EXPECT_FALSE(region.valid());
 }
@@ -65,7 +80,21 @@ TEST_F(MemoryRegions, MoreThanThereIsIsRefusedWithWhatToRaise) {
         (void)runtime.allocate(std::size_t{1} << 40);
         FAIL() << "a terabyte was allocated";
     } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("memory.size"), std::string::npos) << error.what();
+        const char* limit = attached_tests() ? "attach.registered_max" : "memory.size";
+        EXPECT_NE(std::string(error.what()).find(limit), std::string::npos) << error.what();
+    }
+}
+
+TEST_F(MemoryRegions, OfAnAttachedProgramAreOfMemoryThatTheDaemonCanMap) {
+    if (!attached_tests()) {
+        return;  // said by the attached run of this suite
+    }
+    std::vector<std::byte> mine(4096);
+    try {
+        (void)runtime.register_memory(mine.data(), mine.size());
+        FAIL() << "the heap of an attached process was registered";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), std::errc::operation_not_supported) << error.what();
     }
 }
 

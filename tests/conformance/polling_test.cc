@@ -16,7 +16,7 @@ int counted_poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
     return own_poll_cq(cq, n, wc);
 }
 
-class Polling : public Conformance, public ::testing::WithParamInterface<PollVerbs> {
+class PollingInThisProcess : public Conformance, public ::testing::WithParamInterface<PollVerbs> {
 protected:
     static Config config() {
         Config with = test_config();
@@ -25,18 +25,18 @@ protected:
         return with;
     }
     // Before there is a CQ that the worker could be polling.
-    Polling() : Conformance(config()), ops(runtime.device().context()->ops) {
+    PollingInThisProcess() : Conformance(config()), ops(runtime.device().context()->ops) {
         own_poll_cq = ops.poll_cq;
         plain_polls = 0;
         ops.poll_cq = counted_poll_cq;
     }
-    ~Polling() override {
+    ~PollingInThisProcess() override {
         runtime.stop();
     }
     ibv_context_ops& ops;
 };
 
-TEST_P(Polling, IsByTheVerbsThatWereAskedForAndBringsTheSame) {
+TEST_P(PollingInThisProcess, IsByTheVerbsThatWereAskedForAndBringsTheSame) {
     ASSERT_TRUE(runtime.report().devices.at(0).extended_cqs);
     QueuePairOptions options = shape();
     options.separate_cqs = true;
@@ -84,7 +84,7 @@ TEST_P(Polling, IsByTheVerbsThatWereAskedForAndBringsTheSame) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Polling, ::testing::Values(PollVerbs::automatic, PollVerbs::extended, PollVerbs::plain),
+INSTANTIATE_TEST_SUITE_P(Ways, PollingInThisProcess, ::testing::Values(PollVerbs::automatic, PollVerbs::extended, PollVerbs::plain),
                          [](const auto& way) {
                              return std::string(way.param == PollVerbs::automatic  ? "Auto"
                                                 : way.param == PollVerbs::extended ? "Extended"

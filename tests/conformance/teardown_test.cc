@@ -375,7 +375,7 @@ INSTANTIATE_TEST_SUITE_P(By, TeardownWhileConnecting, ::testing::Values(0, 1, 2)
 
 int poll_nothing(ibv_cq*, int, ibv_wc*) { return 0; }
 
-class SilentDevice : public Conformance {
+class SilentDeviceInThisProcess : public Conformance {
 protected:
     static constexpr auto kLimit = 300ms;
     static Config config() {
@@ -384,7 +384,7 @@ protected:
         with.drain_timeout = kLimit;
         return with;
     }
-    SilentDevice() : Conformance(config()) {
+    SilentDeviceInThisProcess() : Conformance(config()) {
         runtime.device().context()->ops.poll_cq = poll_nothing;  // there is no CQ yet that the worker polls
         connect_pair();
         for (std::uint64_t tag = 0; tag < 10; ++tag) {
@@ -407,7 +407,7 @@ protected:
     }
 };
 
-TEST_F(SilentDevice, HasItsQueuePairsCutShortAtTheLimitAndItIsReported) {
+TEST_F(SilentDeviceInThisProcess, HasItsQueuePairsCutShortAtTheLimitAndItIsReported) {
     const auto began = std::chrono::steady_clock::now();
     EXPECT_FALSE(a.close());
     const auto took = std::chrono::steady_clock::now() - began;
@@ -424,7 +424,7 @@ TEST_F(SilentDevice, HasItsQueuePairsCutShortAtTheLimitAndItIsReported) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
-TEST_F(SilentDevice, DoesNotHoldUpASessionsEnd) {
+TEST_F(SilentDeviceInThisProcess, DoesNotHoldUpASessionsEnd) {
     const auto began = std::chrono::steady_clock::now();
     session.close();
     EXPECT_LT(std::chrono::steady_clock::now() - began, kLimit + 3000ms) << "both queue pairs share the limit";
@@ -433,7 +433,7 @@ TEST_F(SilentDevice, DoesNotHoldUpASessionsEnd) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
-TEST_F(SilentDevice, DoesNotHoldUpTheRuntimesEnd) {
+TEST_F(SilentDeviceInThisProcess, DoesNotHoldUpTheRuntimesEnd) {
     const auto began = std::chrono::steady_clock::now();
     EXPECT_FALSE(runtime.stop());
     EXPECT_LT(std::chrono::steady_clock::now() - began, kLimit + 3000ms);

@@ -37,10 +37,11 @@ using namespace std::chrono_literals;
 // well.
 inline constexpr auto kPatience = 30s;
 
-/// The daemon under test: by the environment, else where the build put it.
+/// The daemon under test: by the environment, else where the build put it beside this program.
 inline std::string pollcored_path() {
     const char* given = std::getenv("POLLCORED");
-    return given != nullptr ? given : POLLCORED_PATH;
+    return given != nullptr ? given
+                            : std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "apps/pollcored/pollcored";
 }
 
 /// A directory that goes with its content.

@@ -158,6 +158,9 @@ log_level = "info"  # default
 hugepages = "prefer"  # default
 size = "64MiB"  # default
 
+[attach]
+path = ""  # default
+
 [[device]]
 name = "d"
 kind = "soft"
@@ -206,6 +209,19 @@ public:
         made.log_level = static_cast<LogLevel>(number(0, 3));
         made.memory.hugepages = static_cast<MemoryConfig::Hugepages>(number(0, 2));
         made.memory.size = number(8, 1u << 19) * (2ull << 20);
+        if (number(0, 1) != 0) {
+            made.attach.path = pick({"/run/p.sock", "/tmp/a b", "/tmp/\"quoted\" \\ back"});
+            made.attach.owner = pick({"", "root", "0", "_www-data$"});
+            made.attach.group = pick({"", "trading"});
+            made.attach.mode = static_cast<std::uint32_t>(number(0, 0777));
+            made.attach.users = pick<std::vector<std::string>>({{}, {"a"}, {"a", "1000"}});
+            made.attach.groups = pick<std::vector<std::string>>({{}, {"wheel"}});
+            made.attach.clients_max = static_cast<std::uint32_t>(number(1, kAttachedMax));
+            made.attach.sessions_max = static_cast<std::uint32_t>(number(1, kSessionsPerWorkerMax));
+            made.attach.queue_pairs_max = static_cast<std::uint32_t>(number(1, kQpsMax));
+            made.attach.work_requests_max = pick<std::uint64_t>({1, 65536, 1ull << 32});
+            made.attach.registered_max = pick<std::uint64_t>({4096, 1ull << 30, 1ull << 48});
+        }
         for (std::uint64_t i = number(1, kDevicesMax); i > 0; --i) {
             made.devices.push_back(device());
         }

@@ -128,7 +128,7 @@ TEST(ConfigFile, deep_within_dots_and_brackets_is_no_stack_overflow) {
     }
     EXPECT_EQ(
         message_of(text),
-        "f.toml:1: a = {...}: there is no such key; accepted: [runtime], [memory], [[device]], [[worker]], "
+        "f.toml:1: a = {...}: there is no such key; accepted: [runtime], [memory], [attach], [[device]], [[worker]], "
         "[[service]]");
 }
 

@@ -294,6 +294,7 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     Responder rx;
     WorkQueue<RecvWqe> rq;       ///< of no use with an SRQ
     SoftSrq* shared = nullptr;   ///< the SRQ that receives are taken from; constant
+    bool payload_in_cqe = false; ///< small messages wait there: SoftProfile::copies_at_poll, and not QpOptions::foreign_addresses
     bool receive_taken = false;  ///< with an SRQ: `taken` holds the receive of the message at hand
     bool last_wqe_said = false;  ///< with an SRQ: LAST_WQE_REACHED was raised since it left RESET
     RecvWqe taken{};

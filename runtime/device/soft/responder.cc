@@ -120,7 +120,7 @@ void Engine::on_send(SoftQp& qp, const Packet& packet) noexcept {
         fail_recv(qp, IBV_WC_LOC_LEN_ERR);
         return refuse(qp, Nak::invalid_request);
     }
-    const bool held = core_.profile.copies_at_poll && hold_payload(qp, wqe, packet);
+    const bool held = qp.payload_in_cqe && hold_payload(qp, wqe, packet);
     if (!held && !scatter(core_.memory, qp.receive_pd(), qp.receive_sges(), rx.offset, packet.payload(),
                           packet.payload_size)) [[unlikely]] {
         fail_recv(qp, IBV_WC_LOC_PROT_ERR);

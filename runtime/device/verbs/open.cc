@@ -1,5 +1,6 @@
 // Finding a device, opening it, and learning what it can do.
 #include <fcntl.h>
+#include <infiniband/mlx5dv.h>
 
 #include <algorithm>
 #include <bit>
@@ -184,6 +185,8 @@ void VerbsDevice::query_limits() {
     limits_.comp_vectors = at_least_zero(context_->num_comp_vectors);
     limits_.atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
     limits_.next_poll = attr.vendor_id != kSoftRoceVendor;
+    // Soft-RoCE's library leaves all to the kernel, and mlx5's can be told. Of others it is not known.
+    limits_.foreign_addresses = attr.vendor_id == kSoftRoceVendor || mlx5dv_is_supported(context_->device);
     ibv_device_attr_ex more{};
     if (ibv_query_device_ex(context_.get(), nullptr, &more) == 0) {  // else none of what stands only there
         limits_.moderation_count_max = more.cq_mod_caps.max_cq_count;

@@ -1,6 +1,7 @@
 // Making, changing and destroying the objects of a verbs device.
 #include "device/verbs/verbs_device.hpp"
 
+#include <infiniband/mlx5dv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -189,6 +190,35 @@ void VerbsDevice::check_cap(const ibv_qp_cap& cap) const {
     }
 }
 
+// mlx5 has the NIC put small messages into the CQE by default, and copies them to the SGE's address when the CQ is polled, with the
+// CPU (rdma-core 44, providers/mlx5/cq.c).
+ibv_qp* VerbsDevice::create_untouching_qp(ibv_pd* pd, ibv_qp_init_attr& attr) {
+    if (!limits_.foreign_addresses) {
+        throw Error(EOPNOTSUPP, fmt::format("RDMA device {}: of its provider it is not known that it leaves the memory of work requests to "
+                                            "the device, so it serves no attached process",
+                                            name()));
+    }
+    if (!mlx5dv_is_supported(context_->device)) {
+        return ibv_create_qp(pd, &attr);
+    }
+    ibv_qp_init_attr_ex extended{};
+    extended.qp_context = attr.qp_context;
+    extended.send_cq = attr.send_cq;
+    extended.recv_cq = attr.recv_cq;
+    extended.srq = attr.srq;
+    extended.cap = attr.cap;
+    extended.qp_type = attr.qp_type;
+    extended.sq_sig_all = attr.sq_sig_all;
+    extended.comp_mask = IBV_QP_INIT_ATTR_PD;
+    extended.pd = pd;
+    mlx5dv_qp_init_attr mlx5{};
+    mlx5.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
+    mlx5.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
+    ibv_qp* qp = mlx5dv_create_qp(context_.get(), &extended, &mlx5);
+    attr.cap = extended.cap;
+    return qp;
+}
+
 ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
     check_cap(options.cap);
     ibv_qp_init_attr attr{};
@@ -200,7 +230,7 @@ ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
     attr.qp_type = options.type;
     attr.sq_sig_all = options.signal_all ? 1 : 0;
     ibv_pd* pd = options.domain == nullptr ? options.pd : own(*options.domain).within(options.pd);
-    ibv_qp* qp = ibv_create_qp(pd, &attr);
+    ibv_qp* qp = options.foreign_addresses ? create_untouching_qp(pd, attr) : ibv_create_qp(pd, &attr);
     if (qp == nullptr) {
         const ibv_qp_cap& cap = options.cap;
         throw verbs_error(

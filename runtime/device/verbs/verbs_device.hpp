@@ -94,6 +94,8 @@ private:
     /// Null, with errno, when the device made none.
     [[nodiscard]] ibv_cq* create_extended_cq(const CqOptions& options);
 
+    [[nodiscard]] ibv_qp* create_untouching_qp(ibv_pd* pd, ibv_qp_init_attr& attr);
+
     UniqueContext context_;
     DeviceLimits limits_;
     int numa_node_ = -1;

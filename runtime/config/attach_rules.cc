@@ -1,0 +1,103 @@
+// Rules of [attach].
+#include <sys/un.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "config/rules.hpp"
+
+namespace pollcore::config {
+namespace {
+
+constexpr std::size_t kPathMax = sizeof(sockaddr_un::sun_path) - 1;
+// As useradd(8) and groupadd(8) take them.
+constexpr std::size_t kAccountMax = 32;
+constexpr std::uint32_t kModeMax = 0777;
+constexpr std::size_t kNamesMax = 64;
+
+Refusal check_account(const std::string& name) {
+    if (name.empty()) {
+        return "it is empty";
+    }
+    if (name.size() > kAccountMax) {
+        return "it is longer than the names of users and groups are";
+    }
+    const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > ' ' && c < 0x7f && c != ':' && c != '/'; });
+    return plain ? std::nullopt : Refusal("it holds characters that names of users and groups do not have");
+}
+
+}  // namespace
+
+std::string SocketPathRule::accepted() const { return fmt::format("an absolute path of at most {} characters, or \"\": nobody attaches", kPathMax); }
+
+Refusal SocketPathRule::check(const Value& value) const {
+    if (value.empty()) {
+        return std::nullopt;
+    }
+    if (value.front() != '/') {
+        return "it is relative, and the daemon's working directory is not the operator's";
+    }
+    if (value.size() > kPathMax) {
+        return "it is longer than a socket's path may be";
+    }
+    return is_printable_utf8(value) ? std::nullopt : Refusal("it holds control characters or is no UTF-8");
+}
+
+std::string AccountRule::accepted() const { return fmt::format("a name or number of at most {} characters, or \"\": the daemon's own", kAccountMax); }
+Refusal AccountRule::check(const Value& value) const { return value.empty() ? std::nullopt : check_account(value); }
+
+std::string AccountsRule::accepted() const { return fmt::format("a list of up to {} names or numbers, such as [\"trading\"]", kNamesMax); }
+
+Parsed<AccountsRule::Value> AccountsRule::read(const TomlNode& node) const {
+    if (node.type != TomlNode::Type::list) {
+        return wrong_type(node, "a list of strings");
+    }
+    Value names;
+    for (const TomlNode& name : node.children) {
+        if (name.type != TomlNode::Type::text) {
+            return wrong_type(name, "a string");
+        }
+        names.push_back(name.text);
+    }
+    return names;
+}
+
+Refusal AccountsRule::check(const Value& value) const {
+    if (value.size() > kNamesMax) {
+        return "there are too many";
+    }
+    for (const std::string& name : value) {
+        if (const Refusal why = check_account(name)) {
+            return fmt::format("{}: {}", toml_quoted_short(name), *why);
+        }
+    }
+    return std::nullopt;
+}
+
+std::string AccountsRule::print(const Value& value) const {
+    std::string out;
+    for (const std::string& name : value) {
+        out += (out.empty() ? "" : ", ") + toml_quoted_short(name);
+    }
+    return "[" + out + "]";
+}
+
+std::string ModeRule::accepted() const { return "the permissions in octal, as chmod(1) takes them, such as \"0660\""; }
+
+Parsed<ModeRule::Value> ModeRule::read(const TomlNode& node) const {
+    const auto text = read_text(node);
+    if (const auto* reason = std::get_if<Reason>(&text)) {
+        return *reason;
+    }
+    const std::string& digits = std::get<std::string>(text);
+    if (digits.empty() || digits.size() > 4 || digits.find_first_not_of("01234567") != std::string::npos) {
+        return Reason{"it is no octal number of up to four digits"};
+    }
+    return static_cast<Value>(std::stoul(digits, nullptr, 8));
+}
+
+Refusal ModeRule::check(Value value) const { return value > kModeMax ? Refusal("a socket has no such permissions") : std::nullopt; }
+std::string ModeRule::print(Value value) const { return fmt::format("\"{:04o}\"", value); }
+
+}  // namespace pollcore::config

@@ -1,0 +1,153 @@
+// What the tests make everything by: a runtime in this process, or, with POLLCORE_TEST_ATTACH=yes, an attachment to a pollcored of the
+// same configuration.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "exercised.hpp"
+#include "pollcore/attach.hpp"
+#include "pollcore/runtime.hpp"
+#include "system/daemon_process.hpp"
+
+namespace pollcore::testing {
+
+[[nodiscard]] inline bool attached_tests() {
+    static const bool attached = std::getenv("POLLCORE_TEST_ATTACH") != nullptr;
+    return attached;
+}
+
+/// A pollcored that goes on from test to test as long as they want the same configuration.
+class SharedDaemon {
+public:
+    /// The path of its socket.
+    static std::string serve(Config config) {
+        static SharedDaemon shared;
+        config.attach.path = shared.directory_.path() / "attach.sock";
+        config.attach.queue_pairs_max = 4096;
+        config.attach.work_requests_max = 1u << 24;
+        config.attach.sessions_max = 1024;
+        config.lock_directory = shared.directory_.path();
+        const std::string text = print_config(config);
+        if (shared.process_ == nullptr || text != shared.text_ || shared.process_->wait(std::chrono::milliseconds(0))) {
+            shared.process_.reset();  // kills it; in order it ends in the tests of pollcored
+            shared.text_ = text;
+            shared.process_ = std::make_unique<test::Process>(
+                std::vector<std::string>{test::pollcored_path(), "--config", shared.directory_.write("pollcored.toml", text).string()},
+                std::vector<std::string>{}, shared.directory_.path());
+        }
+        return config.attach.path;
+    }
+private:
+    test::TemporaryDirectory directory_;
+    std::string text_;
+    std::unique_ptr<test::Process> process_;
+};
+
+/// Notes which queue pairs it made.
+class TestRuntime : public Context {
+public:
+    explicit TestRuntime(const Config& config) : TestRuntime(open(config)) {}
+
+    /// As a runtime's; of an attachment everything is closed as well.
+    bool stop() { return embedded_ != nullptr ? embedded_->stop() : attached_->stop(); }
+
+    [[nodiscard]] TestSession open_session(const SessionOptions& options = {}) { return Context::open_session(options); }
+    [[nodiscard]] QueuePair create_queue_pair(const QueuePairOptions& options) {
+        QueuePair qp = Context::create_queue_pair(options);
+        Exercised::get().created(qp.handle(), options);
+        return qp;
+    }
+
+    /// What they have counted since this was made; a daemon has served other tests before.
+    [[nodiscard]] const WorkerCounters& worker_counters(std::size_t worker) {
+        const WorkerCounters& now = Context::worker_counters(worker);
+        if (embedded_ != nullptr) {
+            return now;
+        }
+        WorkerCounters& since = *since_[worker];
+        subtract(now, *before_[worker], since);
+        since.asleep.set(now.asleep.value());
+        since.longest_step_cycles.set(now.longest_step_cycles.value());
+        return since;
+    }
+    [[nodiscard]] const ControlCounters& control_counters() {
+        const ControlCounters& now = Context::control_counters();
+        if (embedded_ != nullptr) {
+            return now;
+        }
+        subtract(now, control_before_, control_since_);
+        return control_since_;
+    }
+
+    // ---- Of a runtime in this process only: tests that need them have "InThisProcess" in their names ----
+
+    [[nodiscard]] Device& device(const std::string& name = "") { return in_this_process().device(name); }
+    [[nodiscard]] int worker_thread_id(std::size_t worker) { return in_this_process().worker_thread_id(worker); }
+
+private:
+    template <class Base>
+    struct Open : Base {
+        using Base::Base;
+        [[nodiscard]] std::shared_ptr<ControlSide> shared() const { return this->control_side(); }
+    };
+    struct Made {
+        std::unique_ptr<Open<Runtime>> embedded;
+        std::unique_ptr<Open<Attachment>> attached;
+    };
+    static Made open(const Config& config) {
+        Made made;
+        if (attached_tests()) {
+            set_log_level(config.log_level);
+            made.attached = std::make_unique<Open<Attachment>>(
+                AttachOptions{.path = SharedDaemon::serve(config), .timeout = std::chrono::seconds(20)});
+        } else {
+            made.embedded = std::make_unique<Open<Runtime>>(config);
+        }
+        return made;
+    }
+    explicit TestRuntime(Made made)
+        : Context(made.embedded != nullptr ? made.embedded->shared() : made.attached->shared()),
+          embedded_(std::move(made.embedded)),
+          attached_(std::move(made.attached)) {
+        if (attached_ == nullptr) {
+            return;
+        }
+        static const Counter kNothing[sizeof(WorkerCounters) / sizeof(Counter)];
+        for (std::size_t worker = 0; worker < worker_count(); ++worker) {
+            before_.push_back(std::make_unique<WorkerCounters>());
+            since_.push_back(std::make_unique<WorkerCounters>());
+            subtract(Context::worker_counters(worker), reinterpret_cast<const WorkerCounters&>(kNothing), *before_.back());
+        }
+        subtract(Context::control_counters(), reinterpret_cast<const ControlCounters&>(kNothing), control_before_);
+    }
+
+    template <class Counters>
+    static void subtract(const Counters& from, const Counters& before, Counters& into) {
+        for (std::size_t i = 0; i < sizeof(Counters) / sizeof(Counter); ++i) {
+            reinterpret_cast<Counter*>(&into)[i].set(reinterpret_cast<const Counter*>(&from)[i].value() -
+                                                     reinterpret_cast<const Counter*>(&before)[i].value());
+        }
+    }
+    Runtime& in_this_process() {
+        if (embedded_ == nullptr) {
+            throw std::logic_error("this test looks into a runtime of its own process: its name must say so");
+        }
+        return *embedded_;
+    }
+
+    std::unique_ptr<Open<Runtime>> embedded_;
+    std::unique_ptr<Open<Attachment>> attached_;
+    std::vector<std::unique_ptr<WorkerCounters>> before_;
+    std::vector<std::unique_ptr<WorkerCounters>> since_;
+    ControlCounters control_before_;
+    ControlCounters control_since_;
+};
+
+}  // namespace pollcore::testing
