@@ -29,6 +29,8 @@ void add_options(CLI::App& command, LatArguments& arguments) {
         "file's");
     command.add_option("--config", arguments.config,
                        "Take device and workers from this file; both ends in one process");
+    command.add_option("--attach", arguments.attach,
+                       "Path runtime goes through the pollcored that listens at this socket; --config is what it runs with");
     command.add_flag("--loopback", arguments.loopback, "Both ends in one process, on a verbs device");
     command.add_option("-p,--port", arguments.port, "Port of the server (18515)");
     command.add_option("-s,--size", arguments.size, "Bytes of a message (2; fetch-add 8)");

@@ -17,6 +17,7 @@ struct LatArguments {
     std::string path;
     std::string device;
     std::filesystem::path config;
+    std::filesystem::path attach;
     bool loopback = false;
     std::string address;
     std::optional<std::uint32_t> port;

@@ -13,6 +13,8 @@
 #include "direct_path.hpp"
 #include "measurement.hpp"
 #include "peer.hpp"
+#include "pollcore/attach.hpp"
+#include "pollcore/runtime.hpp"
 #include "runtime_path.hpp"
 
 namespace pollcore::perf {
@@ -134,7 +136,8 @@ void measure_paths(LatOptions& options, LatResults& results) {
 
     // Destroyed from the bottom: paths, then what they run on.
     std::unique_ptr<Device> device;
-    std::optional<Runtime> runtime;
+    std::optional<Runtime> embedded;
+    std::optional<Attachment> attached;
     std::unique_ptr<Direct> direct;
     std::unique_ptr<RuntimePath> through_runtime;
     if (options.direct || options.event) {
@@ -144,13 +147,15 @@ void measure_paths(LatOptions& options, LatResults& results) {
         direct = std::make_unique<Direct>(*device, setup);
     }
     if (options.runtime) {
-        runtime.emplace(options.config);
-        const RuntimeReport report = runtime->report();
+        Context& runtime = options.attach.empty() ? static_cast<Context&>(embedded.emplace(options.config))
+                                                  : attached.emplace(AttachOptions{.path = options.attach, .name = "pollperf"});
+        const RuntimeReport report = runtime.report();
         results.device = report.devices.front().description;
         results.memory = report.memory;
         results.hugepages = report.hugepages;
         setup.inline_max = choose_inline(options, report.devices.front().inline_max, results.device);
-        through_runtime = std::make_unique<RuntimePath>(*runtime, options.device, options.worker, setup);
+        const auto worker_thread = [&](std::uint32_t worker) { return embedded ? embedded->worker_thread_id(worker) : 0; };
+        through_runtime = std::make_unique<RuntimePath>(runtime, worker_thread, options.device, options.worker, setup);
     }
     if (options.role == Role::both) {
         if (direct) {
@@ -177,7 +182,8 @@ LatResults run_lat(LatOptions options) {
 
     // While no worker runs. Without a worker there is nothing to compare with it.
     const auto round_trip = [&options]() -> std::optional<RoundTrip> {
-        return options.runtime ? measure_round_trip(options.core, options.worker_core, kRoundTripTime) : std::nullopt;
+        // Nor where a daemon's worker polls on its core.
+        return options.runtime && options.attach.empty() ? measure_round_trip(options.core, options.worker_core, kRoundTripTime) : std::nullopt;
     };
     const std::optional<RoundTrip> before = round_trip();
     options.event ? measure_paths<EventPath>(options, results) : measure_paths<DirectPath>(options, results);

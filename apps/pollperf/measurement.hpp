@@ -98,7 +98,7 @@ private:
         now.receive_doorbells = path_.receive_doorbells();
         now.steal = steal_ms();
         if constexpr (Path::kKind == PathKind::runtime) {
-            now.worker = context_switches(path_.worker_thread_id());
+            now.worker = path_.worker_thread_id() != 0 ? context_switches(path_.worker_thread_id()) : ContextSwitches{};
         }
         now.application = context_switches(this_thread_id());
         return now;

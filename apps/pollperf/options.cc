@@ -256,6 +256,9 @@ LatOptions resolve(const LatArguments& arguments) {
     resolve_figures(arguments, options);
     resolve_cores(arguments, options);
     make_room(arguments, options);
+    options.attach = arguments.attach.string();
+    refuse_if(!options.attach.empty() && (arguments.config.empty() || !options.runtime), "--attach",
+              "it is for path runtime, and needs the daemon's configuration: --config FILE");
     options.verify = arguments.verify;
     options.json = arguments.json;
     if (options.role == Role::client) {

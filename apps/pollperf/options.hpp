@@ -34,6 +34,7 @@ struct LatOptions {
     std::string device;      ///< as the configuration calls it
     Config config;           ///< of the runtime, with this device alone; workers are there when runtime is
     std::string worker;      ///< the one that is measured
+    std::string attach;      ///< the socket of the daemon whose worker that is; empty: of this process
     std::uint32_t core = 0;  ///< of the application's thread
     std::uint32_t worker_core = 0;  ///< with `runtime`
     std::uint32_t size = 2;         ///< of fetch-add always 8

@@ -9,7 +9,7 @@
 
 namespace pollcore::perf {
 
-RuntimePath::RuntimePath(Runtime& runtime, const std::string& device, const std::string& worker,
+RuntimePath::RuntimePath(Context& runtime, const std::function<int(std::uint32_t)>& worker_thread, const std::string& device, const std::string& worker,
                          const PathSetup& setup)
     : runtime_(runtime),
       device_(device),
@@ -21,6 +21,7 @@ RuntimePath::RuntimePath(Runtime& runtime, const std::string& device, const std:
            .pool_buffers = setup.flow == FlowControl::ring ? 2 * (kReceiveSlots + 1) : 0,
            .events = setup.sleeps,
            .wait_spin = std::chrono::nanoseconds(0)})),
+      worker_thread_(worker_thread(session_.worker())),
       sleeps_(setup.sleeps) {
     for (unsigned index = 0; index < setup.ends; ++index) {
         const bool ring = setup.flow == FlowControl::ring;

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,7 +17,7 @@
 
 #include "path_setup.hpp"
 #include "payload.hpp"
-#include "pollcore/runtime.hpp"
+#include "pollcore/context.hpp"
 #include "watch.hpp"
 #include "workload.hpp"
 
@@ -26,8 +27,8 @@ class RuntimePath {
 public:
     static constexpr PathKind kKind = PathKind::runtime;
 
-    /// The runtime must outlive the path.
-    RuntimePath(Runtime& runtime, const std::string& device, const std::string& worker,
+    /// The runtime must outlive the path. `worker_thread` says the kernel's id of a worker's thread; 0: it is another process's.
+    RuntimePath(Context& runtime, const std::function<int(std::uint32_t)>& worker_thread, const std::string& device, const std::string& worker,
                 const PathSetup& setup);
     RuntimePath(const RuntimePath&) = delete;
     RuntimePath& operator=(const RuntimePath&) = delete;
@@ -116,8 +117,8 @@ public:
 
     [[nodiscard]] std::uint64_t send_doorbells() const { return counters().send_doorbells.value(); }
     [[nodiscard]] std::uint64_t receive_doorbells() const { return counters().receive_doorbells.value(); }
-    /// Kernel thread id of the worker.
-    [[nodiscard]] int worker_thread_id() const { return runtime_.worker_thread_id(session_.worker()); }
+    /// Kernel thread id of the worker; 0: it is another process's.
+    [[nodiscard]] int worker_thread_id() const noexcept { return worker_thread_; }
 
     // ---- when a wait takes long ----
 
@@ -145,7 +146,7 @@ private:
     [[noreturn, gnu::cold, gnu::noinline]] void fail_completion(const Completion& completion);
 
     // Destroyed from the bottom: the QPs go before the memory that their work requests name.
-    Runtime& runtime_;
+    Context& runtime_;
     std::string device_;
     EndLayout layout_;
     unsigned ends_used_ = 0;
@@ -155,6 +156,7 @@ private:
     // Used in the loops.
     Session session_;
     std::array<Completion, kPollBatch> completions_;  ///< not the loop's own, which would clear it for each look
+    int worker_thread_ = 0;
     bool sleeps_ = false;  ///< the thread does, until something has completed
     bool inlined_ = false;
     bool always_signal_ = false;
