@@ -112,6 +112,13 @@ struct ControlCounters {
     Counter devices_lost;       ///< fatal or removed
     Counter connections;        ///< established
     Counter disconnections;
+    // What there is now.
+    Counter sessions;
+    Counter queue_pairs;
+    Counter shared_receive_queues;
+    Counter receive_pools;
+    Counter memory_regions;
+    Counter protection_domains;
 };
 
 }  // namespace pollcore

@@ -480,7 +480,7 @@ wire::WorkerCounted AttachedClient::carry_out(const wire::AskWorkerCounters& ask
 
 wire::ControlCounted AttachedClient::carry_out(const wire::AskControlCounters&) {
     wire::ControlCounted counted;
-    copy_counters(runtime_.counters, counted.values.data());
+    copy_counters(runtime_.control_counters(), counted.values.data());
     return counted;
 }
 

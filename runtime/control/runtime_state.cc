@@ -175,6 +175,21 @@ void RuntimeState::post(std::function<void()> job) {
     });
 }
 
+const ControlCounters& RuntimeState::control_counters() {
+    executor_->run([this] {
+        const auto there = [](const auto& slots) {
+            return static_cast<std::uint64_t>(std::count_if(slots.begin(), slots.end(), [](const auto& slot) { return slot != nullptr; }));
+        };
+        counters.sessions.set(sessions_.size());
+        counters.queue_pairs.set(there(qps_));
+        counters.shared_receive_queues.set(there(srqs_));
+        counters.receive_pools.set(there(pools_));
+        counters.memory_regions.set(regions_.size());
+        counters.protection_domains.set(pds_.size());
+    });
+    return counters;
+}
+
 void RuntimeState::require_running() const {
     if (!running_.load()) {
         throw Error(ESHUTDOWN, "the runtime is stopped");

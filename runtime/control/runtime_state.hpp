@@ -264,7 +264,7 @@ public:
     RuntimeReport report() override { return report_; }
     std::size_t worker_count() noexcept override { return config.workers.size(); }
     const WorkerCounters& worker_counters(std::size_t worker) override;
-    const ControlCounters& control_counters() override { return counters; }
+    const ControlCounters& control_counters() override;
 
     // ---- For who stands for other processes (runtime/attach). All but post() on the control thread. ----
 

@@ -1,0 +1,267 @@
+// A process that attaches, for the tests that kill it or its daemon. What it says on its standard output, a line each, is read
+// by them.
+//
+//   attached-load load PATH SEED      traffic and control requests at random, until it is killed
+//   attached-load survive PATH        traffic until the daemon is gone; each request must end once; then attaches again
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pollcore/attach.hpp"
+
+namespace {
+
+using namespace pollcore;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void fail(const std::string& why) {
+    std::printf("failed: %s\n", why.c_str());
+    std::fflush(stdout);
+    std::_Exit(1);
+}
+
+void say(const char* what) {
+    std::printf("%s\n", what);
+    std::fflush(stdout);
+}
+
+/// Two queue pairs that are connected with each other.
+struct Pair {
+    Pair(Attachment& daemon, Session& session, std::uint32_t depth) {
+        const QueuePairOptions options{.shares = {{.session = &session, .send_depth = depth}}, .recv_depth = depth};
+        a = daemon.create_queue_pair(options);
+        b = daemon.create_queue_pair(options);
+        const QpInfo info = a.info();
+        a.connect(b.info());
+        b.connect(info);
+    }
+    QueuePair a;
+    QueuePair b;
+};
+
+// ---- load ----
+
+int run_load(const std::string& path, unsigned seed) {
+    std::mt19937 random(seed);
+    Attachment daemon({.path = path, .name = "load"});
+    Session session = daemon.open_session({.submission_slots = 256, .completion_slots = 512});
+    MemoryRegion memory = daemon.allocate(256 * 1024);
+    Pair pair(daemon, session, 64);
+    say("running");
+    std::vector<std::unique_ptr<Pair>> others;
+    std::vector<MemoryRegion> regions;
+    std::vector<Session> sessions;
+    std::array<Completion, 64> done;
+    for (std::uint64_t turn = 0;; ++turn) {
+        for (int i = 0; i < 16; ++i) {
+            (void)session.try_submit({.tag = turn,
+                                      .sge = {memory.addr() + 128 * 1024, 4096, memory.lkey()},
+                                      .qp = pair.b.handle(),
+                                      .opcode = Opcode::recv,
+                                      .num_sge = 1});
+            (void)session.try_submit({.tag = turn,
+                                      .sge = {memory.addr(), static_cast<std::uint32_t>(random() % 4096), memory.lkey()},
+                                      .remote_addr = memory.addr() + 64 * 1024,
+                                      .rkey = memory.rkey(),
+                                      .qp = pair.a.handle(),
+                                      .opcode = random() % 2 != 0 ? Opcode::send : Opcode::rdma_write,
+                                      .flags = static_cast<std::uint8_t>(random() % 4 != 0 ? kSignaled : 0),
+                                      .num_sge = 1});
+            std::array<std::byte, 200> payload{};
+            (void)session.try_submit_inline({.tag = turn, .qp = pair.a.handle(), .opcode = Opcode::send, .flags = kSignaled}, payload);
+        }
+        (void)session.poll(done);
+        if (turn % 32 != 0) {
+            continue;
+        }
+        try {
+            switch (random() % 6) {
+                case 0: others.push_back(std::make_unique<Pair>(daemon, session, 4)); break;
+                case 1: regions.push_back(daemon.allocate(4096 + random() % 100'000)); break;
+                case 2: sessions.push_back(daemon.open_session({.submission_slots = 64, .completion_slots = 64})); break;
+                case 3:
+                    if (!others.empty()) {
+                        others.erase(others.begin());
+                    }
+                    break;
+                case 4:
+                    if (!regions.empty()) {
+                        regions.erase(regions.begin());
+                    }
+                    break;
+                case 5:
+                    if (!sessions.empty()) {
+                        sessions.erase(sessions.begin());
+                    }
+                    break;
+            }
+        } catch (const Error&) {  // as much as it may have
+            others.clear();
+            regions.clear();
+            sessions.clear();
+        }
+    }
+}
+
+// ---- survive ----
+
+class Survivor {
+public:
+    explicit Survivor(Attachment& daemon)
+        : session_(daemon.open_session({.submission_slots = 256, .completion_slots = 1024})),
+          memory_(daemon.allocate(64 * 1024)),
+          srq_(daemon.create_shared_receive_queue({.session = &session_, .depth = 64})),
+          pair_(daemon, session_, 128) {
+        QueuePairOptions options{.shares = {{.session = &session_, .send_depth = 64}}, .srq = &srq_};
+        c_ = daemon.create_queue_pair(options);
+        d_ = daemon.create_queue_pair(options);
+        const QpInfo info = c_.info();
+        c_.connect(d_.info());
+        d_.connect(info);
+    }
+
+    void turn() {
+        for (int i = 0; i < 8; ++i) {
+            submit({.sge = {memory_.addr(), 512, memory_.lkey()}, .qp = pair_.b.handle(), .opcode = Opcode::recv, .num_sge = 1});
+            submit({.sge = {memory_.addr(), 512, memory_.lkey()}, .srq = srq_.handle(), .opcode = Opcode::srq_recv, .num_sge = 1});
+            const bool shared = random_() % 2 != 0;
+            submit({.sge = {memory_.addr() + 32 * 1024, 256, memory_.lkey()},
+                    .qp = shared ? c_.handle() : pair_.a.handle(),
+                    .opcode = Opcode::send,
+                    .flags = static_cast<std::uint8_t>(random_() % 3 != 0 ? kSignaled : 0),
+                    .num_sge = 1});
+            // One that the worker refuses, in the midst of others: its region is not there.
+            submit({.sge = {memory_.addr(), 8, memory_.lkey()},
+                    .remote_addr = memory_.addr() + 8 * (random_() % 1000),
+                    .rkey = memory_.rkey(),
+                    .qp = pair_.a.handle(),
+                    .opcode = Opcode::atomic_fetch_and_add,
+                    .flags = kSignaled,
+                    .num_sge = 1});
+        }
+        poll();
+    }
+
+    [[nodiscard]] std::uint64_t accepted() { return session_.figures().accepted; }
+
+    /// The daemon is gone: everything that was accepted has ended once.
+    void expect_all() {
+        const auto deadline = Clock::now() + 10s;
+        while (session_.figures().in_flight() != 0) {
+            poll();
+            if (Clock::now() > deadline) {
+                fail(std::to_string(session_.figures().in_flight()) + " requests never ended");
+            }
+        }
+        poll();
+        // Of what has no completion all were unsignaled, and as many as were counted.
+        std::uint64_t without = 0;
+        for (const auto& [tag, signaled] : open_) {
+            if (signaled) {
+                fail("request " + std::to_string(tag) + " has no completion");
+            }
+            ++without;
+        }
+        const SessionFigures figures = session_.figures();
+        if (without != figures.retired) {
+            fail(std::to_string(without) + " requests have no completion, and " + std::to_string(figures.retired) + " were retired");
+        }
+        if (gone_ == 0) {
+            fail("nothing was in flight when the daemon died");
+        }
+        std::printf("ended: %llu accepted, %llu by the daemon's end\n", static_cast<unsigned long long>(figures.accepted),
+                    static_cast<unsigned long long>(gone_));
+        std::fflush(stdout);
+    }
+
+private:
+    void submit(WorkRequest request) {
+        request.tag = ++next_tag_;
+        if (session_.try_submit(request) == Refusal::none) {
+            const bool receive = is_recv(request.opcode);
+            open_.emplace(request.tag, receive || (request.flags & kSignaled) != 0);
+        }
+    }
+
+    void poll() {
+        std::array<Completion, 64> some;
+        const std::size_t n = session_.poll(some);
+        for (std::size_t i = 0; i < n; ++i) {
+            if (open_.erase(some[i].tag) == 0) {
+                fail("request " + std::to_string(some[i].tag) + " completed twice, or was never submitted");
+            }
+            gone_ += some[i].status == Status::daemon_gone;
+        }
+    }
+
+    std::mt19937 random_{std::random_device{}()};
+    Session session_;
+    MemoryRegion memory_;
+    SharedReceiveQueue srq_;
+    Pair pair_;
+    QueuePair c_;
+    QueuePair d_;
+    std::uint64_t next_tag_ = 0;
+    std::uint64_t gone_ = 0;
+    std::map<std::uint64_t, bool> open_;  // by tag: does success make a completion?
+};
+
+int run_survive(const std::string& path) {
+    Attachment daemon({.path = path, .name = "survive", .timeout = 10s});
+    {
+        Survivor before(daemon);
+        say("running");
+        while (!daemon.lost()) {
+            before.turn();
+        }
+        before.expect_all();
+        try {
+            (void)daemon.open_session();
+            fail("a session was opened at a daemon that is gone");
+        } catch (const Error& error) {
+            if (error.code().value() != ECONNRESET) {
+                fail(error.what());
+            }
+        }
+    }
+    daemon.reattach(30s);
+    Survivor after(daemon);
+    const auto until = Clock::now() + 200ms;
+    while (Clock::now() < until) {
+        after.turn();
+    }
+    if (after.accepted() < 100) {
+        fail("little came through after attaching again");
+    }
+    say("again");
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::string mode = argc > 2 ? argv[1] : "";
+    try {
+        if (mode == "load" && argc == 4) {
+            return run_load(argv[2], static_cast<unsigned>(std::atoi(argv[3])));
+        }
+        if (mode == "survive") {
+            return run_survive(argv[2]);
+        }
+    } catch (const std::exception& error) {
+        fail(error.what());
+    }
+    std::fprintf(stderr, "attached-load load PATH SEED | survive PATH\n");
+    return 2;
+}
