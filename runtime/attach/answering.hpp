@@ -55,6 +55,8 @@ void AttachedClient::reply(std::uint64_t id, const typename Body::Answered& body
 
 template <class Body>
 void AttachedClient::refuse(std::uint64_t id, const std::exception& why) {
+    ++requests_refused_;
+    last_refusal_ = why.what();
     wire::Answer<typename Body::Answered> answered{{.kind = Body::kKind, .id = id}, {}, {}};
     const auto* error = dynamic_cast<const Error*>(&why);
     answered.outcome.error = error != nullptr && error->code().value() != 0 ? error->code().value() : EIO;

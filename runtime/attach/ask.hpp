@@ -10,7 +10,8 @@ namespace pollcore {
 
 template <class Body>
 typename Body::Answered AttachedState::ask(const Body& body, std::span<const int> descriptors, std::vector<UniqueFd>* back) {
-    static_assert(wire::Plain<Body>);
+    // No gap at the end, which every other program that speaks this would have to know of.
+    static_assert(wire::Plain<Body> && sizeof(wire::Request<Body>) == sizeof(wire::Header) + sizeof(Body));
     const std::uint64_t id = next_id();
     const wire::Request<Body> request{{.kind = Body::kKind, .id = id}, body};
     wire::Packet packet = exchange(id, std::as_bytes(std::span(&request, 1)), descriptors);

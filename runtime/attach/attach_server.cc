@@ -26,6 +26,7 @@
 
 #include "attach/attached_client.hpp"
 #include "attach/credentials.hpp"
+#include "attach/line_budget.hpp"
 #include "attach/packet_socket.hpp"
 #include "base/event_fd.hpp"
 #include "base/log.hpp"
@@ -49,6 +50,8 @@ constexpr int kReadsPerTurn = 4;
 constexpr std::size_t kUnreadMax = 256;
 // Until a process that has died, or broke the rules, has nothing left here. What its devices have not flushed by then is cut short.
 constexpr auto kEndWithin = 500ms;
+// What one process is refused stands in the log this often at most.
+constexpr auto kLinesEvery = 1s;
 
 sockaddr_un address_of(const std::filesystem::path& path) {
     sockaddr_un address{};
@@ -306,7 +309,7 @@ private:
             UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
             if (!socket.valid()) {
                 if (errno == EMFILE || errno == ENFILE) {
-                    log_warning("attach: no descriptors left; whoever attaches has to wait");
+                    note("no descriptors left; whoever attaches has to wait");
                     std::this_thread::sleep_for(10ms);
                 }
                 return;
@@ -314,8 +317,15 @@ private:
             try {
                 welcome(std::move(socket));
             } catch (const std::exception& error) {
-                log_warning("attach: {}", error.what());
+                note(error.what());
             }
+        }
+    }
+
+    // Of whoever comes unasked, who may come as often as it likes.
+    void note(const std::string& what) {
+        if (const std::optional<std::uint64_t> left_out = notes_.take(Clock::now())) {
+            log_warning("attach: {}{}", what, and_others(*left_out));
         }
     }
 
@@ -340,7 +350,7 @@ private:
 
     // Told in the form of an answer to the first request, which has this number.
     void turn_away(int socket, const Peer& peer, int error, const std::string& why) {
-        log_warning("attach: {} refused: {}", peer.describe(), why);
+        note(fmt::format("{} refused: {}", peer.describe(), why));
         count([](AttachCounts& counts) { ++counts.refused; });
         wire::Answer<wire::Attached> answer{{.kind = wire::Kind::attach, .id = 1}, {}, {}};
         answer.outcome.error = error;
@@ -443,8 +453,8 @@ private:
             }
         }
         for (const std::uint32_t number : late) {
-            log_warning("attach: {} said nothing within {} s and is hung up on", connections_.at(number).peer.describe(),
-                        std::chrono::seconds(kHelloWithin).count());
+            note(fmt::format("{} said nothing within {} s and is hung up on", connections_.at(number).peer.describe(),
+                             std::chrono::seconds(kHelloWithin).count()));
             count([](AttachCounts& counts) { ++counts.refused; });
             forget(number);
         }
@@ -476,7 +486,7 @@ private:
                 const bool answer = is_answer(reply);
                 send(number, std::move(reply), answer, false);
             }));
-            log_info("client {} attached: {}", number, who);
+            tell_coming([&](const std::string& others) { log_info("client {} attached: {}{}", number, who, others); });
         });
     }
 
@@ -517,7 +527,9 @@ private:
         if (client.ending()) {
             return;
         }
-        log_error("client {} ({}) {}: it is ended", number, client.who(), what);
+        if (const std::optional<std::uint64_t> left_out = evictions_.take(runtime_.platform->now())) {
+            log_error("client {} ({}) {}: it is ended{}", number, client.who(), what, and_others(*left_out));
+        }
         count([](AttachCounts& counts) { ++counts.evicted; });
         const auto since = runtime_.platform->now();
         client.end(kEndWithin, true, [this, number, since](bool) { ended(number, since, "evicted"); });
@@ -537,8 +549,10 @@ private:
 
     void ended(std::uint32_t number, Clock::time_point since, const char* how) {
         const auto took = std::chrono::duration_cast<std::chrono::microseconds>(runtime_.platform->now() - since);
-        log_info("client {} ({}) {}: nothing of it is left after {:.1f} ms", number, clients_.at(number)->who(), how,
-                 static_cast<double>(took.count()) / 1000);
+        tell_coming([&](const std::string& others) {
+            log_info("client {} ({}) {}: nothing of it is left after {:.1f} ms{}", number, clients_.at(number)->who(), how,
+                     static_cast<double>(took.count()) / 1000, others);
+        });
         count([&](AttachCounts& counts) { counts.longest_clean_up = std::max(counts.longest_clean_up, took); });
     }
 
@@ -550,15 +564,25 @@ private:
     void turn() {
         turn_posted_.store(false, std::memory_order_release);
         auto next = Clock::time_point::max();
+        const auto now = runtime_.platform->now();
+        const bool tell = now >= next_lines_;
+        if (tell) {
+            next_lines_ = now + kLinesEvery;
+        }
         for (auto client = clients_.begin(); client != clients_.end();) {
             next = std::min(next, client->second->turn());
+            if (tell) {
+                client->second->log_refusals();
+            }
             if (!client->second->ended()) {
                 ++client;
                 continue;
             }
             const std::uint32_t number = client->first;
             if (detaching_.erase(number) != 0) {
-                log_info("client {} ({}) detached", number, client->second->who());
+                tell_coming([&](const std::string& others) {
+                    log_info("client {} ({}) detached{}", number, client->second->who(), others);
+                });
                 count([](AttachCounts& counts) { ++counts.detached; });
             }
             client = clients_.erase(client);
@@ -570,6 +594,13 @@ private:
         while (next < planned && !next_turn_.compare_exchange_weak(planned, next, std::memory_order_acq_rel)) {
         }
         signal_event(wake_.get());
+    }
+
+    template <class F>
+    void tell_coming(F&& line) {
+        if (const std::optional<std::uint64_t> left_out = comings_.take(runtime_.platform->now())) {
+            line(and_others(*left_out));
+        }
     }
 
     template <class F>
@@ -599,9 +630,14 @@ private:
     std::map<std::uint32_t, Connection> connections_;
     std::size_t strangers_ = 0;
     std::uint32_t next_number_ = kFirstNumber;
+    LineBudget notes_{2};
     // The control thread.
     std::map<std::uint32_t, std::unique_ptr<AttachedClient>> clients_;
     std::set<std::uint32_t> detaching_;
+    Clock::time_point next_lines_{};
+    // Who attaches may do so often. What ends one for its misdeeds has lines of its own.
+    LineBudget comings_{50};
+    LineBudget evictions_{10};
 
     std::thread thread_;
 };

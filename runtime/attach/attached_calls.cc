@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "attach/ask.hpp"
@@ -289,7 +290,10 @@ AhHandle AttachedState::create_ah(const QpInfo& peer, const PathAttributes& path
 }
 AhHandle AttachedState::create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
                                   PdId pd) {
-    wire::CreateAhBack request{.device = NameText(device), .received = received, .grh = {}, .pd = pd};
+    wire::CreateAhBack request{.device = NameText(device),
+                               .received = std::bit_cast<std::array<std::byte, sizeof(received)>>(received),
+                               .grh = {},
+                               .pd = pd};
     std::copy(grh.begin(), grh.end(), request.grh.begin());
     return ask(request).handle;
 }

@@ -98,6 +98,22 @@ bool AttachedClient::take(wire::Packet& packet) {
     return false;
 }
 
+void AttachedClient::log_refusals() {
+    std::uint64_t slots = 0;
+    for (const auto& [id, session] : sessions_) {
+        slots += runtime_.submissions_refused(id);
+    }
+    if (slots > slots_refused_) {
+        log_warning("client {} ({}): its workers refused {} submissions that a session does not let through", number_, who_,
+                    slots - slots_refused_);
+    }
+    slots_refused_ = slots;
+    if (requests_refused_ != 0) {
+        log_warning("client {} ({}): {} requests were refused, the last one since: {}", number_, who_, requests_refused_, last_refusal_);
+        requests_refused_ = 0;
+    }
+}
+
 void AttachedClient::tell(const Event& event) {
     if (ending_ || !attached_ || (event.qp.valid() && !qps_.contains(event.qp)) || (event.srq.valid() && !srqs_.contains(event.srq)) ||
         !event.worker.empty()) {
@@ -333,6 +349,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Detach&) {
 
 void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done) {
     ending_ = true;
+    log_refusals();
     later_.clear();  // who waits for these waits no more, or will be told that it has ended
     for (const auto& [device, listener] : listeners_) {
         runtime_.stop_listening(device, listener);

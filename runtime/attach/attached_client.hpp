@@ -50,6 +50,8 @@ public:
     [[nodiscard]] bool take(wire::Packet& packet);
     /// What takes time; returns when to look again at the latest.
     [[nodiscard]] Clock::time_point turn();
+    /// Logs what it was refused since the last time, if anything was: its library would have refused that, too.
+    void log_refusals();
     /// An event of a device; those that concern others are not told.
     void tell(const Event& event);
     [[nodiscard]] bool has_session(std::uint32_t id) const noexcept { return sessions_.contains(id); }
@@ -187,6 +189,10 @@ private:
     std::uint64_t requests_reserved_ = 0;
     std::uint64_t bytes_registered_ = 0;
     std::vector<Later> later_;
+    // Since the last line in the log.
+    std::uint64_t requests_refused_ = 0;
+    std::string last_refusal_;
+    std::uint64_t slots_refused_ = 0;  // of the sessions that there are, as of that line
 };
 
 }  // namespace pollcore

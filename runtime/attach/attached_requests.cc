@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <utility>
 
@@ -55,7 +56,8 @@ wire::Attached AttachedClient::carry_out(const wire::Attach& asked, wire::Packet
     if (std::exchange(attached_, true)) {
         throw Error(EISCONN, "this process is attached");
     }
-    if (const std::string name = asked.name.string(); !name.empty()) {
+    if (std::string name = asked.name.string(); !name.empty()) {
+        std::replace_if(name.begin(), name.end(), [](unsigned char c) { return c < ' ' || c > '~' || c == '"'; }, '?');
         who_ += fmt::format(" \"{}\"", name);
     }
     back.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
@@ -363,7 +365,7 @@ wire::AhNamed AttachedClient::carry_out(const wire::CreateAhBack& asked) {
     require_room(ahs_, kSmallThingsMax, "address handles");
     const std::string device = device_name(asked.device);
     const AhHandle handle =
-        runtime_.create_ah(asked.received, std::span<const std::byte, kGrhBytes>(asked.grh), device, pd_for(device, asked.pd));
+        runtime_.create_ah(std::bit_cast<WideCompletion>(asked.received), std::span<const std::byte, kGrhBytes>(asked.grh), device, pd_for(device, asked.pd));
     ahs_.insert(handle);
     return {.handle = handle};
 }

@@ -340,6 +340,7 @@ struct CreateWindow {
     std::uint32_t session = 0;
     PdId pd = 0;
     WindowType type{};
+    std::array<std::uint8_t, 7> reserved{};
 };
 struct AskWindowRkey {
     static constexpr Kind kKind = Kind::window_rkey;
@@ -370,9 +371,10 @@ struct CreateAhBack {
     static constexpr Kind kKind = Kind::create_ah_back;
     using Answered = AhNamed;
     NameText device;
-    WideCompletion received;
+    std::array<std::byte, sizeof(WideCompletion)> received{};
     std::array<std::byte, kGrhBytes> grh{};
     PdId pd = 0;
+    std::uint32_t reserved = 0;
 };
 struct DestroyAh {
     static constexpr Kind kKind = Kind::destroy_ah;

@@ -278,7 +278,8 @@ public:
     [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, UniqueFd bell, bool shared);
     /// Where it is not to be waited for what it still submits (`abandoned`), that has no end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);
-    [[nodiscard]] const SessionSlot& session_of(std::uint32_t id) { return session_slot(id); }
+    /// That its worker refused since its library should not have let them through.
+    [[nodiscard]] std::uint64_t submissions_refused(std::uint32_t session) const noexcept;
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
     [[nodiscard]] const WorkerConfig& worker_config(std::uint32_t worker) const { return workers_[worker]->config; }
     [[nodiscard]] bool worker_sleeps(std::uint32_t worker) const { return workers_[worker]->bell.valid(); }

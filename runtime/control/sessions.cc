@@ -89,6 +89,11 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     return id;
 }
 
+std::uint64_t RuntimeState::submissions_refused(std::uint32_t session) const noexcept {
+    const auto found = sessions_.find(session);
+    return found == sessions_.end() || found->second.end == nullptr ? 0 : found->second.end->refused.value();
+}
+
 SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end() || found->second.end == nullptr) {

@@ -59,7 +59,7 @@ struct QpSpec {
     FlowControl flow = FlowControl::off;
     RemoteAccess remote_access;
     bool separate_cqs = false;
-    std::array<std::uint8_t, 2> reserved{};
+    std::array<std::uint8_t, 6> reserved{};
 };
 
 /// SharedReceiveQueueOptions.
@@ -72,6 +72,7 @@ struct SrqSpec {
     std::uint32_t pool_share = 0;
     std::uint32_t credit_connections = 0;
     PoolHandle pool;
+    std::uint32_t reserved = 0;
 };
 
 /// ReceivePoolOptions or WriteRingOptions, in a region that is there.

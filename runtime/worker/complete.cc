@@ -247,6 +247,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
 
 [[gnu::cold]] void Worker::refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept {
     counters_.refused_requests.add();
+    session.refused.add();
     publish(session, refused_completion(request, status));
 }
 

@@ -19,6 +19,7 @@ constexpr std::uint32_t kFillMax = 64;
     const auto request = std::bit_cast<ReleaseRequest>(line);
     WorkerPool* pool = request.pool.index < pools_.size() ? pools_[request.pool.index] : nullptr;
     if (pool == nullptr || pool->handle != request.pool || pool->session != &session) {
+        session.refused.add();
         return Take::taken;  // it was closed
     }
     const std::uint32_t count = std::min<std::uint32_t>(request.count, ReleaseRequest::kBuffers);
@@ -30,6 +31,7 @@ constexpr std::uint32_t kFillMax = 64;
         const std::uint32_t buffer = request.buffers[i];
         if (!pool->buffers.with_application(buffer)) [[unlikely]] {
             pool->counters->bad_releases.add();
+            session.refused.add();
             continue;
         }
         PoolTaker* taker = pool->buffers.take_back(buffer);

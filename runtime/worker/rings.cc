@@ -161,6 +161,7 @@ void Worker::release_records(WorkerPool& pool, std::span<const std::uint32_t> pl
         const bool had_it = pool.ring->release(place);
         (had_it ? pool.counters->released : pool.counters->bad_releases).add();
         pool.counters->held.add(had_it ? -1 : 0);
+        pool.session->refused.add(had_it ? 0 : 1);
     }
     // Told a quarter at a time: a writer has room for any message as long as the last quarter is all that it does not know of.
     WorkerQp* qp = pool.ring_qp;

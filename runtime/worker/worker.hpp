@@ -78,6 +78,7 @@ struct alignas(kCacheLine) WorkerSession {
     bool tells = false;  ///< a completion puts it on the list of those whose application may have to be woken
     int application_fd = -1;  ///< its application sleeps on it; -1: never
     bool application_socket = false;  ///< that is no eventfd, but a socket to another process
+    Counter refused;  ///< what its library should not have let through; read by the control thread
     std::uint64_t closing_since = 0;   ///< the step in which it began
     std::uint64_t remove_command = 0;  ///< to be answered when nothing is in flight
     SessionHeader* header = nullptr;
