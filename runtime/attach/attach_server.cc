@@ -224,6 +224,7 @@ private:
         std::uint32_t asked = 0;
         std::deque<Reply> unread;
         bool writing = false;
+        bool told = false;  // that it does not read
     };
     struct Outgoing {
         std::uint32_t number = 0;
@@ -389,8 +390,12 @@ private:
 
     // Reads while little is unanswered, writes while something is unread.
     void rearm(std::uint32_t number, Connection& connection) {
-        const bool reading = connection.asked < kAskedMax && connection.unread.size() < kUnreadMax;
+        const bool reading = connection.asked < kAskedMax && connection.unread.size() < kAskedMax;
         const bool writing = !connection.unread.empty();
+        if (!reading && connection.unread.size() >= kAskedMax && !std::exchange(connection.told, true)) {
+            note(fmt::format("client {} ({}) does not read what it is answered; nothing more is taken from it until it does", number,
+                             connection.peer.describe()));
+        }
         if (reading != connection.reading || writing != connection.writing) {
             connection.reading = reading;
             connection.writing = writing;

@@ -1,0 +1,185 @@
+// A pollcored, and a process that is attached to it and whose traffic is checked, while others do what they like.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon_process.hpp"
+#include "pollcore/attach.hpp"
+#include "pollcore/config.hpp"
+
+namespace pollcore::test {
+
+using Clock = std::chrono::steady_clock;
+
+inline std::string test_program(const std::string& name) {
+    return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+inline int rounds_of(const char* variable, int usual) {
+    const char* given = std::getenv(variable);
+    return given != nullptr ? std::atoi(given) : usual;
+}
+
+/// On the device of the environment, as for tests/conformance.
+inline Config daemon_config(const std::filesystem::path& directory) {
+    Config config;
+    const char* device = std::getenv("POLLCORE_TEST_DEVICE");
+    const std::string text = device != nullptr ? device : "soft";
+    config.devices.push_back({.name = "net0"});
+    if (text.starts_with("verbs:")) {
+        config.devices[0].kind = DeviceConfig::Kind::verbs;
+        config.devices[0].verbs_name = text.substr(6);
+    } else if (text == "soft:mlx5") {
+        config.devices[0].profile = DeviceConfig::Profile::mlx5;
+    }
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof(set), &set);
+    std::uint32_t last = 0;
+    for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        last = CPU_ISSET(cpu, &set) ? cpu : last;
+    }
+    config.workers.push_back({.name = "w0", .core = last, .idle = IdlePolicy::yield});
+    config.lock_directory = directory;
+    config.attach.path = directory / "attach.sock";
+    config.log_level = LogLevel::warning;
+    return config;
+}
+
+class DaemonTest : public testing::Test {
+protected:
+    [[nodiscard]] std::string socket() const { return config_.attach.path; }
+    [[nodiscard]] Process start_daemon() {
+        return Process({pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()}, {},
+                       directory_.path());
+    }
+    [[nodiscard]] Process start(const std::string& program, const std::vector<std::string>& arguments) {
+        std::vector<std::string> all{test_program(program)};
+        all.insert(all.end(), arguments.begin(), arguments.end());
+        return Process(all, {}, directory_.path());
+    }
+
+    TemporaryDirectory directory_;
+    Config config_ = daemon_config(directory_.path());
+};
+
+/// Sends itself numbered messages, and looks at each that comes.
+class Witness {
+public:
+    explicit Witness(const std::string& path)
+        : daemon_({.path = path, .name = "witness", .timeout = kPatience}),
+          session_(daemon_.open_session()),
+          memory_(daemon_.allocate(2 * kMessages * kBytes)),
+          thread_([this] { run(); }) {}
+    ~Witness() {
+        stop_.store(true);
+        thread_.join();
+    }
+
+    [[nodiscard]] Attachment& daemon() { return daemon_; }
+    [[nodiscard]] std::uint64_t checked() const { return checked_.load(); }
+    [[nodiscard]] std::string wrong() const { return wrong_; }  // once it has stopped
+    void stop() { stop_.store(true); }
+    void join() {
+        stop();
+        while (!ended_.load()) {
+            std::this_thread::sleep_for(1ms);
+        }
+    }
+
+private:
+    static constexpr std::size_t kMessages = 32;
+    static constexpr std::size_t kBytes = 256;
+
+    [[nodiscard]] std::byte* slot(std::uint64_t number, bool from) const {
+        return memory_.data() + ((number % kMessages) + (from ? 0 : kMessages)) * kBytes;
+    }
+    [[nodiscard]] static std::byte byte_of(std::uint64_t number, std::size_t at) { return static_cast<std::byte>(number * 7 + at); }
+
+    void run() {
+        try {
+            QueuePair a = daemon_.create_queue_pair({.shares = {{.session = &session_}}});
+            QueuePair b = daemon_.create_queue_pair({.shares = {{.session = &session_}}});
+            const QpInfo info = a.info();
+            a.connect(b.info());
+            b.connect(info);
+            std::uint64_t sent = 0;
+            std::uint64_t received = 0;
+            std::uint64_t completed = 0;
+            std::uint64_t posted = 0;
+            const auto sge = [&](std::uint64_t number, bool from) {
+                return Sge{memory_.addr() + static_cast<std::uint64_t>(slot(number, from) - memory_.data()), kBytes, memory_.lkey()};
+            };
+            const auto require = [&](bool holds, const char* what) {
+                if (!holds && wrong_.empty()) {
+                    wrong_ = std::string(what) + " at message " + std::to_string(received);
+                }
+            };
+            while ((!stop_.load(std::memory_order_relaxed) || received < sent) && wrong_.empty()) {
+                while (posted < received + kMessages) {
+                    require(session_.try_submit({.tag = posted, .sge = sge(posted, false), .qp = b.handle(), .opcode = Opcode::recv, .num_sge = 1}) ==
+                                Refusal::none,
+                            "a receive was refused");
+                    ++posted;
+                }
+                while (!stop_.load(std::memory_order_relaxed) && sent < received + kMessages / 2 && sent < completed + kMessages / 2) {
+                    for (std::size_t at = 0; at < kBytes; ++at) {
+                        slot(sent, true)[at] = byte_of(sent, at);
+                    }
+                    require(session_.try_submit({.tag = sent,
+                                                 .sge = sge(sent, true),
+                                                 .qp = a.handle(),
+                                                 .opcode = Opcode::send,
+                                                 .flags = kSignaled,
+                                                 .num_sge = 1}) == Refusal::none,
+                            "a send was refused");
+                    ++sent;
+                }
+                Completion some[16];
+                const std::size_t n = session_.poll(some);
+                for (std::size_t i = 0; i < n; ++i) {
+                    require(some[i].ok(), "a request failed");
+                    if (!some[i].from_recv_queue()) {
+                        require(some[i].tag == completed, "sends complete out of order");
+                        ++completed;
+                        continue;
+                    }
+                    require(some[i].tag == received && some[i].byte_len == kBytes, "messages come out of order");
+                    for (std::size_t at = 0; at < kBytes; ++at) {
+                        require(slot(received, false)[at] == byte_of(received, at), "a message is not what was sent");
+                    }
+                    ++received;
+                    checked_.fetch_add(1, std::memory_order_relaxed);
+                }
+                if (n == 0) {
+                    sched_yield();
+                }
+            }
+        } catch (const std::exception& error) {
+            wrong_ = error.what();
+        }
+        ended_.store(true);
+    }
+
+    Attachment daemon_;
+    Session session_;
+    MemoryRegion memory_;
+    std::atomic<bool> stop_{false};
+    std::atomic<bool> ended_{false};
+    std::atomic<std::uint64_t> checked_{0};
+    std::string wrong_;
+    std::thread thread_;
+};
+
+}  // namespace pollcore::test
