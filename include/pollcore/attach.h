@@ -1,0 +1,159 @@
+/* pollcore-client for C: what attach.hpp has for C++, as far as a data path needs it. See there, and session.hpp, for what
+ * holds of each call; here is what differs.
+ *
+ * Objects are opaque and belong to who made them; each has a function that ends it. NULL ends nothing.
+ * Errors: functions that return int give 0 or an errno value, those that return a pointer NULL; pollcore_error() has the sentence, of
+ * this thread's last one that failed. pollcore_submit and its kin give a pollcore_refusal instead, and say nothing more.
+ * Thread safety: as in C++: a session is used by one thread at a time, the rest by any.
+ */
+#ifndef POLLCORE_ATTACH_H
+#define POLLCORE_ATTACH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct pollcore_attachment pollcore_attachment;
+typedef struct pollcore_session pollcore_session;
+typedef struct pollcore_region pollcore_region;
+typedef struct pollcore_qp pollcore_qp;
+typedef struct pollcore_listener pollcore_listener;
+typedef struct pollcore_request pollcore_request;
+
+/* What goes into pollcore_work_request::qp; valid until the queue pair is reset or closed. */
+typedef uint32_t pollcore_qp_handle;
+
+/* One work request: WorkRequest of work_request.hpp, in the same 64 bytes. */
+typedef struct pollcore_work_request {
+    uint64_t tag;
+    uint64_t swap; /* compare-and-swap: the new value */
+    struct {
+        uint64_t addr;
+        uint32_t length;
+        uint32_t lkey;
+    } sge;
+    uint64_t remote_addr;
+    union {
+        uint64_t compare_add;
+        uint32_t imm_data; /* in host order */
+        uint32_t invalidate_rkey;
+    };
+    uint32_t rkey;
+    uint32_t reserved;
+    pollcore_qp_handle qp;
+    uint8_t opcode; /* POLLCORE_SEND, ... */
+    uint8_t flags;  /* POLLCORE_SIGNALED, ... */
+    uint8_t num_sge;
+    uint8_t reserved2;
+} pollcore_work_request;
+
+/* Values of enum ibv_wr_opcode (ibv_post_send(3)), and one for receives. */
+enum {
+    POLLCORE_RDMA_WRITE = 0,
+    POLLCORE_RDMA_WRITE_WITH_IMM = 1,
+    POLLCORE_SEND = 2,
+    POLLCORE_SEND_WITH_IMM = 3,
+    POLLCORE_RDMA_READ = 4,
+    POLLCORE_ATOMIC_CMP_AND_SWP = 5,
+    POLLCORE_ATOMIC_FETCH_AND_ADD = 6,
+    POLLCORE_RECV = 128
+};
+enum { POLLCORE_FENCE = 1, POLLCORE_SIGNALED = 2, POLLCORE_SOLICITED = 4 };
+
+/* Completion of completion.hpp, in the same 32 bytes. Statuses are enum ibv_wc_status's, and from 128 on the runtime's own. */
+typedef struct pollcore_completion {
+    uint64_t tag;
+    pollcore_qp_handle qp;
+    uint32_t byte_len;
+    union {
+        uint32_t imm_data;
+        uint32_t vendor_err;
+    };
+    uint32_t srq; /* of C++; 0 here */
+    uint8_t status;
+    uint8_t opcode;
+    uint8_t flags;
+    uint8_t reserved[5];
+} pollcore_completion;
+enum { POLLCORE_WITH_IMM = 1, POLLCORE_BY_RUNTIME = 4, POLLCORE_FROM_RECV_QUEUE = 8 };
+
+/* Refusal of session.hpp by number; 0: taken. pollcore_refusal_name() has its name. */
+typedef int pollcore_refusal;
+
+/* The sentence of this thread's last failure; "" when there was none. Valid until the next one. */
+const char* pollcore_error(void);
+const char* pollcore_refusal_name(pollcore_refusal refusal);
+const char* pollcore_status_name(uint8_t status);
+
+/* `path` NULL: /run/pollcore/pollcored.sock. `name` NULL: as the kernel calls this process. `timeout_ms`: for so long its socket is
+ * tried again. */
+pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms);
+/* Everything that was made of it completes; what is left of its objects can be ended afterwards. */
+void pollcore_detach(pollcore_attachment* attachment);
+int pollcore_lost(const pollcore_attachment* attachment);
+int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
+
+/* `worker` NULL: the one with the fewest sessions. `events`: pollcore_wait may sleep. */
+pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker, uint32_t submission_slots,
+                                        uint32_t completion_slots, int events);
+void pollcore_close_session(pollcore_session* session);
+pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request);
+/* The first that were taken; `*refusal`, if it is not NULL, says why the next was not. */
+size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count, pollcore_refusal* refusal);
+pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request, const void* payload,
+                                        size_t length);
+size_t pollcore_poll(pollcore_session* session, pollcore_completion* completions, size_t count);
+/* 1: there may be something to poll; 0: not within the time. */
+int pollcore_wait(pollcore_session* session, uint64_t timeout_ns);
+/* -1 without events. */
+int pollcore_event_fd(const pollcore_session* session);
+int pollcore_arm(pollcore_session* session);
+/* Requests in flight. */
+uint64_t pollcore_in_flight(pollcore_session* session);
+
+/* Memory of this process that devices reach, with all rights. `device` NULL: the only one. */
+pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, const char* device);
+void pollcore_free(pollcore_region* region);
+void* pollcore_data(const pollcore_region* region);
+uint64_t pollcore_addr(const pollcore_region* region);
+uint32_t pollcore_lkey(const pollcore_region* region);
+uint32_t pollcore_rkey(const pollcore_region* region);
+
+typedef struct pollcore_qp_options {
+    const char* device;  /* NULL: the only one */
+    uint32_t send_depth;
+    uint32_t recv_depth;
+    uint32_t sges_max;   /* 0: 1 */
+    uint32_t inline_max;
+} pollcore_qp_options;
+/* RC. */
+pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options);
+void pollcore_close_qp(pollcore_qp* qp);
+pollcore_qp_handle pollcore_handle(const pollcore_qp* qp);
+/* "ADDRESS:PORT" on a verbs device, a name on a software device. */
+int pollcore_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms);
+int pollcore_disconnect(pollcore_qp* qp);
+/* A new handle afterwards. */
+int pollcore_reset(pollcore_qp* qp);
+/* For programs with a channel of their own: 48 bytes to give to the peer, and those that it gave. */
+enum { POLLCORE_QP_INFO_BYTES = 48 };
+int pollcore_qp_info(pollcore_qp* qp, void* info);
+int pollcore_connect_to(pollcore_qp* qp, const void* peer_info);
+
+pollcore_listener* pollcore_listen(pollcore_attachment* attachment, const char* address, const char* device);
+void pollcore_close_listener(pollcore_listener* listener);
+const char* pollcore_listener_address(const pollcore_listener* listener);
+/* NULL, and pollcore_error() is "", when none came within the time. */
+pollcore_request* pollcore_next_request(pollcore_listener* listener, uint32_t timeout_ms);
+/* Both end the request. */
+int pollcore_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms);
+void pollcore_reject(pollcore_request* request);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
