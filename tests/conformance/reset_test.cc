@@ -125,9 +125,9 @@ TEST_F(Reset, WhatIsNotTakenUntilThenCompletesToo) {
     std::atomic<bool> stop{false};
     std::set<std::uint64_t> outstanding;
     std::uint64_t wrong = 0;
+    const WorkRequest pattern = rdma(Opcode::rdma_write, 0, 8);  // with the handle that the reset changes
     std::thread submitting([&] {
         Session moved = std::move(session);
-        const WorkRequest pattern = rdma(Opcode::rdma_write, 0, 8);
         Completion some[32];
         const auto take = [&] {
             const std::size_t n = moved.poll(some);
