@@ -104,6 +104,9 @@ struct SessionFigures {
     std::uint64_t completed = 0;  ///< completions that poll gave
     std::uint64_t retired = 0;    ///< unsignaled requests that succeeded, as far as known here
     std::uint64_t refused = 0;
+    /// Of an attached process: requests that its worker left in the ring for a step or more, since the process had had its share of
+    /// the step. Each has a part in requests and bytes, so that one with many sessions or long messages leaves the others theirs.
+    std::uint64_t throttled = 0;
     [[nodiscard]] std::uint64_t in_flight() const noexcept { return accepted - completed - retired; }
 };
 

@@ -177,6 +177,7 @@ private:
     std::vector<bool> counters_used_;
     std::map<std::string, PdId> default_pds_;  // by device
     std::set<PdId> pds_;
+    std::map<std::uint32_t, ClientShare> shares_;  // by worker
     std::map<std::uint32_t, OwnSession> sessions_;
     std::map<QpHandle, OwnQp> qps_;
     std::map<SrqHandle, OwnSrq> srqs_;

@@ -107,7 +107,7 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wi
     }
     SessionOptions at = options;
     at.worker = runtime_.worker_config(worker).name;
-    const std::uint32_t id = runtime_.open_session_here(at, borrowed(session.memory), std::move(bell), true);
+    const std::uint32_t id = runtime_.open_session_here(at, borrowed(session.memory), std::move(bell), &shares_[worker]);
     sessions_.emplace(id, std::move(session));
     return {.id = id, .worker = worker, .worker_sleeps = runtime_.worker_sleeps(worker)};
 }

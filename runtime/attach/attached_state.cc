@@ -65,6 +65,7 @@ void AttachedState::begin(const AttachOptions& options) {
         {
             const std::lock_guard lock(mutex_);
             daemon_ = std::move(descriptors[0]);
+            welcomed_ = true;
         }
         signal_event(wake_.get());  // the reader looks at it from now on
         pool_counters_ = map_published(descriptors[1], attached_.pool_counters * sizeof(ReceivePoolCounters));
@@ -117,6 +118,9 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
     Question question;
     {
         const std::lock_guard lock(mutex_);
+        if (std::optional<wire::Packet> early = std::exchange(early_, std::nullopt); early && early->header().id == id) {
+            return std::move(*early);
+        }
         if (lost()) {
             throw stopped_ ? Error(ESHUTDOWN, "the attachment is stopped") : gone();
         }
@@ -209,6 +213,8 @@ void AttachedState::take(wire::Packet&& packet) {
         found->second->answer = std::move(packet);
         found->second->answered = true;
         changed_.notify_all();
+    } else if (!welcomed_) {
+        early_ = std::move(packet);
     }
 }
 

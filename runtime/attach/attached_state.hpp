@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -132,6 +133,8 @@ private:
     bool stopped_ = false;
     bool buried_ = false;  // the daemon is gone
     std::map<std::uint64_t, Question*> questions_;
+    bool welcomed_ = false;
+    std::optional<wire::Packet> early_;  // the first answer, of a daemon that had turned this process away before it asked
     std::map<std::uint32_t, MappedSession> sessions_;
     std::map<std::uint64_t, MappedRegion> regions_;
     std::atomic<bool> ending_{false};

@@ -46,8 +46,9 @@ int recv_packet(int socket, Packet& into) {
     message.msg_controllen = control.size();
     ssize_t got = 0;
     while ((got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)) < 0) {
-        if (errno != EINTR) {
-            return errno == EWOULDBLOCK ? EAGAIN : errno == ECONNRESET ? EPIPE : errno;
+        // ECONNRESET: the other side closed without having read all; it is said once, and what it had sent comes after.
+        if (errno != EINTR && errno != ECONNRESET) {
+            return errno == EWOULDBLOCK ? EAGAIN : errno;
         }
     }
     // First of all: what is not taken from here would stay open.

@@ -275,7 +275,8 @@ public:
     void require_running() const;
     /// In `block`, of layout.bytes(), which stays until close_session() has returned. `bell`, by which the application is woken and
     /// wakes the worker, is a socket; it may be invalid where neither sleeps.
-    [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, UniqueFd bell, bool shared);
+    /// `client`: what its process has of the worker; null: it is of this one.
+    [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, UniqueFd bell, ClientShare* client);
     /// Where it is not to be waited for what it still submits (`abandoned`), that has no end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);
     /// That its worker refused since its library should not have let them through.

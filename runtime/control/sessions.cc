@@ -37,7 +37,7 @@ OpenedSession RuntimeState::open_session(const SessionOptions& options) {
         if (options.events) {
             application_fd = make_event_fd("a session that waits");
         }
-        const std::uint32_t id = open_session_here(options, {}, std::move(application_fd), false);
+        const std::uint32_t id = open_session_here(options, {}, std::move(application_fd), nullptr);
         const SessionSlot& slot = sessions_.at(id);
         return OpenedSession{.id = id,
                              .worker = slot.worker,
@@ -48,7 +48,9 @@ OpenedSession RuntimeState::open_session(const SessionOptions& options) {
 }
 
 // `block` may be empty: then it is ours.
-std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, HostMemory block, UniqueFd application_fd, bool shared) {
+std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, HostMemory block, UniqueFd application_fd,
+                                              ClientShare* client) {
+    const bool shared = client != nullptr;
     const std::uint32_t worker_index = choose_worker(options.worker);
     WorkerSlot& worker = *workers_[worker_index];
     const auto free = std::find(worker.sessions.begin(), worker.sessions.end(), 0u);
@@ -72,6 +74,7 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     slot.end->id = slot.id;
     slot.end->application_fd = options.events ? slot.application_fd.get() : -1;
     slot.end->application_socket = shared;
+    slot.end->client = client;
     if (shared && worker.bell.valid()) {
         epoll_event readable{.events = EPOLLIN, .data = {.u64 = static_cast<std::uint64_t>(slot.application_fd.get())}};
         if (::epoll_ctl(worker.visitors.get(), EPOLL_CTL_ADD, slot.application_fd.get(), &readable) != 0) {

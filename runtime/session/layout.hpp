@@ -146,6 +146,7 @@ struct SessionHeader {
 
     // The worker's line.
     alignas(kCacheLine) std::atomic<std::uint64_t> retired{0};  ///< over all queue pairs
+    std::atomic<std::uint64_t> throttled{0};  ///< requests that had to wait for the turn of other processes
     // Written once, so it has a line of its own, which a session that polls in vain keeps in its cache.
     alignas(kCacheLine) std::atomic<std::uint32_t> closed{0};  ///< kDetached, kDaemonGone, or 0
     // A line for each of the two who sleep. It is written by the sleeper, until somebody takes the word to wake it, and

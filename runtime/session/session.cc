@@ -288,7 +288,8 @@ SessionFigures Session::figures() noexcept {
     return {.accepted = accepted_,
             .completed = (completions_.released() >> wide_) + untaken_requests_ - pooled_taken_,
             .retired = retired_seen_,
-            .refused = refused_};
+            .refused = refused_,
+            .throttled = header_ == nullptr ? 0 : header_->throttled.load(std::memory_order_relaxed)};
 }
 
 }  // namespace pollcore

@@ -87,14 +87,46 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
             }
             break;
         }
+        if (session.client != nullptr && !has_share_left(session, slots_taken)) [[unlikely]] {
+            break;
+        }
         if (take(session, request, slots_taken) == Take::later || session.broken) {
             break;
+        }
+        if (session.client != nullptr) [[unlikely]] {
+            use_share(session, request, slots_taken);
         }
         slots_taken += slots;
         ++requests;
     }
     session.submissions.release(slots_taken);
     return requests;
+}
+
+// A process that has had its share of this step waits for the next. What its sessions have in their rings stays there, so
+// nothing is kept for it.
+[[gnu::always_inline]] inline bool Worker::has_share_left(WorkerSession& session, std::size_t slots_taken) noexcept {
+    ClientShare& share = *session.client;
+    if (share.step != step_) {
+        share.step = step_;
+        const std::int64_t quantum = std::int64_t{options_.submit_burst} * ClientShare::kRequest;
+        share.left = std::min(share.left + quantum, quantum);
+    }
+    if (share.left > 0) [[likely]] {
+        return true;
+    }
+    if (const std::uint64_t head = session.submissions.released() + slots_taken + 1; session.throttled_at != head) {
+        session.throttled_at = head;
+        // Relaxed: a statistic, and nobody else writes it; what a hostile process writes there is its own.
+        session.header->throttled.store(++session.throttled, std::memory_order_relaxed);
+    }
+    return false;
+}
+
+[[gnu::always_inline]] inline void Worker::use_share(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+    const bool carries = request.opcode < Opcode::local_inv && !is_recv(request.opcode);
+    const std::uint64_t bytes = carries ? message_length(request, session.submissions, slot) : 0;
+    session.client->left -= std::max(ClientShare::kRequest, static_cast<std::int64_t>(bytes));
 }
 
 // For one completion beside all that are owed already: only a session that miscounts has none.

@@ -58,6 +58,16 @@ struct Share {
     std::uint32_t retired = 0;  ///< modulo 2^32
 };
 
+/// What the sessions of one other process have of a worker together: in each step so much, whatever is left of the step before
+/// (deficit round robin). The worker's.
+struct ClientShare {
+    /// What a request takes, or its bytes, if these are more.
+    static constexpr std::int64_t kRequest = 4096;
+
+    std::uint64_t step = 0;   ///< that `left` is of
+    std::int64_t left = 0;    ///< below 0: a long message has taken it in advance
+};
+
 /// The worker's end of a session. Made by the control thread, the worker's from add_session until the answer
 /// to remove_session.
 struct alignas(kCacheLine) WorkerSession {
@@ -72,6 +82,9 @@ struct alignas(kCacheLine) WorkerSession {
     std::uint32_t pooled_posted = 0;  ///< receives of its pools that wait for a message
     std::uint32_t unsignaled = 0;  ///< of those, unsignaled ones that nothing has retired yet
     std::uint64_t retired = 0;
+    ClientShare* client = nullptr;  ///< of the process whose it is; null: of this one, which takes what it likes
+    std::uint64_t throttled = 0;
+    std::uint64_t throttled_at = 0;  ///< one more than the slot that was counted last in SessionHeader::throttled
     bool closing = false;
     bool broken = false;
     bool wide = false;  ///< its completions take two slots of the ring
@@ -304,6 +317,8 @@ private:
     Take take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                    std::size_t slot) noexcept;
     bool over_budget(WorkerQp& qp) noexcept;
+    [[nodiscard]] bool has_share_left(WorkerSession& session, std::size_t slots_taken) noexcept;
+    static void use_share(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     [[nodiscard]] bool must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept;
     [[nodiscard]] [[gnu::always_inline]] bool chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept {
         return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + sges < kChainSges &&

@@ -2,13 +2,23 @@
 // tests/conformance (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc.
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
@@ -92,6 +102,156 @@ TEST_F(AttachTest, AnAttachedProcessWritesAndReadsAsAnEmbeddedOne) {
     EXPECT_EQ(done.at(0).tag, 7u);
     EXPECT_EQ(memory.data()[4096], std::byte{42});
     EXPECT_EQ(server.counts().now, 1u);
+}
+
+int code_of(const std::function<void()>& call) {
+    try {
+        call();
+        return 0;
+    } catch (const Error& error) {
+        return error.code().value();
+    }
+}
+
+TEST_F(AttachTest, OfOneSocketThereIsOneServer) {
+    EXPECT_EQ(code_of([&] { AttachServer second(runtime, attach_config()); }), EADDRINUSE);
+    EXPECT_EQ(code_of([] { Attachment nowhere({.path = "/tmp/pollcore-nobody-is-here"}); }), ENOENT);
+    EXPECT_EQ(code_of([] { Attachment nowhere({.path = std::string(200, 'x')}); }), ENAMETOOLONG);
+}
+
+TEST_F(AttachTest, WhatIsLeftOfAServerThatWasKilledIsReplaced) {
+    AttachConfig config = attach_config();
+    config.path += "-left";
+    {
+        sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+        std::strncpy(address.sun_path, config.path.c_str(), sizeof(address.sun_path) - 1);
+        const UniqueFd left(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+        ASSERT_EQ(::bind(left.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    }
+    AttachServer again(runtime, config);
+    EXPECT_TRUE(Attachment({.path = config.path}).valid());
+    AttachConfig file = config;
+    file.path += "-file";
+    std::ofstream(file.path) << "no socket";
+    EXPECT_EQ(code_of([&] { AttachServer never(runtime, file); }), EEXIST);
+    EXPECT_TRUE(std::filesystem::exists(file.path));
+    std::filesystem::remove(file.path);
+}
+
+TEST_F(AttachTest, IsForTheUsersAndGroupsOfTheConfiguration) {
+    AttachConfig config = attach_config();
+    config.path += "-users";
+    const std::string other = std::to_string(::getuid() + 1);
+    config.users = {other};
+    config.groups = {std::to_string(::getgid() + 100'000)};
+    {
+        AttachServer others(runtime, config);
+        EXPECT_EQ(code_of([&] { Attachment refused({.path = config.path}); }), EACCES);
+        EXPECT_EQ(others.counts().refused, 1u);
+        EXPECT_EQ(others.counts().attached, 0u);
+    }
+    config.users = {other, std::to_string(::getuid())};
+    {
+        AttachServer ours(runtime, config);
+        EXPECT_TRUE(Attachment({.path = config.path}).valid());
+    }
+    config.users = {other};
+    config.groups = {std::to_string(::getgid())};
+    AttachServer by_group(runtime, config);
+    EXPECT_TRUE(Attachment({.path = config.path}).valid());
+    config.path += "-unknown";
+    config.users = {"no-such-user-here"};
+    EXPECT_EQ(code_of([&] { AttachServer never(runtime, config); }), EINVAL);
+}
+
+TEST_F(AttachTest, HasTheModeOfTheConfiguration) {
+    AttachConfig config = attach_config();
+    config.path += "-mode";
+    config.mode = 0620;
+    AttachServer server_of_mode(runtime, config);
+    struct stat status {};
+    ASSERT_EQ(::stat(config.path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777, 0620u);
+}
+
+TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
+    server.set_quota({.sessions = 2, .queue_pairs = 2, .work_requests = 300, .registered = 1u << 20});
+    Attachment daemon = attach();
+    Session session = daemon.open_session();
+    Session second = daemon.open_session();
+    EXPECT_EQ(code_of([&] { (void)daemon.open_session(); }), EDQUOT);
+    second = Session();
+    second = daemon.open_session();  // what was closed may be made again
+
+    const QueuePairOptions options{.shares = {{.session = &session, .send_depth = 64}}, .recv_depth = 64};
+    QueuePair a = daemon.create_queue_pair(options);
+    QueuePair b = daemon.create_queue_pair(options);
+    EXPECT_EQ(code_of([&] { (void)daemon.create_queue_pair(options); }), EDQUOT);
+    b.close();
+    EXPECT_EQ(code_of([&] { (void)daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 173}}, .recv_depth = 0}); }), EDQUOT);
+    QueuePair c = daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 172}}, .recv_depth = 0});
+
+    MemoryRegion memory = daemon.allocate(1000 * 1024);
+    EXPECT_EQ(code_of([&] { (void)daemon.allocate(100 * 1024); }), EDQUOT);
+    EXPECT_EQ(code_of([&] { (void)daemon.allocate(2u << 20); }), EDQUOT);
+    memory.deregister();
+    memory = daemon.allocate(1u << 20);
+
+    // Another has its own, and what is changed holds from then on.
+    Attachment other = attach();
+    Session of_other = other.open_session();
+    server.set_quota({.sessions = 1, .queue_pairs = 2, .work_requests = 300, .registered = 1u << 20});
+    EXPECT_EQ(code_of([&] { (void)other.open_session(); }), EDQUOT);
+}
+
+TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
+    Attachment one = attach();
+    Attachment other = attach();
+    Session session = one.open_session();
+    Session of_other = other.open_session();
+    MemoryRegion memory = one.allocate(4096);
+    MemoryRegion of_others = other.allocate(4096);
+    QueuePair a = one.create_queue_pair({.shares = {{.session = &session}}});
+    QueuePair b = one.create_queue_pair({.shares = {{.session = &session}}});
+    const QpInfo info = a.info();
+    a.connect(b.info());
+    b.connect(info);
+    const auto write = [&](Session& from, const Sge& sge, std::uint64_t addr, std::uint32_t rkey) {
+        EXPECT_EQ(from.try_submit({.sge = sge, .remote_addr = addr, .rkey = rkey, .qp = a.handle(), .opcode = Opcode::rdma_write,
+                                   .flags = kSignaled, .num_sge = 1}),
+                  Refusal::none);
+        return await(from, 1).at(0).status;
+    };
+    EXPECT_EQ(write(session, {memory.addr(), 8, memory.lkey()}, memory.addr() + 64, memory.rkey()), Status::success);
+    // The session of another process does not know the queue pair.
+    EXPECT_EQ(of_other.try_submit({.sge = {of_others.addr(), 8, of_others.lkey()}, .qp = a.handle(), .opcode = Opcode::send, .num_sge = 1}),
+              Refusal::stale_handle);
+    // Nor may a queue pair be made for another's session, or name its pool; nor is its memory in reach.
+    EXPECT_EQ(code_of([&] { (void)one.create_queue_pair({.shares = {{.session = &of_other}}}); }), EINVAL);
+    EXPECT_NE(write(session, {of_others.addr(), 8, of_others.lkey()}, memory.addr(), memory.rkey()), Status::success);
+}
+
+TEST_F(AttachTest, AttachingTakesLittleTimeAndMemory) {
+    std::vector<double> milliseconds;
+    for (int i = 0; i < 9; ++i) {
+        const auto began = std::chrono::steady_clock::now();
+        Attachment daemon = attach();
+        Session session = daemon.open_session();
+        MemoryRegion memory = daemon.allocate(4096);
+        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}});
+        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}});
+        const QpInfo info = a.info();
+        a.connect(b.info());
+        b.connect(info);
+        ASSERT_EQ(session.try_submit({.sge = {memory.addr(), 8, memory.lkey()}, .remote_addr = memory.addr(), .rkey = memory.rkey(),
+                                      .qp = a.handle(), .opcode = Opcode::rdma_write, .flags = kSignaled, .num_sge = 1}),
+                  Refusal::none);
+        EXPECT_TRUE(await(session, 1).at(0).ok());
+        milliseconds.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count());
+    }
+    std::sort(milliseconds.begin(), milliseconds.end());
+    std::printf("from attaching to the first completion: %.1f ms (%.1f to %.1f)\n", milliseconds[4], milliseconds.front(), milliseconds.back());
+    EXPECT_LT(milliseconds[4], 50);
 }
 
 TEST_F(AttachTest, WhatDetachesLeavesNothing) {

@@ -1,0 +1,125 @@
+// What the sessions of different processes have of a worker (ClientShare), counted in steps.
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class FairShare : public ::testing::Test {
+protected:
+    static constexpr std::uint32_t kBurst = 8;
+    static constexpr std::uint32_t kDepth = 256;
+
+    static SteppedWorld::Options options() {
+        SteppedWorld::Options with;
+        with.worker.submit_burst = kBurst;
+        with.worker.qp_burst = 256;
+        with.submission_slots = with.completion_slots = kDepth;
+        return with;
+    }
+
+    FairShare() : world(options()), memory(world.register_memory(bytes.data(), bytes.size())) { world.add_cq(4096); }
+
+    /// A session of a process, or, without a share, of the worker's own; and a queue pair that is its own.
+    SteppedWorld::Qp& add_session(ClientShare* client) {
+        const std::uint32_t session = world.add_session();
+        world.ends[session]->worker_end->client = client;
+        SteppedWorld::QpShape shape;
+        shape.shares = {{session, kDepth / 2, 16}};
+        SteppedWorld::Qp& near = world.add_qp(shape);
+        SteppedWorld::Qp& far = world.add_qp(shape);
+        world.connect(near, far);
+        world.connect(far, near);
+        return near;
+    }
+    void fill(SteppedWorld::Qp& qp, std::uint32_t length) {
+        const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
+        while (world.session(qp.end.shares[0].session)
+                   .try_submit(WorkRequest{.sge = {address, length, memory.lkey},
+                                           .remote_addr = address,
+                                           .rkey = memory.rkey,
+                                           .qp = qp.handle(),
+                                           .opcode = Opcode::rdma_write,
+                                           .flags = kSignaled,
+                                           .num_sge = 1}) == Refusal::none) {
+        }
+    }
+    /// Requests that the worker took.
+    [[nodiscard]] std::uint64_t taken(const SteppedWorld::Qp& qp) {
+        return world.ends[qp.end.shares[0].session]->worker_end->submissions.released();
+    }
+    void poll(const SteppedWorld::Qp& qp) { (void)world.poll(qp.end.shares[0].session); }
+
+    alignas(64) std::array<std::byte, 65536> bytes{};
+    SteppedWorld world;
+    const ibv_mr& memory;
+};
+
+TEST_F(FairShare, IsTheSameForAProcessWithManySessionsAsForOneWithOne) {
+    ClientShare many;
+    ClientShare one;
+    std::vector<SteppedWorld::Qp*> greedy;
+    for (int i = 0; i < 4; ++i) {
+        greedy.push_back(&add_session(&many));
+    }
+    SteppedWorld::Qp& modest = add_session(&one);
+    for (int step = 0; step < 200; ++step) {
+        for (SteppedWorld::Qp* qp : greedy) {
+            fill(*qp, 8);
+        }
+        fill(modest, 8);
+        world.step();
+        for (SteppedWorld::Qp* qp : greedy) {
+            poll(*qp);
+        }
+        poll(modest);
+    }
+    std::uint64_t together = 0;
+    for (const SteppedWorld::Qp* qp : greedy) {
+        together += taken(*qp);
+        EXPECT_GT(taken(*qp), 0u) << "and it shares it among its own";
+    }
+    EXPECT_GT(taken(modest), 200u);
+    EXPECT_LE(together, taken(modest) * 11 / 10);
+    EXPECT_GT(world.session(greedy[0]->end.shares[0].session).figures().throttled, 0u);
+    EXPECT_EQ(world.session(modest.end.shares[0].session).figures().throttled, 0u);
+}
+
+TEST_F(FairShare, CountsBytesToo) {
+    ClientShare of_bulk;
+    ClientShare of_small;
+    SteppedWorld::Qp& bulk = add_session(&of_bulk);
+    SteppedWorld::Qp& small = add_session(&of_small);
+    constexpr std::uint32_t kLong = 60 * 1024;  // as much as 15 small ones: nearly two steps' share
+    for (int step = 0; step < 400; ++step) {
+        fill(bulk, kLong);
+        fill(small, 8);
+        world.step();
+        poll(bulk);
+        poll(small);
+    }
+    EXPECT_GT(taken(bulk), 0u);
+    EXPECT_NEAR(static_cast<double>(taken(bulk)) * kLong, 400.0 * kBurst * ClientShare::kRequest, 2.0 * kLong);
+    EXPECT_GT(taken(small), 10 * taken(bulk));
+}
+
+TEST_F(FairShare, OfAProcessAloneIsWhatItsSessionCanTake) {
+    ClientShare share;
+    SteppedWorld::Qp& alone = add_session(&share);
+    SteppedWorld::Qp& own = add_session(nullptr);
+    for (int step = 0; step < 100; ++step) {
+        fill(alone, 8);
+        fill(own, 8);
+        world.step();
+        poll(alone);
+        poll(own);
+    }
+    EXPECT_EQ(taken(alone), taken(own));
+    EXPECT_EQ(world.session(alone.end.shares[0].session).figures().throttled, 0u);
+}
+
+}  // namespace
+}  // namespace pollcore::testing
