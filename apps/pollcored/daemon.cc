@@ -3,13 +3,16 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <future>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "exit_code.hpp"
 #include "placement.hpp"
+#include "reload.hpp"
 #include "report.hpp"
 #include "signals.hpp"
 
@@ -39,7 +42,8 @@ std::string_view signal_name(int signal) noexcept {
 
 }  // namespace
 
-Daemon::Daemon(const Config& config) : config_(config), locks_(lock_cores(config_)), runtime_(config_) {
+Daemon::Daemon(const Config& config, std::function<Config()> read_again)
+    : config_(config), read_again_(std::move(read_again)), locks_(lock_cores(config_)), runtime_(config_) {
     // After the runtime has placed its own, which needs the whole affinity; the services' threads inherit
     // this.
     const std::string cpus = leave_worker_cores(config_);
@@ -82,7 +86,7 @@ bool Daemon::serve() {
                 log_info("{}: stopping", signal_name(*signal));
                 return true;
             }
-            log_info("SIGHUP ignored: the configuration is read at start only; restart to apply changes");
+            reload();
         }
         watch(Clock::now());
         for (const auto& service : services_) {
@@ -91,6 +95,67 @@ bool Daemon::serve() {
                 return false;
             }
         }
+    }
+}
+
+void Daemon::reload() {
+    Config wanted;
+    try {
+        wanted = read_again_();
+    } catch (const std::exception& error) {
+        log_error("SIGHUP: {}; nothing was changed", error.what());
+        return;
+    }
+    notifier_.reloading();
+    for (const std::string& key : needs_restart(config_, wanted)) {
+        log_warning("SIGHUP: {} cannot change while the daemon runs; a restart applies it", key);
+    }
+    set_log_level(wanted.log_level);
+    config_.log_level = wanted.log_level;
+    if (attach_ != nullptr) {
+        attach_->set_quota(wanted.attach.quota());
+    }
+    config_.attach.sessions_max = wanted.attach.sessions_max;
+    config_.attach.queue_pairs_max = wanted.attach.queue_pairs_max;
+    config_.attach.work_requests_max = wanted.attach.work_requests_max;
+    config_.attach.registered_max = wanted.attach.registered_max;
+    // First those that go, which may have the address of one that comes.
+    for (const ServiceConfig& service : services_missing(config_, wanted)) {
+        end_service(service);
+    }
+    for (const ServiceConfig& service : services_missing(wanted, config_)) {
+        begin_service(service);
+    }
+    log_info("SIGHUP: reloaded: {}", status_line(services_));
+    notifier_.ready(status_line(services_));
+}
+
+void Daemon::end_service(const ServiceConfig& config) {
+    const auto found = std::find_if(services_.begin(), services_.end(), [&](const auto& service) { return service->name() == config.name; });
+    if (found != services_.end()) {
+        Service& service = **found;
+        service.begin_drain();
+        const auto deadline = Clock::now() + config_.drain_timeout;
+        while (!service.drained() && !service.broken() && Clock::now() < deadline) {
+            std::this_thread::sleep_for(1ms);
+            watch(Clock::now());
+        }
+        const bool whole = service.drained();
+        log_info("service {} ends{}", service.name(), service.close() && whole ? "" : ", cut short");
+        services_.erase(found);
+    }
+    std::erase(config_.services, config);
+}
+
+void Daemon::begin_service(const ServiceConfig& config) {
+    try {
+        services_.push_back(make_service(runtime_, config));
+        services_.back()->start();
+        config_.services.push_back(config);
+        log_info("service {} begins: listens on {}", config.name, services_.back()->address());
+    } catch (const std::exception& error) {
+        log_error("SIGHUP: service {}: {}", config.name, error.what());
+        std::erase_if(services_, [&](const auto& service) { return service->name() == config.name; });
     }
 }
 

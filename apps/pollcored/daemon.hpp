@@ -3,6 +3,8 @@
 // Thread safety: all on the main thread, with the signals blocked (signals.hpp).
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -16,8 +18,9 @@ namespace pollcore::daemon {
 
 class Daemon {
 public:
-    /// Takes the locks of all worker cores, starts the runtime and makes the services. Throws Error.
-    explicit Daemon(const Config& config);
+    /// Takes the locks of all worker cores, starts the runtime and makes the services. Throws Error. `read_again` reads the
+    /// configuration again; it throws ConfigError.
+    Daemon(const Config& config, std::function<Config()> read_again);
     ~Daemon();
 
     /// Serves until a signal or a broken service ends it. Returns the exit code (exit_code.hpp).
@@ -27,13 +30,18 @@ private:
     /// Until the end is asked for; false when a service broke down.
     [[nodiscard]] bool serve();
     void watch(std::chrono::steady_clock::time_point now);
+    /// Applies what can be applied, and names what cannot.
+    void reload();
+    void end_service(const ServiceConfig& config);
+    void begin_service(const ServiceConfig& config);
     /// Drains and closes while a second signal is listened for. False when something was cut short.
     [[nodiscard]] bool shut_down();
     /// On a thread of its own, since closing blocks.
     [[nodiscard]] bool drain_and_stop();
     [[nodiscard]] std::chrono::microseconds shutdown_limit() const noexcept;
 
-    const Config config_;
+    Config config_;
+    const std::function<Config()> read_again_;
     std::vector<CoreLock> locks_;  // given up last
     Runtime runtime_;
     std::unique_ptr<AttachServer> attach_;  // null: nobody may

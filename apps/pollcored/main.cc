@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "attach/credentials.hpp"
 #include "base/log.hpp"
 #include "daemon.hpp"
 #include "exit_code.hpp"
@@ -14,21 +15,27 @@ namespace {
 using namespace pollcore;
 using namespace pollcore::daemon;
 
+Config read(const Options& options) {
+    Config config = load_config(options.config_file);
+    if (options.log_level) {
+        config.log_level = *options.log_level;
+    }
+    return config;
+}
+
 int run(const Options& options) {
     Config config;
     try {
-        config = load_config(options.config_file);
+        config = read(options);
     } catch (const ConfigError& error) {
         // As it is, without the log's prefix: it begins with file and line, which editors and people look
         // for.
         fmt::print(stderr, "{}\n", error.what());
         return options.action == Options::Action::check ? kExitFailed : kExitUsage;
     }
-    if (options.log_level) {
-        config.log_level = *options.log_level;
-    }
     switch (options.action) {
         case Options::Action::check:
+            check_accounts(config.attach);
             fmt::print("{}: accepted\n", options.config_file.native());
             return kExitOk;
         case Options::Action::print: fmt::print("{}", print_config(config)); return kExitOk;
@@ -36,7 +43,7 @@ int run(const Options& options) {
     }
     set_log_level(config.log_level);
     log_info("pollcored {} with {}", POLLCORE_VERSION, options.config_file.native());
-    return Daemon(config).run();
+    return Daemon(config, [&options] { return read(options); }).run();
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "notifier.hpp"
 
 #include <cstring>
+#include <ctime>
 
 #include <fmt/format.h>
 #include <systemd/sd-daemon.h>
@@ -34,6 +35,12 @@ Notifier::Notifier() {
 void Notifier::ready(const std::string& status) {
     last_status_ = status;
     send(fmt::format("READY=1\nSTATUS={}", status));
+}
+
+void Notifier::reloading() {
+    timespec now{};
+    (void)::clock_gettime(CLOCK_MONOTONIC, &now);
+    send(fmt::format("RELOADING=1\nMONOTONIC_USEC={}", std::uint64_t(now.tv_sec) * 1'000'000 + std::uint64_t(now.tv_nsec) / 1000));
 }
 
 void Notifier::status(const std::string& status) {

@@ -34,6 +34,8 @@ public:
     Notifier();
 
     void ready(const std::string& status);
+    /// ready() follows.
+    void reloading();
     void status(const std::string& status);
     /// `limit`: how long the rest may take before the manager may lose patience.
     void stopping(const std::string& status, std::chrono::microseconds limit);

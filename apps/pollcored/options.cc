@@ -21,7 +21,8 @@ constexpr const char* kFooter = R"(Exit codes:
   3  stopped as asked, but cut short: by drain_timeout, or by a second signal
 
 Signals: SIGTERM and SIGINT stop listening, finish what was taken and end; a second one ends at once.
-SIGHUP is ignored: the configuration is read at start only.
+SIGHUP reads the configuration again: log_level, services, and what an attached process may have ([attach] *_max) change at
+once; what else differs is named in the log and needs a restart.
 )";
 
 }  // namespace

@@ -112,7 +112,7 @@ struct ControlCounters {
     Counter devices_lost;       ///< fatal or removed
     Counter connections;        ///< established
     Counter disconnections;
-    // What there is now.
+    // What there is; up to 50 ms old, and of an attachment as of the question.
     Counter sessions;
     Counter queue_pairs;
     Counter shared_receive_queues;

@@ -97,6 +97,12 @@ Peer peer_of(int socket) {
     return peer;
 }
 
+void check_accounts(const AttachConfig& config) {
+    (void)user_id(config.owner);
+    (void)group_id(config.group);
+    (void)AllowList(config);
+}
+
 AllowList::AllowList(const AttachConfig& config) : all_(config.users.empty() && config.groups.empty()) {
     for (const std::string& user : config.users) {
         users_.push_back(user_id(user));

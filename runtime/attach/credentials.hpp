@@ -38,6 +38,9 @@ private:
     std::vector<gid_t> groups_;
 };
 
+/// Throws Error(EINVAL) where the configuration names users or groups that this machine does not know.
+void check_accounts(const AttachConfig& config);
+
 /// The numbers of a user and a group, by name or in digits; -1 for none. Throw Error(EINVAL).
 [[nodiscard]] uid_t user_id(const std::string& name);
 [[nodiscard]] gid_t group_id(const std::string& name);

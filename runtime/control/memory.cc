@@ -122,7 +122,7 @@ void RuntimeState::deregister(std::uint64_t id) {
                                             region.mr->length, fmt::ptr(region.mr->addr), worker.config.name));
         };
         for (const auto& worker : workers_) {
-            if (worker->proxy->uses_key(pds_.at(region.pd).device, region.mr->lkey, region.handle)) {
+            if (worker->proxy->uses_key(pds_.at(region.pd).device, region.pd, region.mr->lkey, region.handle)) {
                 throw busy(*worker);
             }
         }

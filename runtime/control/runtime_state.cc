@@ -25,7 +25,10 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
     srqs_.resize(kSrqsMax);
     srq_generations_.resize(kSrqsMax, 0);
     executor_ = platform->start_executor();
-    loop_ = platform->start_event_loop(*executor_, kTick, [this] { take_worker_reports(); });
+    loop_ = platform->start_event_loop(*executor_, kTick, [this] {
+        take_worker_reports();
+        count_things_here();
+    });
     try {
         executor_->run([&] {
             for (const DeviceConfig& device : config.devices) {
@@ -175,19 +178,16 @@ void RuntimeState::post(std::function<void()> job) {
     });
 }
 
-const ControlCounters& RuntimeState::control_counters() {
-    executor_->run([this] {
-        const auto there = [](const auto& slots) {
-            return static_cast<std::uint64_t>(std::count_if(slots.begin(), slots.end(), [](const auto& slot) { return slot != nullptr; }));
-        };
-        counters.sessions.set(sessions_.size());
-        counters.queue_pairs.set(there(qps_));
-        counters.shared_receive_queues.set(there(srqs_));
-        counters.receive_pools.set(there(pools_));
-        counters.memory_regions.set(regions_.size());
-        counters.protection_domains.set(pds_.size());
-    });
-    return counters;
+void RuntimeState::count_things_here() noexcept {
+    const auto there = [](const auto& slots) {
+        return static_cast<std::uint64_t>(std::count_if(slots.begin(), slots.end(), [](const auto& slot) { return slot != nullptr; }));
+    };
+    counters.sessions.set(sessions_.size());
+    counters.queue_pairs.set(there(qps_));
+    counters.shared_receive_queues.set(there(srqs_));
+    counters.receive_pools.set(there(pools_));
+    counters.memory_regions.set(regions_.size());
+    counters.protection_domains.set(pds_.size());
 }
 
 void RuntimeState::require_running() const {

@@ -264,7 +264,7 @@ public:
     RuntimeReport report() override { return report_; }
     std::size_t worker_count() noexcept override { return config.workers.size(); }
     const WorkerCounters& worker_counters(std::size_t worker) override;
-    const ControlCounters& control_counters() override;
+    const ControlCounters& control_counters() override { return counters; }
 
     // ---- For who stands for other processes (runtime/attach). All but post() on the control thread. ----
 
@@ -273,6 +273,8 @@ public:
     /// From here on `host` hears; null: nobody does.
     void set_host(ClientHost* host) noexcept { host_ = host; }
     void require_running() const;
+    /// What ControlCounters say there is now; else as of the last 50 ms.
+    void count_things_here() noexcept;
     /// In `block`, of layout.bytes(), which stays until close_session() has returned. `bell`, by which the application is woken and
     /// wakes the worker, is a socket; it may be invalid where neither sleeps.
     /// `client`: what its process has of the worker; null: it is of this one.

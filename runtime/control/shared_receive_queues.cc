@@ -64,6 +64,7 @@ SrqHandle RuntimeState::create_srq_here(const SrqSpec& spec) {
     end.receives = SlotTable(spec.depth, sges_max);
     end.session_index = session.index;
     end.device = device.index;
+    end.pd = pd;
     end.granted_max = spec.credit_connections == 0 ? 0 : spec.depth / spec.credit_connections;
     end.creditors.reserve(spec.credit_connections);
     if (slot->pool.pool != nullptr) {

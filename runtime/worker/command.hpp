@@ -64,6 +64,7 @@ struct alignas(kCacheLine) Command {
     union {
         std::uint64_t deadline = 0;  ///< on the worker's clock
         std::uint64_t peer_addr;
+        std::uint32_t pd;  ///< find_key: of the key
     };
     union {
         WorkerSession* session = nullptr;

@@ -10,8 +10,9 @@ namespace {
 // Commands are rare and may be slow; few per step keep a step short (I10).
 constexpr std::size_t kCommandsPerStep = 4;
 
-// A closing session's ring is taken within so many steps, one burst at least in each.
-constexpr std::uint64_t kStepsToDrainMax = kRingSlotsMax;
+// A closing session's ring is taken within as many steps as it has slots, since each takes one at least, and a few for what is
+// parked meanwhile.
+constexpr std::uint64_t kStepsToDrainMore = 64;
 
 template <class T>
 void place(OwnLines<T>& table, std::uint32_t index, const T& value) {
@@ -152,6 +153,7 @@ std::uint32_t Worker::run_commands() noexcept {
         case CommandKind::find_key:
             search_ = Search{.command = command.id,
                              .device = command.index,
+                             .pd = command.pd,
                              .lkey = command.lkey,
                              .region = command.region_handle};
             return;
@@ -159,12 +161,13 @@ std::uint32_t Worker::run_commands() noexcept {
             place(ahs_, command.ah->handle.index, command.ah);
             break;
         case CommandKind::find_ah:
-            search_ = Search{.command = command.id, .ah = command.ah->handle};
+            search_ = Search{.command = command.id, .pd = command.ah->pd, .ah = command.ah->handle};
             return;
         case CommandKind::remove_ah:
             ahs_[command.ah->handle.index] = nullptr;
             // What is still in a ring will be refused, so only what was posted counts.
             search_ = Search{.command = command.id,
+                             .pd = command.ah->pd,
                              .ah = command.ah->handle,
                              .next_session = static_cast<std::uint32_t>(sessions_.size())};
             return;
@@ -174,6 +177,7 @@ std::uint32_t Worker::run_commands() noexcept {
         case CommandKind::find_window:
             // The window itself says whether binds of it are in flight.
             search_ = Search{.command = command.id,
+                             .pd = find_window(command.window_handle)->pd,
                              .window = command.window_handle,
                              .next_srq = static_cast<std::uint32_t>(srqs_.size())};
             return;
@@ -288,8 +292,8 @@ void Worker::add_srq(WorkerSrq& srq) noexcept {
 
 // The QPs of a closing session were retired before, so only what is still in its ring keeps it.
 void Worker::remove_if_drained(WorkerSession& session) noexcept {
-    // A request that was published in part never becomes whole; its session cannot be waited for.
-    if (session.submissions.ready() && step_ - session.closing_since > kStepsToDrainMax) [[unlikely]] {
+    // A request that was published in part never becomes whole, and one who goes on submitting has no end; neither is waited for.
+    if (session.submissions.ready() && step_ - session.closing_since > session.submissions.capacity() + kStepsToDrainMore) [[unlikely]] {
         session.broken = true;
     }
     if (!session.broken && (session.in_flight != 0 || session.submissions.ready())) {
@@ -322,7 +326,7 @@ std::uint32_t Worker::search() noexcept {
         found = session != nullptr && pending_uses_it(session->submissions);
     } else if (const WorkerQp* qp = next_of(qps_, search_.next_qp); qp != nullptr) {
         if (search_.ah.valid()) {
-            found = qp->datagram && qp->sends.uses_ah(search_.ah);
+            found = qp->datagram && qp->pd == search_.pd && qp->sends.uses_ah(search_.ah);
         } else if (!search_.window.valid()) {
             found = concerns_search(qp) && (qp->sends.uses_key(search_.lkey) || qp->recvs.uses_key(search_.lkey));
         }
@@ -332,7 +336,7 @@ std::uint32_t Worker::search() noexcept {
             found = pending_uses_it(qp->flow->waiting) || (by_key && announced.arrived() && announced.lkey == search_.lkey);
         }
     } else if (const WorkerSrq* srq = next_of(srqs_, search_.next_srq); srq != nullptr) {
-        found = !search_.ah.valid() && srq->device == search_.device && srq->receives.uses_key(search_.lkey);
+        found = !search_.ah.valid() && concerns_search(srq) && srq->receives.uses_key(search_.lkey);
     } else {
         answer(std::exchange(search_.command, 0), binds_use_it() ? AnswerKind::found : AnswerKind::not_found);
         return 1;
@@ -350,9 +354,14 @@ bool Worker::binds_use_it() noexcept {
     return (window != nullptr && window->binds != 0) || (region != nullptr && region->binds != 0);
 }
 
-// By a handle.
+// By a handle. What names a thing of another protection domain will be refused: it does not keep the thing from ending, or one
+// process could keep another's.
 bool Worker::names_it(const WorkRequest& request) noexcept {
-    if (request.opcode == Opcode::release) {
+    if (request.opcode == Opcode::release || request.opcode == Opcode::srq_recv) {
+        return false;
+    }
+    const WorkerQp* qp = find_qp(request.qp);
+    if (qp == nullptr || qp->pd != search_.pd) {
         return false;
     }
     if (request.opcode == Opcode::bind_mw) {
@@ -362,8 +371,7 @@ bool Worker::names_it(const WorkRequest& request) noexcept {
     if (!search_.ah.valid() || is_recv(request.opcode)) {
         return false;
     }
-    const WorkerQp* qp = find_qp(request.qp);
-    return qp != nullptr && qp->datagram && request.ud.ah() == search_.ah;
+    return qp->datagram && request.ud.ah() == search_.ah;
 }
 
 // In a session's ring, or waiting for credit.

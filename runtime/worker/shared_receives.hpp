@@ -203,6 +203,7 @@ struct alignas(kCacheLine) WorkerSrq {
     // Cold.
     std::uint32_t session_index = 0;
     std::uint32_t device = 0;  ///< whose keys its requests name
+    std::uint32_t pd = 0;      ///< the control thread's number of it
 };
 
 }  // namespace pollcore

@@ -504,7 +504,7 @@ private:
     [[nodiscard]] bool binds_use_it() noexcept;
     template <class Queue>
     [[nodiscard]] bool concerns_search(const Queue* queue) const noexcept {
-        return queue != nullptr && queue->device == search_.device;
+        return queue != nullptr && queue->device == search_.device && queue->pd == search_.pd;
     }
 
     [[nodiscard]] WorkerQp* find_qp(QpHandle handle) noexcept {
@@ -569,6 +569,7 @@ private:
     struct Search {
         std::uint64_t command = 0;  ///< 0: none
         std::uint32_t device = 0;
+        std::uint32_t pd = 0;
         std::uint32_t lkey = 0;
         MrHandle region{};  ///< of the key's region, if windows may be bound to it
         AhHandle ah{};      ///< valid: this is looked for, and no key

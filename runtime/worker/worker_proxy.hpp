@@ -74,7 +74,7 @@ public:
     /// It is destroyed: completes what is left. Afterwards the WorkerSrq is the caller's again.
     void forget(SrqHandle srq);
     /// True when a work request that was submitted before names this key, or is a bind to this region.
-    [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t lkey, MrHandle region = {});
+    [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {});
 
     void add_window(WorkerWindow& window);
     /// True when a bind of the window was submitted before and has not completed.

@@ -22,6 +22,7 @@
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
+#include "system/daemon_process.hpp"
 
 namespace pollcore {
 namespace {
@@ -252,6 +253,14 @@ TEST_F(AttachTest, AttachingTakesLittleTimeAndMemory) {
     std::sort(milliseconds.begin(), milliseconds.end());
     std::printf("from attaching to the first completion: %.1f ms (%.1f to %.1f)\n", milliseconds[4], milliseconds.front(), milliseconds.back());
     EXPECT_LT(milliseconds[4], 50);
+}
+
+TEST_F(AttachTest, IsThereForProgramsInCToo) {
+    const test::TemporaryDirectory directory;
+    test::Process client({std::filesystem::read_symlink("/proc/self/exe").parent_path() / "c-client", attach_config().path}, {},
+                         directory.path());
+    EXPECT_EQ(client.wait(), 0) << client.err();
+    EXPECT_EQ(client.out(), "ok\n");
 }
 
 TEST_F(AttachTest, WhatDetachesLeavesNothing) {

@@ -61,7 +61,8 @@ class DaemonTest : public testing::Test {
 protected:
     [[nodiscard]] std::string socket() const { return config_.attach.path; }
     [[nodiscard]] Process start_daemon() {
-        return Process({pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()}, {},
+        // It ends with this process, however that ends.
+        return Process({"/usr/bin/setpriv", "--pdeathsig", "KILL", pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()}, {},
                        directory_.path());
     }
     [[nodiscard]] Process start(const std::string& program, const std::vector<std::string>& arguments) {

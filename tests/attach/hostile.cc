@@ -585,7 +585,8 @@ void moving_indices() {
             auto* released = reinterpret_cast<std::uint64_t*>(block.data + block.completions + 2 * kLine);
             std::atomic_ref(*released).store(g_random(), std::memory_order_release);
             if (block.next - taken(block) < kSlots) {
-                const Line line = garbage();
+                Line line = garbage();  // whole, so that it is refused, which fills the completion ring
+                line[60] = line[61] = line[62] = std::byte{0};
                 publish(block, line.data());
             }
         }

@@ -39,7 +39,8 @@ public:
             shared.process_.reset();  // kills it; in order it ends in the tests of pollcored
             shared.text_ = text;
             shared.process_ = std::make_unique<test::Process>(
-                std::vector<std::string>{test::pollcored_path(), "--config", shared.directory_.write("pollcored.toml", text).string()},
+                // It ends with this process, however that ends.
+                std::vector<std::string>{"/usr/bin/setpriv", "--pdeathsig", "KILL", test::pollcored_path(), "--config", shared.directory_.write("pollcored.toml", text).string()},
                 std::vector<std::string>{}, shared.directory_.path());
         }
         return config.attach.path;
@@ -119,13 +120,14 @@ private:
         if (attached_ == nullptr) {
             return;
         }
-        static const Counter kNothing[sizeof(WorkerCounters) / sizeof(Counter)];
+        const WorkerCounters no_worker;
+        const ControlCounters no_control;
         for (std::size_t worker = 0; worker < worker_count(); ++worker) {
             before_.push_back(std::make_unique<WorkerCounters>());
             since_.push_back(std::make_unique<WorkerCounters>());
-            subtract(Context::worker_counters(worker), reinterpret_cast<const WorkerCounters&>(kNothing), *before_.back());
+            subtract(Context::worker_counters(worker), no_worker, *before_.back());
         }
-        subtract(Context::control_counters(), reinterpret_cast<const ControlCounters&>(kNothing), control_before_);
+        subtract(Context::control_counters(), no_control, control_before_);
     }
 
     template <class Counters>

@@ -187,14 +187,40 @@ TEST_F(PollcoredTest, ASignalDuringTheStartStopsItCleanlyAfterwards) {
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
 }
 
-TEST_F(PollcoredTest, SighupIsIgnoredWithALogLine) {
+TEST_F(PollcoredTest, SighupAppliesWhatCanChangeAndNamesTheRest) {
     Process daemon = start();
     ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    std::string text = config_text(
+        "[[service]]\nname = \"store\"\nkind = \"memory\"\ndevice = \"soft0\"\nworker = \"worker0\"\naddress = \"store\"\n");
+    const auto replace = [&](const std::string& from, const std::string& to) { text.replace(text.find(from), from.size(), to); };
+    replace("[runtime]\n", "[runtime]\nqps_max = 2048\nlog_level = \"debug\"\n");
+    replace("idle = \"yield\"", "idle = \"pause\"");
+    replace("address = \"echo0\"", "address = \"elsewhere\"");
+    (void)directory_.write("pollcored.toml", text);
     daemon.signal(SIGHUP);
-    EXPECT_TRUE(daemon.await_log("SIGHUP ignored")) << daemon.err();
+    EXPECT_TRUE(notify_.await("RELOADING=1")) << daemon.err();
+    EXPECT_TRUE(notify_.await("READY=1")) << daemon.err();
+    const std::string log = daemon.err();
+    EXPECT_NE(log.find("runtime.qps_max cannot change while the daemon runs"), std::string::npos) << log;
+    EXPECT_NE(log.find("worker[0].idle cannot change while the daemon runs"), std::string::npos) << log;
+    EXPECT_EQ(log.find("log_level cannot"), std::string::npos) << log;
+    EXPECT_NE(log.find("service echo0 ends"), std::string::npos) << log;
+    EXPECT_NE(log.find("service echo0 begins: listens on elsewhere"), std::string::npos) << log;
+    EXPECT_NE(log.find("service store begins"), std::string::npos) << log;
+
+    (void)directory_.write("pollcored.toml", text + "nonsense\n");
+    daemon.signal(SIGHUP);
+    EXPECT_TRUE(daemon.await_log("nothing was changed")) << daemon.err();
     EXPECT_EQ(daemon.wait(100ms), std::nullopt) << "it ended";
     daemon.signal(SIGTERM);
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+}
+
+TEST_F(PollcoredTest, CheckRefusesUsersThatThisMachineDoesNotKnow) {
+    (void)write_config("[attach]\npath = \"/run/pollcore-test.sock\"\nusers = [\"no-such-user-here\"]\n");
+    Process daemon = run({"--config", (directory_.path() / "pollcored.toml").native(), "--check"});
+    EXPECT_EQ(daemon.wait(), 1);
+    EXPECT_NE(daemon.err().find("no user \"no-such-user-here\""), std::string::npos) << daemon.err();
 }
 
 TEST_F(PollcoredTest, ASecondInstanceOnTheSameCoreIsRefusedAndNamesTheOwner) {

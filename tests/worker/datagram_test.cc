@@ -54,7 +54,7 @@ TEST_F(WorkerDatagrams, AHandleIsInUseInTheRingAndUntilItsSendIsKnownToHaveEnded
     submit(send(2));
     ASSERT_EQ(world.await(1).size(), 1u);
     EXPECT_FALSE(world.proxy.uses_ah(ah));
-    EXPECT_FALSE(world.proxy.uses_key(0, region->lkey));
+    EXPECT_FALSE(world.proxy.uses_key(0, 0, region->lkey));
 }
 
 TEST_F(WorkerDatagrams, AReceiveIsNoUseOfAHandle) {

@@ -212,7 +212,7 @@ TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlig
     EXPECT_TRUE(world.proxy.uses_window(window->end.handle)) << "in the ring, or since then in flight";
     world.step(20);
     EXPECT_TRUE(world.proxy.uses_window(window->end.handle));
-    EXPECT_TRUE(world.proxy.uses_key(0, mr->lkey, region));
+    EXPECT_TRUE(world.proxy.uses_key(0, 0, mr->lkey, region));
     EXPECT_FALSE(world.proxy.remove_window(window->end.handle));
     EXPECT_FALSE(world.proxy.remove_region(region));
     submit({.tag = 3, .qp = a->handle(), .opcode = Opcode::recv});
@@ -220,7 +220,7 @@ TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlig
         EXPECT_EQ(completion.status, Status::success);
     }
     EXPECT_FALSE(world.proxy.uses_window(window->end.handle));
-    EXPECT_FALSE(world.proxy.uses_key(0, mr->lkey, region));
+    EXPECT_FALSE(world.proxy.uses_key(0, 0, mr->lkey, region));
     EXPECT_TRUE(world.proxy.remove_window(window->end.handle));
     EXPECT_TRUE(world.proxy.remove_region(region));
     expect_refused(bind(4, 1));
@@ -230,9 +230,9 @@ TEST_F(WorkerWindows, ABindThatStandsInARingIsFoundThere) {
     world.proxy.park(b->handle());  // so that the worker does not take it
     submit(bind(1, next_rkey(window->mw->rkey)));
     EXPECT_TRUE(world.proxy.uses_window(window->end.handle));
-    EXPECT_TRUE(world.proxy.uses_key(0, 12345, region));
+    EXPECT_TRUE(world.proxy.uses_key(0, 0, 12345, region));
     EXPECT_FALSE(world.proxy.uses_window(world.add_window().end.handle));
-    EXPECT_FALSE(world.proxy.uses_key(0, 12345));
+    EXPECT_FALSE(world.proxy.uses_key(0, 0, 12345));
     world.proxy.unpark(b->handle(), QpState::ready);
     EXPECT_EQ(one().status, Status::success);
 }

@@ -523,18 +523,18 @@ TEST_F(WorkerTest, WhatNoDeviceSawCompletesAsWhatItWas) {
 
 TEST_F(WorkerTest, AKeyIsFoundWhileWorkThatNamesItIsInFlight) {
     make();
-    EXPECT_FALSE(world->proxy.uses_key(0, to->lkey));
+    EXPECT_FALSE(world->proxy.uses_key(0, 0, to->lkey));
     ASSERT_EQ(world->session().try_submit(recv(1)), Refusal::none);
-    EXPECT_TRUE(world->proxy.uses_key(0, to->lkey));
+    EXPECT_TRUE(world->proxy.uses_key(0, 0, to->lkey));
     world->step(3);
-    EXPECT_TRUE(world->proxy.uses_key(0, to->lkey));
-    EXPECT_FALSE(world->proxy.uses_key(0, from->lkey));
+    EXPECT_TRUE(world->proxy.uses_key(0, 0, to->lkey));
+    EXPECT_FALSE(world->proxy.uses_key(0, 0, from->lkey));
     const std::array<Sge, 3> sges{source(1), source(1), target(1)};
     ASSERT_EQ(world->session().try_submit(send(2), sges), Refusal::none);
-    EXPECT_TRUE(world->proxy.uses_key(0, from->lkey));
+    EXPECT_TRUE(world->proxy.uses_key(0, 0, from->lkey));
     EXPECT_EQ(world->await(2).size(), 2u);
-    EXPECT_FALSE(world->proxy.uses_key(0, to->lkey));
-    EXPECT_FALSE(world->proxy.uses_key(0, from->lkey));
+    EXPECT_FALSE(world->proxy.uses_key(0, 0, to->lkey));
+    EXPECT_FALSE(world->proxy.uses_key(0, 0, from->lkey));
 }
 
 TEST_F(WorkerTest, ASessionThatPublishesNonsenseIsEndedAndTheWorkerLivesOn) {

@@ -1,0 +1,117 @@
+/* The C interface as a C program uses it: c-client PATH. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pollcore/attach.h"
+
+#define REQUIRE(holds)                                                                             \
+    do {                                                                                           \
+        if (!(holds)) {                                                                            \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #holds, pollcore_error());      \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static pollcore_completion await_one(pollcore_session* session) {
+    pollcore_completion completion;
+    while (pollcore_poll(session, &completion, 1) == 0) {
+        (void)pollcore_wait(session, 1000 * 1000);
+    }
+    return completion;
+}
+
+int main(int argc, char** argv) {
+    REQUIRE(argc == 2);
+    REQUIRE(pollcore_attach("/nowhere/at-all.sock", NULL, 0) == NULL);
+    REQUIRE(strstr(pollcore_error(), "/nowhere/at-all.sock") != NULL);
+
+    pollcore_attachment* daemon = pollcore_attach(argv[1], "c-client", 5000);
+    REQUIRE(daemon != NULL);
+    pollcore_session* session = pollcore_open_session(daemon, NULL, 64, 64, 1);
+    REQUIRE(session != NULL && pollcore_event_fd(session) >= 0);
+    REQUIRE(pollcore_open_session(daemon, "no such worker", 64, 64, 0) == NULL && pollcore_error()[0] != '\0');
+    pollcore_region* region = pollcore_allocate(daemon, 8192, NULL);
+    REQUIRE(region != NULL);
+    char* data = pollcore_data(region);
+
+    const pollcore_qp_options options = {.send_depth = 16, .recv_depth = 16, .inline_max = 64};
+    pollcore_qp* a = pollcore_create_qp(daemon, session, &options);
+    pollcore_qp* b = pollcore_create_qp(daemon, session, &options);
+    REQUIRE(a != NULL && b != NULL);
+    char info_a[POLLCORE_QP_INFO_BYTES];
+    char info_b[POLLCORE_QP_INFO_BYTES];
+    REQUIRE(pollcore_qp_info(a, info_a) == 0 && pollcore_qp_info(b, info_b) == 0);
+    REQUIRE(pollcore_connect_to(a, info_b) == 0 && pollcore_connect_to(b, info_a) == 0);
+
+    /* A write into the other half of the memory. */
+    strcpy(data, "from a C program");
+    pollcore_work_request write = {.tag = 7,
+                                   .sge = {pollcore_addr(region), 64, pollcore_lkey(region)},
+                                   .remote_addr = pollcore_addr(region) + 4096,
+                                   .rkey = pollcore_rkey(region),
+                                   .qp = pollcore_handle(a),
+                                   .opcode = POLLCORE_RDMA_WRITE,
+                                   .flags = POLLCORE_SIGNALED,
+                                   .num_sge = 1};
+    REQUIRE(pollcore_submit(session, &write) == 0);
+    pollcore_completion done = await_one(session);
+    REQUIRE(done.status == 0 && done.tag == 7 && done.qp == pollcore_handle(a));
+    REQUIRE(strcmp(data + 4096, "from a C program") == 0);
+
+    /* Receives, a batch of sends of which one is inline, and what is refused. */
+    pollcore_work_request receives[4];
+    memset(receives, 0, sizeof(receives));
+    for (int i = 0; i < 4; ++i) {
+        receives[i].tag = 100 + (uint64_t)i;
+        receives[i].sge.addr = pollcore_addr(region) + 1024 * (uint64_t)i;
+        receives[i].sge.length = 1024;
+        receives[i].sge.lkey = pollcore_lkey(region);
+        receives[i].qp = pollcore_handle(b);
+        receives[i].opcode = POLLCORE_RECV;
+        receives[i].num_sge = 1;
+    }
+    pollcore_refusal refusal = -1;
+    REQUIRE(pollcore_submit_many(session, receives, 4, &refusal) == 4 && refusal == 0);
+    pollcore_work_request send = {.tag = 8, .qp = pollcore_handle(a), .opcode = POLLCORE_SEND_WITH_IMM, .flags = POLLCORE_SIGNALED, .imm_data = 42};
+    REQUIRE(pollcore_submit_inline(session, &send, "inline", 7) == 0);
+    int sent = 0;
+    int received = 0;
+    while (sent + received < 2) {
+        done = await_one(session);
+        REQUIRE(done.status == 0);
+        if (done.flags & POLLCORE_FROM_RECV_QUEUE) {
+            REQUIRE(done.tag == 100 && done.byte_len == 7 && (done.flags & POLLCORE_WITH_IMM) && done.imm_data == 42);
+            ++received;
+        } else {
+            REQUIRE(done.tag == 8);
+            ++sent;
+        }
+    }
+    REQUIRE(sent == 1 && received == 1 && strcmp(data, "inline") == 0);
+    send.opcode = 99;
+    REQUIRE(strcmp(pollcore_refusal_name(pollcore_submit(session, &send)), "bad_opcode") == 0);
+
+    /* By name, with a listener of this process. */
+    pollcore_listener* listener = pollcore_listen(daemon, "c-client", NULL);
+    REQUIRE(listener != NULL && strcmp(pollcore_listener_address(listener), "c-client") == 0);
+    REQUIRE(pollcore_next_request(listener, 1) == NULL && pollcore_error()[0] == '\0');
+
+    /* Closing completes what is in flight: three receives. */
+    REQUIRE(pollcore_in_flight(session) == 3);
+    pollcore_close_qp(b);
+    for (int i = 0; i < 3; ++i) {
+        done = await_one(session);
+        REQUIRE(strcmp(pollcore_status_name(done.status), "IBV_WC_WR_FLUSH_ERR") == 0);
+    }
+    REQUIRE(pollcore_reset(a) == 0 && pollcore_lost(daemon) == 0);
+    REQUIRE(strcmp(pollcore_refusal_name(pollcore_submit(session, &write)), "stale_handle") == 0);
+
+    pollcore_close_listener(listener);
+    pollcore_close_qp(a);
+    pollcore_free(region);
+    pollcore_close_session(session);
+    pollcore_detach(daemon);
+    puts("ok");
+    return 0;
+}
