@@ -344,9 +344,7 @@ void World::wind_down() {
         }
     }
     for (const auto& channel : channels_) {
-        for (End* end : channel->lives) {
-            model.excuse(*end, kSessionClosing);
-        }
+        closes_session(*channel);
     }
     for (const auto& application : applications_) {
         application->close_session();

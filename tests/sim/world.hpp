@@ -145,6 +145,7 @@ private:
     void excuse(Channel& channel, std::uint32_t own, std::uint32_t peers);
     void excuse_device(const Side& side, std::uint32_t own, std::uint32_t peers);
     void end_life(Channel& channel, std::uint32_t excuses);
+    void closes_session(Channel& channel);
     void reset(Channel& channel);
     void create_more(Side& side, Application& application);
     /// False when the call failed, which it must not unless may_fail() says so then.

@@ -48,6 +48,13 @@ void World::end_life(Channel& channel, std::uint32_t excuses) {
     }
 }
 
+/// A session that uses it closes. A request that was accepted beside a reset belongs to an earlier life, and is told of it too.
+void World::closes_session(Channel& channel) {
+    for (End* end : channel.lives) {
+        model.excuse(*end, kSessionClosing);
+    }
+}
+
 /// What is planned for a queue pair, or its device, meets it in this life or a later one.
 void World::excuse(Channel& channel, std::uint32_t own, std::uint32_t peers) {
     channel.lasting |= own;
@@ -249,7 +256,8 @@ void World::cause(const Planned& planned) {
             for (const auto& each : channels_) {
                 if (application.uses(*each)) {
                     met(trouble, *each);
-                    end_life(*each, kEnding | kSessionClosing);
+                    end_life(*each, kEnding);
+                    closes_session(*each);
                 }
             }
             return application.close_session();
@@ -258,7 +266,8 @@ void World::cause(const Planned& planned) {
             for (const auto& each : channels_) {
                 if (each->runtime == channel.runtime) {
                     met(trouble, *each);
-                    end_life(*each, kEnding | kSessionClosing);
+                    end_life(*each, kEnding);
+                    closes_session(*each);
                 }
             }
             side.device = nullptr;
