@@ -25,6 +25,7 @@ struct AttachCounts {
     std::uint64_t evicted = 0;   ///< for what they wrote
     std::uint64_t detached = 0;  ///< in order
     std::uint64_t died = 0;      ///< or hung up
+    std::uint64_t cut_short = 0; ///< whose requests in flight were not all flushed in time; the runtime has completed them
     std::uint32_t now = 0;       ///< attached, or being taken down
     std::chrono::microseconds longest_clean_up{0};  ///< from the death of one until nothing of it was left
 };

@@ -194,7 +194,7 @@ void AttachedState::reject(std::uint32_t device, std::uint64_t request, const st
 PdId AttachedState::create_pd(const std::string& device) { return ask(wire::CreatePd{.device = NameText(device)}).pd; }
 void AttachedState::release_pd(PdId pd) noexcept { tell(wire::ReleasePd{.pd = pd}); }
 
-RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, std::shared_ptr<Mapping> memory, std::byte* data,
+RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, std::shared_ptr<HostMemory> memory, std::byte* data,
                                      const int* fd) {
     const wire::Registered made = ask(request, fd != nullptr ? std::span(fd, 1) : std::span<const int>{});
     const std::lock_guard lock(mutex_);
@@ -221,13 +221,13 @@ RegionInfo AttachedState::allocate(std::size_t bytes, Access access, const std::
                        .device = NameText(device),
                        .pd = pd,
                        .access = access},
-                      std::make_shared<Mapping>(std::move(memory.mapping)), data, &fd);
+                      std::make_shared<HostMemory>(std::move(memory.mapping)), data, &fd);
 }
 
 RegionInfo AttachedState::register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
                                           PdId pd) {
     auto* from = static_cast<std::byte*>(data);
-    std::shared_ptr<Mapping> memory;
+    std::shared_ptr<HostMemory> memory;
     std::uint64_t parent = 0;
     std::uint64_t offset = 0;
     {

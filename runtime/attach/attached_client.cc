@@ -31,10 +31,14 @@ AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std:
       who_(std::move(who)),
       quota_(quota),
       send_(std::move(send)),
-      counters_(make_published_memory(kPoolsMax * sizeof(ReceivePoolCounters), "pollcore counters")),
+      counters_(std::make_shared<SharedMemory>(make_published_memory(kPoolsMax * sizeof(ReceivePoolCounters), "pollcore counters"))),
       counters_used_(kPoolsMax, false) {}
 
-AttachedClient::~AttachedClient() = default;
+AttachedClient::~AttachedClient() {
+    if (!ended_) {
+        close_resources(true);
+    }
+}
 
 bool AttachedClient::take(wire::Packet& packet) {
     const wire::Header header = packet.header();
@@ -100,7 +104,7 @@ bool AttachedClient::take(wire::Packet& packet) {
 
 void AttachedClient::log_refusals() {
     std::uint64_t slots = 0;
-    for (const auto& [id, session] : sessions_) {
+    for (const std::uint32_t id : sessions_) {
         slots += runtime_.submissions_refused(id);
     }
     if (slots > slots_refused_) {
@@ -136,15 +140,26 @@ void AttachedClient::tell(const Event& event) {
 
 AttachedClient::Clock::time_point AttachedClient::turn() {
     const Clock::time_point now = runtime_.platform->now();
-    Clock::time_point next = now + kSeldom;
-    // One that is over may have begun another.
-    for (std::size_t i = 0; i < later_.size();) {
-        if (later_[i].over(now)) {
-            later_.erase(later_.begin() + static_cast<std::ptrdiff_t>(i));
-        } else {
-            next = std::min(next, std::max(later_[i].next, now + kSoon));
-            ++i;
+    const bool was_ending = ending_;
+    // Each may begin another, and the end of this process, which drops what it waits for.
+    for (Later& later : std::exchange(later_, {})) {
+        bool over = false;
+        try {
+            over = later.over(now);
+        } catch (const std::exception& error) {
+            log_error("client {}: {}", number_, error.what());
+            over = true;
         }
+        if (ending_ != was_ending) {
+            break;
+        }
+        if (!over) {
+            later_.push_back(std::move(later));
+        }
+    }
+    Clock::time_point next = now + kSeldom;
+    for (const Later& later : later_) {
+        next = std::min(next, std::max(later.next, now + kSoon));
     }
     return next;
 }
@@ -292,16 +307,21 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
     if (!sessions_.contains(asked.id)) {
         return reply<wire::CloseSession>(id, {});  // closed before
     }
-    std::vector<QpHandle> its;
-    for (const auto& [handle, own] : qps_) {
-        if (own.sessions.contains(asked.id)) {
-            its.push_back(handle);
-        }
-    }
     later<wire::CloseSession>(
         id,
-        [this, session = asked.id, ends = retire(its, runtime_.config.drain_timeout)](Clock::time_point) mutable -> std::optional<wire::Nothing> {
-            if (!all_retired(ends)) {
+        [this, session = asked.id,
+         ends = std::optional<std::vector<Retiring>>()](Clock::time_point) mutable -> std::optional<wire::Nothing> {
+            if (!sessions_.contains(session)) {
+                return wire::Nothing{};  // asked for twice
+            }
+            if (!ends) {
+                const std::vector<QpHandle> its = qps_of(session);
+                if (std::any_of(its.begin(), its.end(), [&](QpHandle handle) { return qps_.at(handle).busy; })) {
+                    return std::nullopt;  // being closed or reset, which ends by itself
+                }
+                ends = retire(its, runtime_.config.drain_timeout);
+            }
+            if (!all_retired(*ends)) {
                 return std::nullopt;
             }
             // What it may have made meanwhile ends here too, and is waited for.
@@ -319,28 +339,54 @@ std::vector<AttachedClient::Retiring> AttachedClient::retire(const std::vector<Q
     const Clock::time_point deadline = runtime_.platform->now() + within;
     for (const QpHandle handle : handles) {
         attempt("a queue pair", [&] {
+            ends.push_back({handle, runtime_.begin_retiring_here(handle, deadline), std::nullopt});
             if (const auto own = qps_.find(handle); own != qps_.end()) {
                 own->second.busy = true;
             }
-            ends.push_back({handle, runtime_.begin_retiring_here(handle, deadline), std::nullopt});
         });
     }
     return ends;
 }
 
-bool AttachedClient::all_retired(std::vector<Retiring>& ends) {
+bool AttachedClient::all_retired(std::vector<Retiring>& ends) noexcept {
     bool all = true;
     for (Retiring& end : ends) {
-        if (!end.drained) {
+        if (end.drained) {
+            continue;
+        }
+        try {
             end.drained = end.retirement ? runtime_.retired_here(*end.retirement) : std::optional(true);
-            if (end.drained) {
-                attempt("a queue pair", [&] { runtime_.end_retired_here(end.handle, *end.drained); });
-                forget_qp(end.handle);
+        } catch (const std::exception& error) {
+            const auto* known = dynamic_cast<const Error*>(&error);
+            if (known == nullptr || known->code() != std::errc::resource_unavailable_try_again) {
+                log_error("client {}: a queue pair is not drained: {}", number_, error.what());
+                end.drained = false;
             }
         }
-        all = all && end.drained;
+        if (!end.drained) {
+            all = false;
+            continue;
+        }
+        const auto own = qps_.find(end.handle);
+        if (own != qps_.end()) {
+            own->second.busy = false;
+        }
+        attempt("a queue pair", [&] {
+            runtime_.end_retired_here(end.handle, *end.drained);
+            forget_qp(end.handle);
+        });
     }
     return all;
+}
+
+std::vector<QpHandle> AttachedClient::qps_of(std::uint32_t session) const {
+    std::vector<QpHandle> its;
+    for (const auto& [handle, own] : qps_) {
+        if (own.sessions.contains(session)) {
+            its.push_back(handle);
+        }
+    }
+    return its;
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::Detach&) {
@@ -388,8 +434,8 @@ void AttachedClient::attempt(const char* what, F&& step) noexcept {
 
 void AttachedClient::close_resources(bool abandoned) noexcept {
     const auto deadline = runtime_.platform->now();
-    for (const auto& [id, session] : sessions_) {
-        attempt("a session", [&, session_id = id] { (void)runtime_.close_session_here(session_id, deadline, abandoned); });
+    for (const std::uint32_t id : sessions_) {
+        attempt("a session", [&] { (void)runtime_.close_session_here(id, deadline, abandoned); });
     }
     for (const auto& [handle, own] : srqs_) {
         attempt("a shared receive queue", [&, srq = handle] { runtime_.close_srq(srq); });
@@ -421,7 +467,7 @@ void AttachedClient::close_resources(bool abandoned) noexcept {
     for (const auto& [device, pd] : default_pds_) {
         runtime_.release_pd(pd);
     }
-    for (const auto& [id, session] : sessions_) {
+    for (const std::uint32_t id : sessions_) {
         runtime_.release_session(id);
     }
     for (const auto& [id, region] : regions_) {

@@ -18,18 +18,13 @@
 #include <vector>
 
 #include "attach/packet_socket.hpp"
+#include "attach/reply.hpp"
 #include "attach/shared_memory.hpp"
 #include "attach/wire.hpp"
 #include "control/runtime_state.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore {
-
-/// A message to the process, with descriptors that are sent along.
-struct Reply {
-    std::vector<std::byte> bytes;
-    std::vector<UniqueFd> descriptors;
-};
 
 class AttachedClient {
 public:
@@ -38,6 +33,7 @@ public:
 
     /// `send` is called on the control thread. Throws Error where there is no memory for it.
     AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, const QuotaConfig& quota, Send send);
+    /// What has not ended by then ends at once.
     ~AttachedClient();
     AttachedClient(const AttachedClient&) = delete;
     AttachedClient& operator=(const AttachedClient&) = delete;
@@ -68,11 +64,8 @@ private:
         std::function<bool(Clock::time_point now)> over;
         Clock::time_point next;
     };
-    struct OwnSession {
-        Mapping memory;
-    };
     struct OwnRegion {
-        std::shared_ptr<Mapping> memory;
+        std::shared_ptr<HostMemory> memory;
         std::byte* data = nullptr;
         std::uint64_t bytes = 0;   // of the quota
         std::uint64_t length = 0;
@@ -159,7 +152,8 @@ private:
     void take_requests(std::uint64_t requests);
     void release_requests(std::uint64_t requests) noexcept;
     [[nodiscard]] std::vector<Retiring> retire(const std::vector<QpHandle>& handles, std::chrono::milliseconds within);
-    [[nodiscard]] bool all_retired(std::vector<Retiring>& ends);
+    [[nodiscard]] bool all_retired(std::vector<Retiring>& ends) noexcept;
+    [[nodiscard]] std::vector<QpHandle> qps_of(std::uint32_t session) const;
     void close_resources(bool abandoned) noexcept;
     template <class F>
     void attempt(const char* what, F&& step) noexcept;
@@ -173,12 +167,12 @@ private:
     bool ending_ = false;
     bool ended_ = false;
 
-    SharedMemory counters_;
+    std::shared_ptr<SharedMemory> counters_;  // of receive pools
     std::vector<bool> counters_used_;
     std::map<std::string, PdId> default_pds_;  // by device
     std::set<PdId> pds_;
-    std::map<std::uint32_t, ClientShare> shares_;  // by worker
-    std::map<std::uint32_t, OwnSession> sessions_;
+    std::map<std::uint32_t, std::shared_ptr<ClientShare>> shares_;  // by worker
+    std::set<std::uint32_t> sessions_;
     std::map<QpHandle, OwnQp> qps_;
     std::map<SrqHandle, OwnSrq> srqs_;
     std::map<PoolHandle, OwnPool> pools_;

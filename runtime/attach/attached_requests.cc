@@ -45,10 +45,6 @@ void copy_counters(const Counters& from, std::uint64_t* to) noexcept {
 }
 static_assert(sizeof(Counter) == sizeof(std::uint64_t));
 
-HostMemory borrowed(const Mapping& mapping) noexcept {
-    return {mapping.data(), mapping.size(), [](void*, std::size_t) noexcept {}};
-}
-
 }  // namespace
 
 // ---- Attaching, sessions ----
@@ -62,7 +58,7 @@ wire::Attached AttachedClient::carry_out(const wire::Attach& asked, wire::Packet
         who_ += fmt::format(" \"{}\"", name);
     }
     back.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-    back.emplace_back(::fcntl(counters_.fd.get(), F_DUPFD_CLOEXEC, 0));
+    back.emplace_back(::fcntl(counters_->fd.get(), F_DUPFD_CLOEXEC, 0));
     if (!back[0].valid() || !back[1].valid()) {
         const int error = errno;
         throw Error(error, "the daemon has no descriptors left");
@@ -95,7 +91,7 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wi
     }
     runtime_.require_running();
     const std::uint32_t worker = runtime_.choose_worker(options.worker);
-    OwnSession session{.memory = map_and_seal(packet.descriptors.front(), asked.bytes)};
+    HostMemory memory = map_and_seal(packet.descriptors.front(), asked.bytes);
     UniqueFd bell;
     if (options.events || runtime_.worker_sleeps(worker)) {
         int ends[2] = {-1, -1};
@@ -108,8 +104,12 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wi
     }
     SessionOptions at = options;
     at.worker = runtime_.worker_config(worker).name;
-    const std::uint32_t id = runtime_.open_session_here(at, borrowed(session.memory), std::move(bell), &shares_[worker]);
-    sessions_.emplace(id, std::move(session));
+    std::shared_ptr<ClientShare>& share = shares_[worker];
+    if (share == nullptr) {
+        share = std::make_shared<ClientShare>();
+    }
+    const std::uint32_t id = runtime_.open_session_here(at, std::move(memory), std::move(bell), share);
+    sessions_.insert(id);
     return {.id = id, .worker = worker, .worker_sleeps = runtime_.worker_sleeps(worker)};
 }
 
@@ -291,7 +291,7 @@ wire::Registered AttachedClient::carry_out(const wire::RegisterMemory& asked, wi
             throw Error(EDQUOT, fmt::format("{} bytes more to register, and this process may have {}, of which it has {}", asked.bytes,
                                             quota_.registered, bytes_registered_));
         }
-        own.memory = std::make_shared<Mapping>(map_and_seal(packet.descriptors.front(), asked.bytes));
+        own.memory = std::make_shared<HostMemory>(map_and_seal(packet.descriptors.front(), asked.bytes));
         own.data = static_cast<std::byte*>(own.memory->data());
         own.bytes = asked.bytes;
     } else {
@@ -442,8 +442,8 @@ wire::PoolNamed AttachedClient::carry_out(const wire::CreatePool& asked) {
     spec.device = NameText(device);
     spec.pd = pd_for(device, spec.pd);
     const auto index = static_cast<std::uint32_t>(free - counters_used_.begin());
-    auto* counters = new (static_cast<ReceivePoolCounters*>(counters_.mapping.data()) + index) ReceivePoolCounters;
-    const PoolInfo info = runtime_.create_pool(spec, counters);
+    auto* counters = new (static_cast<ReceivePoolCounters*>(counters_->mapping.data()) + index) ReceivePoolCounters;
+    const PoolInfo info = runtime_.create_pool(spec, {counters_, counters});
     *free = true;
     pools_.emplace(info.handle, OwnPool{.counters = index, .region = spec.region});
     return {.handle = info.handle, .counters = index};

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -15,6 +14,7 @@
 #include "attach/ask.hpp"
 #include "base/event_fd.hpp"
 #include "base/log.hpp"
+#include "base/quiet_thread.hpp"
 #include "session/in_flight_log.hpp"
 
 namespace pollcore {
@@ -49,13 +49,7 @@ AttachedState::~AttachedState() { end_reader(); }
 
 void AttachedState::begin(const AttachOptions& options) {
     socket_ = connect_within(options);
-    // Signals are for the program's own threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    reader_ = std::thread([this] { read_answers(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    reader_ = start_quiet_thread([this] { read_answers(); });
     try {
         std::vector<UniqueFd> descriptors;
         attached_ = ask(wire::Attach{.name = NameText(options.name)}, {}, &descriptors);

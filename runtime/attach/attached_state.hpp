@@ -96,7 +96,7 @@ private:
         std::uint32_t wide = 0;
     };
     struct MappedRegion {
-        std::shared_ptr<Mapping> memory;  // of several, if parts of it were registered
+        std::shared_ptr<HostMemory> memory;  // of several, if parts of it were registered
         std::byte* data = nullptr;
         std::size_t size = 0;
     };
@@ -115,13 +115,13 @@ private:
     void take(wire::Packet&& packet);
     void lose() noexcept;
     void bury() noexcept;
-    RegionInfo add_region(const wire::RegisterMemory& request, std::shared_ptr<Mapping> memory, std::byte* data, const int* fd);
+    RegionInfo add_region(const wire::RegisterMemory& request, std::shared_ptr<HostMemory> memory, std::byte* data, const int* fd);
 
     UniqueFd socket_;
     UniqueFd daemon_;  // its pidfd
     UniqueFd wake_;    // ends the reader
     wire::Attached attached_;
-    Mapping pool_counters_;
+    HostMemory pool_counters_;
     ApplicationEvents events_;
     std::vector<std::unique_ptr<WorkerCounters>> worker_counters_;
     ControlCounters control_counters_;

@@ -84,7 +84,11 @@ Peer peer_of(int socket) {
     Peer peer{.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid, .groups = {}, .pidfd = {}};
     std::vector<gid_t> groups(64);
     length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
-    while (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length) != 0 && errno == ERANGE) {
+    while (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length) != 0) {
+        if (errno != ERANGE) {
+            length = 0;  // then it counts as a member of none
+            break;
+        }
         groups.resize(length / sizeof(gid_t));
     }
     groups.resize(length / sizeof(gid_t));

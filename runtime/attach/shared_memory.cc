@@ -23,6 +23,10 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEA
 
 std::size_t rounded(std::size_t bytes, std::size_t page) noexcept { return (bytes + page - 1) / page * page; }
 
+HostMemory mapped(void* data, std::size_t bytes) noexcept {
+    return {data, bytes, [](void* what, std::size_t size) noexcept { (void)::munmap(what, size); }};
+}
+
 // Descriptor and mapping, with every page there; nothing where memory is short, with errno.
 bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char* what_for) noexcept {
     made.fd.reset(::memfd_create(what_for, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
@@ -33,7 +37,7 @@ bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char*
     if (data == MAP_FAILED) {
         return false;
     }
-    made.mapping = Mapping(data, bytes);
+    made.mapping = mapped(data, bytes);
     // Where a page cannot be had this says so; touching it would be a SIGBUS.
     return ::madvise(data, bytes, MADV_POPULATE_WRITE) == 0;
 }
@@ -41,12 +45,6 @@ bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char*
 [[noreturn]] void refuse(int error, const std::string& why) { throw Error(error, "shared memory is not accepted: " + why); }
 
 }  // namespace
-
-Mapping::~Mapping() {
-    if (data_ != nullptr) {
-        (void)::munmap(data_, size_);
-    }
-}
 
 SharedMemory make_shared_memory(std::size_t bytes, const char* what_for) {
     if (bytes == 0) {
@@ -64,7 +62,7 @@ SharedMemory make_shared_memory(std::size_t bytes, const char* what_for) {
     return made;
 }
 
-Mapping map_and_seal(const UniqueFd& fd, std::size_t bytes) {
+HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
     if (::fcntl(fd.get(), F_GET_SEALS) < 0) {  // of a memfd and nothing else
         refuse(EINVAL, "the descriptor is no memfd");
     }
@@ -81,7 +79,7 @@ Mapping map_and_seal(const UniqueFd& fd, std::size_t bytes) {
     if (data == MAP_FAILED) {
         refuse(errno == ENOMEM ? ENOMEM : EINVAL, "it cannot be mapped");
     }
-    Mapping mapping(data, size);
+    HostMemory mapping = mapped(data, size);
     if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
         refuse(EINVAL, "it cannot be sealed");
     }
@@ -91,6 +89,10 @@ Mapping map_and_seal(const UniqueFd& fd, std::size_t bytes) {
     // Until here it might have been changed.
     if (::fstat(fd.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) != size) {
         refuse(EINVAL, "its size has changed");
+    }
+    // A page belongs to whoever touched it first, whose limits pay for it (memory cgroups). In blocks of 512 bytes, stat(2).
+    if (static_cast<std::size_t>(status.st_blocks) < size / 512) {
+        refuse(EINVAL, "it has pages that were never touched");
     }
     if (::madvise(data, size, MADV_POPULATE_WRITE) != 0) {
         refuse(ENOMEM, std::string("its pages cannot be had: ") + std::strerror(errno));
@@ -108,14 +110,14 @@ SharedMemory make_published_memory(std::size_t bytes, const char* what_for) {
     return made;
 }
 
-Mapping map_published(const UniqueFd& fd, std::size_t bytes) {
+HostMemory map_published(const UniqueFd& fd, std::size_t bytes) {
     const std::size_t size = rounded(bytes, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
     void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (data == MAP_FAILED) {
         const int error = errno;
         throw Error(error, "what the daemon publishes cannot be mapped");
     }
-    return {data, size};
+    return mapped(data, size);
 }
 
 }  // namespace pollcore

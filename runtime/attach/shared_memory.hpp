@@ -6,36 +6,15 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
 
+#include "base/host_memory.hpp"
 #include "base/unique_fd.hpp"
 
 namespace pollcore {
 
-/// A mapping that ends with this object.
-class Mapping {
-public:
-    Mapping() = default;
-    Mapping(void* data, std::size_t size) noexcept : data_(data), size_(size) {}
-    ~Mapping();
-    Mapping(Mapping&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-    Mapping& operator=(Mapping&& other) noexcept {
-        std::swap(data_, other.data_);
-        std::swap(size_, other.size_);
-        return *this;
-    }
-
-    [[nodiscard]] void* data() const noexcept { return data_; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-
-private:
-    void* data_ = nullptr;
-    std::size_t size_ = 0;
-};
-
 struct SharedMemory {
     UniqueFd fd;
-    Mapping mapping;  ///< at least as long as was asked for
+    HostMemory mapping;  ///< at least as long as was asked for
 };
 
 /// Zeroed and touched; of huge pages, if there are enough and `bytes` are one or more. Throws Error(ENOMEM). `what_for` stands in
@@ -43,12 +22,12 @@ struct SharedMemory {
 [[nodiscard]] SharedMemory make_shared_memory(std::size_t bytes, const char* what_for);
 
 /// The daemon's side: maps what another process has made, and sees to it that it stays. Throws Error(EINVAL) for what is no
-/// sealable memfd of this size, ENOMEM where there is no memory for its pages.
-[[nodiscard]] Mapping map_and_seal(const UniqueFd& fd, std::size_t bytes);
+/// sealable memfd of this size or has pages that its maker has not touched, ENOMEM where there is no memory for it.
+[[nodiscard]] HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes);
 
 /// Memory that this process writes, and others to whom it gives the descriptor may only read. Throws Error.
 [[nodiscard]] SharedMemory make_published_memory(std::size_t bytes, const char* what_for);
 /// The others' side.
-[[nodiscard]] Mapping map_published(const UniqueFd& fd, std::size_t bytes);
+[[nodiscard]] HostMemory map_published(const UniqueFd& fd, std::size_t bytes);
 
 }  // namespace pollcore

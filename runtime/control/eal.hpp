@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "control/host_memory.hpp"
+#include "base/host_memory.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore {

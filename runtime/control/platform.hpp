@@ -16,7 +16,7 @@
 
 #include "control/event_loop.hpp"
 #include "control/executor.hpp"
-#include "control/host_memory.hpp"
+#include "base/host_memory.hpp"
 #include "device/device.hpp"
 #include "pollcore/config.hpp"
 #include "pollcore/runtime.hpp"

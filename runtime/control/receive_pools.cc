@@ -9,7 +9,7 @@
 
 namespace pollcore {
 
-PoolInfo RuntimeState::create_pool(const PoolSpec& spec, ReceivePoolCounters* published) {
+PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<ReceivePoolCounters> published) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(spec.device.string());
         SessionSlot& session = session_slot(spec.session);
@@ -48,7 +48,8 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, ReceivePoolCounters* pu
         }
         WorkerPool& end = slot->end;
         if (published != nullptr) {
-            end.counters = published;
+            end.counters = published.get();
+            slot->published = std::move(published);
         }
         end.handle = *handle;
         end.addr = region->second.iova;

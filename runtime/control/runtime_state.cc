@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
 
 #include "base/log.hpp"
 
@@ -176,6 +177,14 @@ void RuntimeState::post(std::function<void()> job) {
             log_error("control: {}", error.what());
         }
     });
+}
+
+void RuntimeState::call(std::function<void()> job) {
+    // Shared: it is being told still when who waits goes on.
+    const auto task = std::make_shared<std::packaged_task<void()>>(std::move(job));
+    std::future<void> over = task->get_future();
+    executor_->post_always([task] { (*task)(); });
+    over.get();
 }
 
 void RuntimeState::count_things_here() noexcept {

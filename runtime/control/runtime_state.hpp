@@ -94,6 +94,7 @@ struct SessionSlot {
     std::uint32_t index = 0;  // at the worker
     SessionLayout layout;
     HostMemory block;
+    std::shared_ptr<ClientShare> client;
     UniqueFd application_fd;  // eventfd, or a socket to another process, where the application may sleep
     bool shared = false;      // with another process
     // Completions of pools that were closed may still stand in the ring: so many buffers', until so much of it was taken.
@@ -125,6 +126,7 @@ struct PoolSlot {
     std::uint32_t shares = 0;   // their buffers, together
     std::uint32_t places = 0;   // completions that it may have in its session's ring
     bool attached = true;       // its worker knows it
+    std::shared_ptr<ReceivePoolCounters> published;  // where it counts, if not in `end`
     WorkerPool end;
 };
 
@@ -256,7 +258,7 @@ public:
 
     PoolInfo create_pool(const PoolSpec& spec) override { return create_pool(spec, nullptr); }
     /// Counting where another process sees it.
-    PoolInfo create_pool(const PoolSpec& spec, ReceivePoolCounters* published);
+    PoolInfo create_pool(const PoolSpec& spec, std::shared_ptr<ReceivePoolCounters> published);
     void close_pool(PoolHandle handle, std::uint64_t region) override;
     std::vector<HeldBuffer> held_buffers(PoolHandle handle) override;
 
@@ -266,19 +268,22 @@ public:
     const WorkerCounters& worker_counters(std::size_t worker) override;
     const ControlCounters& control_counters() override { return counters; }
 
-    // ---- For who stands for other processes (runtime/attach). All but post() on the control thread. ----
+    // ---- For who stands for other processes (runtime/attach). All but post() and call() on the control thread. ----
 
     /// Runs `job` on the control thread; what it throws is logged.
     void post(std::function<void()> job);
+    /// From another thread; waits until it has run, and throws what it throws.
+    void call(std::function<void()> job);
     /// From here on `host` hears; null: nobody does.
     void set_host(ClientHost* host) noexcept { host_ = host; }
     void require_running() const;
     /// What ControlCounters say there is now; else as of the last 50 ms.
     void count_things_here() noexcept;
-    /// In `block`, of layout.bytes(), which stays until close_session() has returned. `bell`, by which the application is woken and
+    /// In `block`, of layout.bytes(), which stays as long as its worker may write into it. `bell`, by which the application is woken and
     /// wakes the worker, is a socket; it may be invalid where neither sleeps.
     /// `client`: what its process has of the worker; null: it is of this one.
-    [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, UniqueFd bell, ClientShare* client);
+    [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, UniqueFd bell,
+                                                  std::shared_ptr<ClientShare> client);
     /// Where it is not to be waited for what it still submits (`abandoned`), that has no end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);
     /// That its worker refused since its library should not have let them through.

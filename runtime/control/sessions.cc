@@ -49,7 +49,7 @@ OpenedSession RuntimeState::open_session(const SessionOptions& options) {
 
 // `block` may be empty: then it is ours.
 std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, HostMemory block, UniqueFd application_fd,
-                                              ClientShare* client) {
+                                              std::shared_ptr<ClientShare> client) {
     const bool shared = client != nullptr;
     const std::uint32_t worker_index = choose_worker(options.worker);
     WorkerSlot& worker = *workers_[worker_index];
@@ -74,7 +74,8 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     slot.end->id = slot.id;
     slot.end->application_fd = options.events ? slot.application_fd.get() : -1;
     slot.end->application_socket = shared;
-    slot.end->client = client;
+    slot.end->client = client.get();
+    slot.client = std::move(client);
     if (shared && worker.bell.valid()) {
         epoll_event readable{.events = EPOLLIN, .data = {.u64 = static_cast<std::uint64_t>(slot.application_fd.get())}};
         if (::epoll_ctl(worker.visitors.get(), EPOLL_CTL_ADD, slot.application_fd.get(), &readable) != 0) {

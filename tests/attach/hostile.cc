@@ -192,10 +192,10 @@ struct Block {
     std::uint64_t next = 0;  // slot to write
 };
 
-int make_memfd(std::size_t bytes) {
+int make_memfd(std::size_t bytes, bool touched = true) {
     const std::size_t size = (bytes + 4095) / 4096 * 4096;
     const int fd = ::memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(size)) != 0) {
+    if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(size)) != 0 || (touched && ::fallocate(fd, 0, 0, static_cast<off_t>(size)) != 0)) {
         std::printf("failed: memfd: %s\n", std::strerror(errno));
         std::_Exit(1);
     }
@@ -455,9 +455,11 @@ void bad_memory() {
         }
         ::close(fd);
     };
+    bool accepted = false;
     while (!over()) {
         offer(::open("/dev/zero", O_RDWR));
         offer(make_memfd(size / 2));
+        offer(make_memfd(size, false));
         offer(make_memfd(size * 2 + (8u << 20)));
         const int read_only = make_memfd(size);
         (void)::fcntl(read_only, F_ADD_SEALS, F_SEAL_WRITE);
@@ -472,12 +474,15 @@ void bad_memory() {
         }
         // One that another thread shrinks, and punches holes into, from before it is offered until it is taken.
         const int moving = make_memfd(size);
+        const auto whole = static_cast<off_t>((size + 4095) / 4096 * 4096);
         std::atomic<bool> stop{false};
         std::thread mover([&] {
             while (!stop.load()) {
                 (void)::ftruncate(moving, 4096);
-                (void)::ftruncate(moving, static_cast<off_t>(size));
-                (void)::fallocate(moving, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size / 4096 * 4096));
+                (void)::ftruncate(moving, whole);
+                (void)::fallocate(moving, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, whole);
+                (void)::fallocate(moving, 0, 0, whole);
+                ::usleep(200);  // it shall be whole at times
             }
         });
         const auto opened = ask(kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, size); }, {moving});
@@ -490,11 +495,16 @@ void bad_memory() {
                 std::printf("failed: shared memory can be changed after it was accepted\n");
                 std::_Exit(1);
             }
+            accepted = true;
             (void)ask(kCloseSession, 8, [&](std::byte* body) { put(body, id, 4); });
         }
         stop.store(true);
         mover.join();
         ::close(moving);
+    }
+    if (!accepted) {
+        std::printf("failed: memory that changed was never accepted\n");
+        std::_Exit(1);
     }
     done("done");
 }

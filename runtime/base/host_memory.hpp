@@ -1,4 +1,4 @@
-// Memory that a runtime has from its platform.
+// Memory, and how it is given back: a runtime's from its platform, or what it shares with another process.
 #pragma once
 
 #include <cstddef>

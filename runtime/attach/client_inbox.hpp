@@ -1,0 +1,70 @@
+// What was heard of attached processes and waits for the control thread, with a turn for each: one who says much does not hold up
+// the others.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attach/packet_socket.hpp"
+
+namespace pollcore {
+
+struct Heard {
+    enum class What {
+        came,
+        said,
+        gone,  ///< nobody is there any more for what it had said
+    };
+    What what = What::said;
+    std::uint32_t number = 0;  ///< of the process
+    std::string text;          ///< who came, or how it went
+    wire::Packet packet;
+};
+
+class ClientInbox {
+public:
+    void put(Heard&& heard) {
+        const std::lock_guard lock(mutex_);
+        std::deque<Heard>& its = waiting_[heard.number];
+        if (heard.what == Heard::What::gone) {
+            const bool unknown = !its.empty() && its.front().what == Heard::What::came;
+            its.clear();
+            if (unknown) {
+                waiting_.erase(heard.number);
+                return;
+            }
+        }
+        its.push_back(std::move(heard));
+    }
+
+    /// The oldest of each.
+    [[nodiscard]] std::vector<Heard> take_round() {
+        const std::lock_guard lock(mutex_);
+        std::vector<Heard> round;
+        round.reserve(waiting_.size());
+        for (auto its = waiting_.begin(); its != waiting_.end();) {
+            round.push_back(std::move(its->second.front()));
+            its->second.pop_front();
+            its = its->second.empty() ? waiting_.erase(its) : std::next(its);
+        }
+        return round;
+    }
+
+    [[nodiscard]] bool empty() const {
+        const std::lock_guard lock(mutex_);
+        return waiting_.empty();
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::map<std::uint32_t, std::deque<Heard>> waiting_;
+};
+
+}  // namespace pollcore

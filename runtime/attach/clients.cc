@@ -1,0 +1,246 @@
+#include "attach/clients.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+
+namespace pollcore {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Until a process that has died, or broke the rules, has nothing left here. What its devices have not flushed by then is cut short.
+constexpr auto kEndWithin = 500ms;
+// Beyond the time to drain, when all are told to end: for what workers that are stuck inside a provider's call hold up.
+constexpr auto kStopWithin = 2s;
+// What one process is refused stands in the log this often at most.
+constexpr auto kLinesEvery = 1s;
+
+}  // namespace
+
+Clients::Clients(RuntimeState& runtime, const QuotaConfig& quota, Connections& connections)
+    : runtime_(runtime), connections_(connections), quota_(quota) {
+    runtime_.call([this] { runtime_.set_host(this); });
+}
+
+Clients::~Clients() {
+    closing_.store(true, std::memory_order_release);
+    // Jobs that were posted before run before, and so does one more, which the last of them may be about to post.
+    runtime_.call([] {});
+    runtime_.call([this] {
+        runtime_.set_host(nullptr);
+        clients_.clear();
+    });
+}
+
+// ---- Any thread ----
+
+void Clients::hear(Heard&& heard) {
+    inbox_.put(std::move(heard));
+    look();
+}
+
+// One job at a time, behind those of the program's own threads: what is asked for here does not hold them up.
+void Clients::look() {
+    if (!closing_.load(std::memory_order_acquire) && !posted_.exchange(true, std::memory_order_acq_rel)) {
+        runtime_.post([this] { work(); });
+    }
+}
+
+bool Clients::stop(std::chrono::milliseconds drain) {
+    const std::uint64_t cut_short = counts().cut_short;
+    runtime_.call([&] {
+        for (auto& [number, client] : clients_) {
+            end(number, drain, false, "was told to end");
+        }
+    });
+    const auto until = Clock::now() + drain + kEndWithin + kStopWithin;
+    while (counts().now != 0 && Clock::now() < until) {
+        std::this_thread::sleep_for(1ms);
+    }
+    if (const std::uint32_t left = counts().now; left != 0) {
+        log_error("attach: {} processes do not end; is a worker stuck inside a provider's call?", left);
+        return false;
+    }
+    return counts().cut_short == cut_short;
+}
+
+void Clients::set_quota(const QuotaConfig& quota) {
+    runtime_.call([&] {
+        quota_ = quota;
+        for (auto& [number, client] : clients_) {
+            client.attached->set_quota(quota);
+        }
+    });
+}
+
+AttachCounts Clients::counts() const {
+    const std::lock_guard lock(counts_mutex_);
+    AttachCounts counts = counts_;
+    counts.refused = connections_.refused();
+    return counts;
+}
+
+template <class F>
+void Clients::count(F&& change) {
+    const std::lock_guard lock(counts_mutex_);
+    change(counts_);
+}
+
+// ---- The control thread ----
+
+void Clients::event(const Event& event) {
+    for (auto& [number, client] : clients_) {
+        client.attached->tell(event);
+    }
+}
+
+bool Clients::session_broken(std::uint32_t session) {
+    for (auto& [number, client] : clients_) {
+        if (client.attached->has_session(session)) {
+            evict(number, "wrote into its rings what no session writes");
+            return true;
+        }
+    }
+    return false;
+}
+
+void Clients::work() {
+    posted_.store(false, std::memory_order_release);
+    for (Heard& heard : inbox_.take_round()) {
+        try {
+            take(heard);
+        } catch (const std::exception& error) {
+            log_error("client {}: {}", heard.number, error.what());
+            connections_.hang_up(heard.number);
+            end(heard.number, kEndWithin, true, "was hung up on");
+        }
+    }
+    const auto next = turns(runtime_.platform->now());
+    if (!inbox_.empty()) {
+        look();
+    }
+    connections_.call_at(next);
+}
+
+void Clients::take(Heard& heard) {
+    if (heard.what == Heard::What::came) {
+        return welcome(heard.number, heard.text);
+    }
+    const auto found = clients_.find(heard.number);
+    if (found == clients_.end() || found->second.attached->ending()) {
+        return;
+    }
+    Client& client = found->second;
+    client.look_at = {};
+    if (heard.what == Heard::What::gone) {
+        count([](AttachCounts& counts) { ++counts.died; });
+        return end(heard.number, kEndWithin, true, heard.text);
+    }
+    if (!client.attached->take(heard.packet)) {
+        return evict(heard.number, "sent what is no message of this library");
+    }
+    client.detaches = client.attached->ending();  // by its own wish
+}
+
+void Clients::welcome(std::uint32_t number, const std::string& who) {
+    auto attached = std::make_unique<AttachedClient>(runtime_, number, who, quota_,
+                                                     [this, number](Reply&& reply) { connections_.send(number, std::move(reply)); });
+    clients_.emplace(number, Client{.attached = std::move(attached)});
+    count([](AttachCounts& counts) {
+        ++counts.attached;
+        ++counts.now;
+    });
+    tell_coming([&](const std::string& others) { log_info("client {} attached: {}{}", number, who, others); });
+}
+
+void Clients::evict(std::uint32_t number, const char* what) {
+    const AttachedClient& client = *clients_.at(number).attached;
+    if (client.ending()) {
+        return;
+    }
+    if (const std::optional<std::uint64_t> left_out = evictions_.take(runtime_.platform->now())) {
+        log_error("client {} ({}) {}: it is ended{}", number, client.who(), what, and_others(*left_out));
+    }
+    count([](AttachCounts& counts) { ++counts.evicted; });
+    end(number, kEndWithin, true, "evicted");
+}
+
+void Clients::end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, const std::string& how) {
+    const auto found = clients_.find(number);
+    if (found == clients_.end() || found->second.attached->ending()) {
+        return;
+    }
+    const auto since = runtime_.platform->now();
+    found->second.attached->end(within, abandoned, [this, number, since, how](bool whole) {
+        const auto took = std::chrono::duration_cast<std::chrono::microseconds>(runtime_.platform->now() - since);
+        tell_coming([&](const std::string& others) {
+            log_info("client {} ({}) {}: nothing of it is left after {:.1f} ms{}", number, clients_.at(number).attached->who(), how,
+                     static_cast<double>(took.count()) / 1000, others);
+        });
+        count([&](AttachCounts& counts) {
+            counts.longest_clean_up = std::max(counts.longest_clean_up, took);
+            counts.cut_short += !whole;
+        });
+    });
+    found->second.look_at = {};
+    look();
+}
+
+void Clients::look_at_all() {
+    for (auto& [number, client] : clients_) {
+        client.look_at = {};
+    }
+    look();
+}
+
+Clients::Clock::time_point Clients::turns(Clock::time_point now) {
+    const bool tell = now >= next_lines_;
+    if (tell) {
+        next_lines_ = now + kLinesEvery;
+    }
+    auto next = clients_.empty() ? Clock::time_point::max() : next_lines_;
+    for (auto client = clients_.begin(); client != clients_.end();) {
+        AttachedClient& attached = *client->second.attached;
+        if (now >= client->second.look_at) {
+            client->second.look_at = Clock::time_point::max();  // unless something that is begun here says otherwise
+            client->second.look_at = std::min(attached.turn(), client->second.look_at);
+        }
+        if (tell) {
+            attached.log_refusals();
+        }
+        if (attached.ended()) {
+            forget_ended(client);
+        } else {
+            next = std::min(next, client->second.look_at);
+            ++client;
+        }
+    }
+    return next;
+}
+
+void Clients::forget_ended(std::map<std::uint32_t, Client>::iterator& client) {
+    const std::uint32_t number = client->first;
+    if (client->second.detaches) {
+        tell_coming([&](const std::string& others) {
+            log_info("client {} ({}) detached{}", number, client->second.attached->who(), others);
+        });
+        count([](AttachCounts& counts) { ++counts.detached; });
+    }
+    client = clients_.erase(client);
+    connections_.hang_up(number);  // behind its last answer
+    count([](AttachCounts& counts) { --counts.now; });
+}
+
+template <class F>
+void Clients::tell_coming(F&& line) {
+    if (const std::optional<std::uint64_t> left_out = comings_.take(runtime_.platform->now())) {
+        line(and_others(*left_out));
+    }
+}
+
+}  // namespace pollcore

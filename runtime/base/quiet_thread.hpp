@@ -1,0 +1,28 @@
+// A thread of the library's own in a program that may have signal handlers of its own.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <thread>
+#include <utility>
+
+namespace pollcore {
+
+/// One that gets no signals: those are for the program's own threads. Throws std::system_error.
+template <class F>
+[[nodiscard]] std::thread start_quiet_thread(F&& body) {
+    struct Masked {
+        sigset_t before;
+        Masked() noexcept {
+            sigset_t all;
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &before);
+        }
+        ~Masked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    };
+    const Masked masked;  // a thread begins with its maker's mask
+    return std::thread(std::forward<F>(body));
+}
+
+}  // namespace pollcore
