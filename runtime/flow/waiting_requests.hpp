@@ -25,6 +25,7 @@ public:
 
     [[nodiscard]] bool empty() const noexcept { return head_ == tail_; }
     // What follows is as in RingConsumer.
+    [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
     [[nodiscard]] std::size_t capacity() const noexcept { return lines_.size(); }
     [[nodiscard]] bool ready(std::size_t i) const noexcept { return i < tail_ - head_; }
 
@@ -44,8 +45,8 @@ public:
     void pop(std::uint32_t slots) noexcept { head_ += slots; }
 
 private:
-    std::uint32_t head_ = 0;
-    std::uint32_t tail_ = 0;
+    std::uint64_t head_ = 0;
+    std::uint64_t tail_ = 0;
     std::uint32_t mask_ = 0;
     OwnLines<WorkRequest> lines_;
     OwnLines<WorkerSession*> sessions_;

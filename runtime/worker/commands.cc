@@ -14,6 +14,9 @@ constexpr std::size_t kCommandsPerStep = 4;
 // parked meanwhile.
 constexpr std::uint64_t kStepsToDrainMore = 64;
 
+// Requests of a ring in a step, for a search: what a process may have in its ring is no measure for how long a step takes.
+constexpr std::uint32_t kSlotsToLookAt = 64;
+
 template <class T>
 void place(OwnLines<T>& table, std::uint32_t index, const T& value) {
     if (table.size() <= index) {
@@ -317,34 +320,48 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     answer(session.remove_command, AnswerKind::done, session.index);
 }
 
-// One session, queue pair or shared receive queue per step. Requests move from rings to tables and never back, so looking at
-// the rings first misses none that was submitted before the question.
+// A part of a ring, a queue pair or a shared receive queue per step. Requests move from rings to tables and never back, so
+// looking at the rings first misses none that was submitted before the question.
 std::uint32_t Worker::search() noexcept {
-    bool found = false;
-    if (search_.next_session < sessions_.size()) {
-        WorkerSession* session = sessions_[search_.next_session++];
-        found = session != nullptr && pending_uses_it(session->submissions);
-    } else if (const WorkerQp* qp = next_of(qps_, search_.next_qp); qp != nullptr) {
-        if (search_.ah.valid()) {
-            found = qp->datagram && qp->pd == search_.pd && qp->sends.uses_ah(search_.ah);
-        } else if (!search_.window.valid()) {
-            found = concerns_search(qp) && (qp->sends.uses_key(search_.lkey) || qp->recvs.uses_key(search_.lkey));
-        }
-        if (!found && qp->flow != nullptr) {
-            const AnnouncedSend& announced = qp->flow->announced;
-            const bool by_key = !search_.ah.valid() && !search_.window.valid() && concerns_search(qp);
-            found = pending_uses_it(qp->flow->waiting) || (by_key && announced.arrived() && announced.lkey == search_.lkey);
-        }
-    } else if (const WorkerSrq* srq = next_of(srqs_, search_.next_srq); srq != nullptr) {
-        found = !search_.ah.valid() && concerns_search(srq) && srq->receives.uses_key(search_.lkey);
-    } else {
-        answer(std::exchange(search_.command, 0), binds_use_it() ? AnswerKind::found : AnswerKind::not_found);
-        return 1;
-    }
-    if (found) {
-        answer(std::exchange(search_.command, 0), AnswerKind::found);
+    switch (look_further()) {
+        case Looked::more: break;
+        case Looked::found: answer(std::exchange(search_.command, 0), AnswerKind::found); break;
+        case Looked::over:
+            answer(std::exchange(search_.command, 0), binds_use_it() ? AnswerKind::found : AnswerKind::not_found);
+            break;
     }
     return 1;
+}
+
+Worker::Looked Worker::look_further() noexcept {
+    if (search_.next_session < sessions_.size()) {
+        const WorkerSession* session = sessions_[search_.next_session];
+        const Looked looked = session == nullptr ? Looked::over : look_through(session->submissions);
+        search_.next_session += looked == Looked::over;
+        return looked == Looked::found ? looked : Looked::more;
+    }
+    if (const WorkerQp* qp = next_of(qps_, search_.next_qp); qp != nullptr) {
+        const Looked looked = qp->flow == nullptr ? Looked::over : look_through(qp->flow->waiting);
+        search_.next_qp -= looked == Looked::more;
+        return looked == Looked::found || (looked == Looked::over && has_in_flight(*qp)) ? Looked::found : Looked::more;
+    }
+    if (const WorkerSrq* srq = next_of(srqs_, search_.next_srq); srq != nullptr) {
+        const bool found = !search_.ah.valid() && concerns_search(srq) && srq->receives.uses_key(search_.lkey);
+        return found ? Looked::found : Looked::more;
+    }
+    return Looked::over;
+}
+
+// What is looked for, in a request of it that is posted, or announced. Binds are counted elsewhere.
+bool Worker::has_in_flight(const WorkerQp& qp) const noexcept {
+    if (search_.ah.valid()) {
+        return qp.datagram && qp.pd == search_.pd && qp.sends.uses_ah(search_.ah);
+    }
+    if (search_.window.valid() || !concerns_search(&qp)) {
+        return false;
+    }
+    return qp.sends.uses_key(search_.lkey) || qp.recvs.uses_key(search_.lkey) ||
+           (qp.flow != nullptr && qp.flow->announced.arrived() && qp.flow->announced.lkey == search_.lkey);
 }
 
 // Of the binds in flight.
@@ -374,43 +391,52 @@ bool Worker::names_it(const WorkRequest& request) noexcept {
     return qp->datagram && request.ud.ah() == search_.ah;
 }
 
-// In a session's ring, or waiting for credit.
+// A session's ring, or what waits for credit: so much of it in a step, and no more than stood there at the beginning. What is
+// taken meanwhile will be found in the tables.
 template <class Slots>
-bool Worker::pending_uses_it(const Slots& slots) noexcept {
-    for (std::size_t i = 0; i < slots.capacity() && slots.ready(i);) {
+Worker::Looked Worker::look_through(const Slots& slots) noexcept {
+    if (!search_.in_slots) {
+        search_.in_slots = true;
+        search_.slot = slots.released();
+        search_.slots_end = search_.slot + slots.capacity();
+    }
+    for (std::uint32_t n = 0; n < kSlotsToLookAt; ++n) {
+        search_.slot = std::max(search_.slot, slots.released());
+        const std::size_t i = search_.slot - slots.released();
+        if (search_.slot >= search_.slots_end || !slots.ready(i)) {
+            search_.in_slots = false;
+            return Looked::over;
+        }
         const WorkRequest request = slots.copy(i);
-        if (names_it(request)) {
-            return true;
+        if (names_it(request) || names_key(request, slots, i)) {
+            return Looked::found;
         }
-        if (search_.ah.valid() || search_.window.valid()) {
-            i += slots_of(request);
-            continue;
-        }
-        const bool concerned = request.opcode == Opcode::srq_recv ? concerns_search(find_srq(request.srq))
-                                                                  : concerns_search(find_qp(request.qp));
-        const bool is_inline = !is_recv(request.opcode) && (request.flags & kInline) != 0;
-        if (is_inline) {
-            i += slots_for_inline(std::min(request.sge.length, kInlineMax));
-            continue;
-        }
-        const std::uint32_t num_sge = std::min<std::uint32_t>(request.num_sge, kSgesMax);
-        if (concerned && num_sge > 0 && request.sge.lkey == search_.lkey) {
-            return true;
-        }
-        for (std::uint32_t next = 1, slot = 1; next < num_sge; ++slot) {
-            if (!slots.ready(i + slot)) {
-                return false;
-            }
-            const auto more = std::bit_cast<WorkRequestContinuation>(slots.copy(i + slot));
-            for (std::size_t k = 0; k < WorkRequestContinuation::kSges && next < num_sge; ++k, ++next) {
-                if (concerned && std::bit_cast<std::array<Sge, 3>>(
-                        *reinterpret_cast<const std::array<std::byte, 48>*>(more.payload.data()))[k]
-                        .lkey == search_.lkey) {
-                    return true;
-                }
+        search_.slot += slots_of(request);
+    }
+    return Looked::more;
+}
+
+// With the continuations behind it.
+template <class Slots>
+bool Worker::names_key(const WorkRequest& request, const Slots& slots, std::size_t at) noexcept {
+    const bool is_inline = !is_recv(request.opcode) && (request.flags & kInline) != 0;
+    if (search_.ah.valid() || search_.window.valid() || is_inline ||
+        !(request.opcode == Opcode::srq_recv ? concerns_search(find_srq(request.srq)) : concerns_search(find_qp(request.qp)))) {
+        return false;
+    }
+    const std::uint32_t num_sge = std::min<std::uint32_t>(request.num_sge, kSgesMax);
+    if (num_sge > 0 && request.sge.lkey == search_.lkey) {
+        return true;
+    }
+    for (std::uint32_t next = 1; next < num_sge && slots.ready(++at);) {
+        const auto more = std::bit_cast<WorkRequestContinuation>(slots.copy(at));
+        const auto sges = std::bit_cast<std::array<Sge, WorkRequestContinuation::kSges>>(
+            *reinterpret_cast<const std::array<std::byte, sizeof(Sge) * WorkRequestContinuation::kSges>*>(more.payload.data()));
+        for (std::size_t k = 0; k < sges.size() && next < num_sge; ++k, ++next) {
+            if (sges[k].lkey == search_.lkey) {
+                return true;
             }
         }
-        i += slots_for_sges(num_sge);
     }
     return false;
 }

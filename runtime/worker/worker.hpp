@@ -497,9 +497,14 @@ private:
     void open_shares(const WorkerQp& qp) noexcept;
     void begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) noexcept;
     void remove_if_drained(WorkerSession& session) noexcept;
+    enum class Looked { found, over, more };
     std::uint32_t search() noexcept;
+    [[nodiscard]] Looked look_further() noexcept;
     template <class Slots>
-    [[nodiscard]] bool pending_uses_it(const Slots& slots) noexcept;
+    [[nodiscard]] Looked look_through(const Slots& slots) noexcept;
+    template <class Slots>
+    [[nodiscard]] bool names_key(const WorkRequest& request, const Slots& slots, std::size_t at) noexcept;
+    [[nodiscard]] bool has_in_flight(const WorkerQp& qp) const noexcept;
     [[nodiscard]] bool names_it(const WorkRequest& request) noexcept;
     [[nodiscard]] bool binds_use_it() noexcept;
     template <class Queue>
@@ -577,6 +582,9 @@ private:
         std::uint32_t next_session = 0;
         std::uint32_t next_qp = 0;
         std::uint32_t next_srq = 0;
+        bool in_slots = false;  ///< of the session or queue pair that is next
+        std::uint64_t slot = 0;
+        std::uint64_t slots_end = 0;
     };
     Search search_;
 

@@ -537,6 +537,33 @@ TEST_F(WorkerTest, AKeyIsFoundWhileWorkThatNamesItIsInFlight) {
     EXPECT_FALSE(world->proxy.uses_key(0, 0, from->lkey));
 }
 
+TEST_F(WorkerTest, AFullRingIsSearchedForAKeyInPartsAndToItsEnd) {
+    SteppedWorld::Options options;
+    options.worker.submit_burst = 4;
+    options.submission_slots = options.completion_slots = 1024;
+    int steps = 0;
+    options.wait = [&] {
+        ++steps;
+        world->step();
+    };
+    SteppedWorld::QpShape shape;
+    shape.shares = {{0, 700, 16}};
+    make(options, shape);
+    for (int i = 0; i < 600; ++i) {
+        ASSERT_EQ(world->session().try_submit(write(1)), Refusal::none);
+    }
+    WorkRequest last = write(2);
+    last.sge = target(8, 64);
+    ASSERT_EQ(world->session().try_submit(last), Refusal::none);
+    steps = 0;
+    EXPECT_TRUE(world->proxy.uses_key(0, 0, to->lkey)) << "it stands at the ring's end";
+    EXPECT_GE(steps, 600 / 64) << "so much at a time";
+    EXPECT_LE(steps, 2 * 600 / 64);
+    // What is taken between two looks stands in the queue pair's table, which is looked at after the rings.
+    EXPECT_TRUE(world->proxy.uses_key(0, 0, from->lkey));
+    EXPECT_FALSE(world->proxy.uses_key(0, 0, to->lkey + 1000));
+}
+
 TEST_F(WorkerTest, ASessionThatPublishesNonsenseIsEndedAndTheWorkerLivesOn) {
     make();
     // As a hostile process would: straight into the shared ring, past all checks.
