@@ -22,7 +22,8 @@ void add_options(CLI::App& command, LatArguments& arguments) {
     command.add_option(
         "--path", arguments.path,
         "direct: plain verbs on the calling thread; event: the same with a completion channel; runtime: through a "
-        "worker; both: the latter beside the direct one, in one process (both where possible, else direct)");
+        "worker; attached: the same as a process that attaches to the worker's has it; in one process also both, direct and "
+        "runtime, and all, attached too (both where possible, else direct; with --attach attached)");
     command.add_option(
         "-d,--device", arguments.device,
         "Device as ibv_devices(1) prints it; 'soft...' is a software device; with --config a name of the "
@@ -30,7 +31,8 @@ void add_options(CLI::App& command, LatArguments& arguments) {
     command.add_option("--config", arguments.config,
                        "Take device and workers from this file; both ends in one process");
     command.add_option("--attach", arguments.attach,
-                       "Path runtime goes through the pollcored that listens at this socket; --config is what it runs with");
+                       "Path attached goes through the pollcored that listens at this socket, and --config is what that runs with. With "
+                       "ADDRESS this is a client, with --port a server, else both ends are in this process");
     command.add_flag("--loopback", arguments.loopback, "Both ends in one process, on a verbs device");
     command.add_option("-p,--port", arguments.port, "Port of the server (18515)");
     command.add_option("-s,--size", arguments.size, "Bytes of a message (2; fetch-add 8)");

@@ -50,8 +50,11 @@ Json of(const RoundTrip& trip) {
 Json of(const Hop& hop) {
     Json json = {{"op", op_name(hop.op)},
                  {"direct_ns", hop.direct_ns},
-                 {"runtime_ns", hop.runtime_ns},
+                 {"runtime_ns", hop.worker_ns},
                  {"difference_ns", hop.difference_ns}};
+    if (hop.attached_ns) {
+        json["attached_ns"] = *hop.attached_ns;
+    }
     if (hop.round_trips) {
         json["difference_round_trips"] = *hop.round_trips;
     }
@@ -74,7 +77,7 @@ std::string json_report(const LatOptions& options, const LatResults& results) {
                        {"verify", options.verify},
                        {"flow", flow_name(options.flow)},
                        {"application_cpu", options.core}};
-    if (options.runtime) {
+    if (options.has_worker()) {
         json["options"]["worker_cpu"] = options.worker_core;
     }
     if (results.round_trip) {
@@ -99,7 +102,7 @@ std::string json_report(const LatOptions& options, const LatResults& results) {
     if (!results.peer.empty()) {
         json["peer"] = results.peer;
     }
-    if (options.runtime) {
+    if (options.has_worker()) {
         json["memory"] = {{"hugepages", results.hugepages}, {"description", results.memory}};
     }
     return json.dump(2) + "\n";

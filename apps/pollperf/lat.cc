@@ -2,8 +2,11 @@
 #include "lat.hpp"
 
 #include <arpa/inet.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -14,6 +17,7 @@
 #include "measurement.hpp"
 #include "peer.hpp"
 #include "pollcore/attach.hpp"
+#include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
 #include "runtime_path.hpp"
 
@@ -59,6 +63,21 @@ std::string gid_address(const DeviceConfig& config, std::uint32_t index) {
     throw UsageError(fmt::format("--gid-index {}: {} has no such GID of RoCE v2", index, device->describe()));
 }
 
+// For this process's own runtime, at a socket that nobody else knows.
+class OwnServer {
+public:
+    explicit OwnServer(Runtime& runtime)
+        : config_{.path = std::filesystem::temp_directory_path() / fmt::format("pollperf-{}.socket", ::getpid()),
+                  .mode = 0600,
+                  .registered_max = std::numeric_limits<std::uint64_t>::max()},
+          server_(runtime, config_) {}
+    [[nodiscard]] std::string path() const { return config_.path.string(); }
+
+private:
+    const AttachConfig config_;
+    AttachServer server_;
+};
+
 template <class Path>
 void connect_ends(Path& path) {
     path.connect_ends();
@@ -66,43 +85,51 @@ void connect_ends(Path& path) {
     path.end(kFar).remote = path.own_block(kNear);
 }
 
-// Both ends here; the paths by turns, so that whatever drifts meets both alike.
-template <class Direct>
-void measure_both_ends(const LatOptions& options, std::uint32_t inline_max, Direct* direct, RuntimePath* runtime,
-                       LatResults& results) {
+// One path's part in a measurement of several; a path that is not measured has none.
+template <class Path>
+class Part {
+public:
+    explicit Part(Path* path) : path_(path) {}
+    void begin(const LatOptions& options, const Workload& workload, Watch& watch) {
+        measurement_.reset();
+        if (path_ != nullptr) {
+            begin_workload(*path_, workload, 2);
+            measurement_.emplace(*path_, workload, Role::both, options.iterations, watch);
+            measurement_->warm_up(options.warmup);
+        }
+    }
+    void round(std::uint32_t iterations) {
+        if (measurement_) {
+            measurement_->round(iterations);
+        }
+    }
+    void tell(LatResults& results) const {
+        if (measurement_) {
+            results.paths.push_back(measurement_->result());
+        }
+    }
+
+private:
+    Path* path_;
+    std::optional<Measurement<Path>> measurement_;
+};
+
+// Both ends here; the paths by turns, so that whatever drifts meets all alike.
+template <class... Paths>
+void measure_both_ends(const LatOptions& options, std::uint32_t inline_max, LatResults& results, Part<Paths>... parts) {
     Watch watch(options.timeout);
     const PinnedScope pinned(options.core);
     for (const Op op : options.ops) {
         const Workload workload = make_workload(options, op, inline_max);
-        std::optional<Measurement<Direct>> on_direct;
-        std::optional<Measurement<RuntimePath>> on_runtime;
-        const auto begin = [&](auto& measurement, auto* path) {
-            if (path != nullptr) {
-                begin_workload(*path, workload, 2);
-                measurement.emplace(*path, workload, Role::both, options.iterations, watch);
-                measurement->warm_up(options.warmup);
-            }
-        };
-        begin(on_direct, direct);
-        begin(on_runtime, runtime);
+        (parts.begin(options, workload, watch), ...);
         std::uint32_t done = 0;
         for (std::uint32_t round = 1; round <= options.rounds; ++round) {
             const auto up_to =
                 static_cast<std::uint32_t>(std::uint64_t{options.iterations} * round / options.rounds);
-            if (on_direct) {
-                on_direct->round(up_to - done);
-            }
-            if (on_runtime) {
-                on_runtime->round(up_to - done);
-            }
+            (parts.round(up_to - done), ...);
             done = up_to;
         }
-        if (on_direct) {
-            results.paths.push_back(on_direct->result());
-        }
-        if (on_runtime) {
-            results.paths.push_back(on_runtime->result());
-        }
+        (parts.tell(results), ...);
     }
 }
 
@@ -137,38 +164,58 @@ void measure_paths(LatOptions& options, LatResults& results) {
     // Destroyed from the bottom: paths, then what they run on.
     std::unique_ptr<Device> device;
     std::optional<Runtime> embedded;
-    std::optional<Attachment> attached;
+    std::optional<OwnServer> server;
+    std::optional<Attachment> attachment;
     std::unique_ptr<Direct> direct;
     std::unique_ptr<RuntimePath> through_runtime;
-    if (options.direct || options.event) {
+    std::unique_ptr<AttachedPath> through_attachment;
+    if (options.plain_verbs()) {
         device = open_device(device_config);
         results.device = device->describe();
         setup.inline_max = choose_inline(options, device->limits().inline_max, results.device);
         direct = std::make_unique<Direct>(*device, setup);
     }
-    if (options.runtime) {
-        Context& runtime = options.attach.empty() ? static_cast<Context&>(embedded.emplace(options.config))
-                                                  : attached.emplace(AttachOptions{.path = options.attach, .name = "pollperf"});
-        const RuntimeReport report = runtime.report();
+    const auto describe = [&](const Context& context) {
+        const RuntimeReport report = context.report();
         results.device = report.devices.front().description;
         results.memory = report.memory;
         results.hugepages = report.hugepages;
         setup.inline_max = choose_inline(options, report.devices.front().inline_max, results.device);
-        const auto worker_thread = [&](std::uint32_t worker) { return embedded ? embedded->worker_thread_id(worker) : 0; };
-        through_runtime = std::make_unique<RuntimePath>(runtime, worker_thread, options.device, options.worker, setup);
+    };
+    const auto worker_thread = [&](std::uint32_t worker) { return embedded ? embedded->worker_thread_id(worker) : 0; };
+    if (options.own_worker()) {
+        describe(embedded.emplace(options.config));
+    }
+    if (options.runtime) {
+        through_runtime = std::make_unique<RuntimePath>(*embedded, worker_thread, options.device, options.worker, setup);
+    }
+    if (options.attached) {
+        if (options.attach.empty()) {
+            server.emplace(*embedded);
+        }
+        attachment.emplace(AttachOptions{.path = server ? server->path() : options.attach, .name = "pollperf"});
+        if (!embedded) {
+            describe(*attachment);
+        }
+        through_attachment = std::make_unique<AttachedPath>(*attachment, worker_thread, options.device, options.worker, setup);
     }
     if (options.role == Role::both) {
-        if (direct) {
-            connect_ends(*direct);
-        }
-        if (through_runtime) {
-            connect_ends(*through_runtime);
-        }
-        measure_both_ends(options, setup.inline_max, direct.get(), through_runtime.get(), results);
+        const auto connect = [](auto& path) {
+            if (path) {
+                connect_ends(*path);
+            }
+        };
+        connect(direct);
+        connect(through_runtime);
+        connect(through_attachment);
+        measure_both_ends(options, setup.inline_max, results, Part(direct.get()), Part(through_runtime.get()),
+                          Part(through_attachment.get()));
     } else if (direct) {
         measure_with_peer(options, setup.inline_max, *direct, results);
-    } else {
+    } else if (through_runtime) {
         measure_with_peer(options, setup.inline_max, *through_runtime, results);
+    } else {
+        measure_with_peer(options, setup.inline_max, *through_attachment, results);
     }
 }
 
@@ -183,7 +230,7 @@ LatResults run_lat(LatOptions options) {
     // While no worker runs. Without a worker there is nothing to compare with it.
     const auto round_trip = [&options]() -> std::optional<RoundTrip> {
         // Nor where a daemon's worker polls on its core.
-        return options.runtime && options.attach.empty() ? measure_round_trip(options.core, options.worker_core, kRoundTripTime) : std::nullopt;
+        return options.own_worker() ? measure_round_trip(options.core, options.worker_core, kRoundTripTime) : std::nullopt;
     };
     const std::optional<RoundTrip> before = round_trip();
     options.event ? measure_paths<EventPath>(options, results) : measure_paths<DirectPath>(options, results);

@@ -42,9 +42,11 @@ public:
     void round(std::uint32_t iterations) {
         const std::span<std::uint64_t> part = std::span(samples_).subspan(done_, iterations);
         const Snapshot before = take();
+        const ContextSwitches application = context_switches(this_thread_id());  // of the timed part: asking for the rest may sleep
         const auto begin = std::chrono::steady_clock::now();
         loops_.run(role_, part);
         const auto end = std::chrono::steady_clock::now();
+        total_.application += context_switches(this_thread_id()) - application;
         const Snapshot after = take();
         done_ += iterations;
         total_.wall_ns += std::chrono::duration<double, std::nano>(end - begin).count();
@@ -52,8 +54,7 @@ public:
         total_.send_doorbells += after.send_doorbells - before.send_doorbells;
         total_.receive_doorbells += after.receive_doorbells - before.receive_doorbells;
         total_.steal_ms += after.steal - before.steal;
-        total_.application += after.application - before.application;
-        if constexpr (Path::kKind == PathKind::runtime) {
+        if constexpr (has_worker(Path::kKind)) {
             if (!total_.worker) {
                 total_.worker.emplace();
             }
@@ -87,7 +88,6 @@ private:
         std::uint64_t send_doorbells = 0;
         std::uint64_t receive_doorbells = 0;
         std::uint64_t steal = 0;
-        ContextSwitches application;
         ContextSwitches worker;
     };
 
@@ -97,10 +97,9 @@ private:
         now.send_doorbells = path_.send_doorbells();
         now.receive_doorbells = path_.receive_doorbells();
         now.steal = steal_ms();
-        if constexpr (Path::kKind == PathKind::runtime) {
+        if constexpr (has_worker(Path::kKind)) {
             now.worker = path_.worker_thread_id() != 0 ? context_switches(path_.worker_thread_id()) : ContextSwitches{};
         }
-        now.application = context_switches(this_thread_id());
         return now;
     }
 

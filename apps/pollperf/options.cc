@@ -76,6 +76,10 @@ void refuse_if(bool given, const char* option, const char* why) {
 }
 
 Role role_of(const LatArguments& arguments) {
+    // Through a daemon there are other processes to talk to, whatever its device is.
+    if (!arguments.attach.empty()) {
+        return !arguments.address.empty() ? Role::client : arguments.port.has_value() ? Role::server : Role::both;
+    }
     if (!arguments.config.empty() || arguments.loopback) {
         const char* why = "both ends are in this process; it is for a server or a client";
         refuse_if(!arguments.address.empty(), "ADDRESS", why);
@@ -123,20 +127,24 @@ void resolve_device(const LatArguments& arguments, LatOptions& options) {
 
 void resolve_path(const LatArguments& arguments, LatOptions& options) {
     std::string path = arguments.path;
+    options.attach = arguments.attach.string();
     if (path.empty()) {
-        path = options.role == Role::both ? "both" : "direct";
+        path = !options.attach.empty() ? "attached" : options.role == Role::both ? "both" : "direct";
     }
-    if (path != "direct" && path != "event" && path != "runtime" && path != "both") {
-        throw UsageError(fmt::format("--path {}: there are direct, event, runtime, and both in one process", path));
+    if (path != "direct" && path != "event" && path != "runtime" && path != "attached" && path != "both" && path != "all") {
+        throw UsageError(fmt::format("--path {}: there are direct, event, runtime, attached, and both and all in one process", path));
     }
-    refuse_if(
-        path == "both" && options.role != Role::both, "--path both",
-        "a connection to another process has one path at a time; run direct and runtime one after the other");
+    refuse_if((path == "both" || path == "all") && options.role != Role::both, "--path both or all",
+              "a connection to another process has one path at a time; run them one after the other");
     options.sleeps = arguments.wait == "event" || path == "event";
-    options.direct = path == "direct" || path == "both";
+    options.direct = path == "direct" || path == "both" || path == "all";
     options.event = path == "event" || (options.direct && options.sleeps);
     options.direct = options.direct && !options.event;
-    options.runtime = path == "runtime" || path == "both";
+    options.runtime = path == "runtime" || path == "both" || path == "all";
+    options.attached = path == "attached" || path == "all";
+    refuse_if(!options.attach.empty() && (!options.attached || options.runtime), "--attach",
+              "it is for --path attached: the daemon's worker and one of this process would share a core");
+    refuse_if(!options.attach.empty() && arguments.config.empty(), "--attach", "say what the daemon runs with: --config FILE");
     const auto* flow =
         std::find_if(std::begin(kFlows), std::end(kFlows), [&](FlowControl kind) { return flow_name(kind) == arguments.flow; });
     if (flow == std::end(kFlows)) {
@@ -144,7 +152,7 @@ void resolve_path(const LatArguments& arguments, LatOptions& options) {
     }
     options.flow = *flow;
     refuse_if(options.flow == FlowControl::ring && options.sleeps, "--flow ring", "a worker that sleeps does not look at memory; use --wait spin");
-    refuse_if(options.flow != FlowControl::off && !options.runtime, "--flow", "plain verbs have none; --path runtime has");
+    refuse_if(options.flow != FlowControl::off && !options.has_worker(), "--flow", "plain verbs have none; --path runtime and attached have");
 }
 
 void resolve_figures(const LatArguments& arguments, LatOptions& options) {
@@ -196,25 +204,25 @@ IdleLadder worker_idle(const LatArguments& arguments) {
 void resolve_cores(const LatArguments& arguments, LatOptions& options) {
     const auto cpus = config::Cpus::of_this_process();
     PlacementWish wish{.role = options.role,
-                       .needs_worker = options.runtime,
+                       .needs_worker = options.has_worker(),
                        .allowed = cpus.allowed,
                        .core = arguments.core,
                        .worker_core = arguments.worker_core};
     for (const WorkerConfig& worker : options.config.workers) {
         wish.workers.push_back(worker.core);
     }
-    if (options.runtime && !arguments.config.empty() && wish.workers.empty()) {
+    if (options.has_worker() && !arguments.config.empty() && wish.workers.empty()) {
         throw UsageError(
-            fmt::format("{} has no worker; the runtime's path needs one", arguments.config.string()));
+            fmt::format("{} has no worker; paths runtime and attached need one", arguments.config.string()));
     }
     const Placement placement = place(wish);
     options.core = placement.core;
     options.worker_core = placement.worker;
-    if (options.runtime && options.config.workers.empty()) {
+    if (options.has_worker() && options.config.workers.empty()) {
         options.config.workers = {
             {.name = kOwnWorker, .core = placement.worker, .idle = worker_idle(arguments)}};
     }
-    if (options.runtime) {
+    if (options.has_worker()) {
         options.worker = options.config.workers.front().name;
     }
 }
@@ -248,7 +256,7 @@ LatOptions resolve(const LatArguments& arguments) {
     refuse_if(arguments.loopback && !arguments.config.empty(), "--loopback",
               "with --config both ends are in one process anyway");
     resolve_path(arguments, options);
-    refuse_if(arguments.worker_core.has_value() && !options.runtime, "--worker-core",
+    refuse_if(arguments.worker_core.has_value() && !options.has_worker(), "--worker-core",
               "--path direct has no worker");
     refuse_if(options.sleeps && std::find(options.ops.begin(), options.ops.end(), Op::write) != options.ops.end(), "--op write",
               "its receiver looks for the bytes in its memory, and no event tells of them; --op send,read,fetch-add can wait "
@@ -256,9 +264,6 @@ LatOptions resolve(const LatArguments& arguments) {
     resolve_figures(arguments, options);
     resolve_cores(arguments, options);
     make_room(arguments, options);
-    options.attach = arguments.attach.string();
-    refuse_if(!options.attach.empty() && (arguments.config.empty() || !options.runtime), "--attach",
-              "it is for path runtime, and needs the daemon's configuration: --config FILE");
     options.verify = arguments.verify;
     options.json = arguments.json;
     if (options.role == Role::client) {

@@ -31,12 +31,13 @@ struct LatOptions {
     bool direct = false;
     bool event = false;  ///< the direct path's thread sleeps
     bool runtime = false;
+    bool attached = false;
     std::string device;      ///< as the configuration calls it
     Config config;           ///< of the runtime, with this device alone; workers are there when runtime is
     std::string worker;      ///< the one that is measured
-    std::string attach;      ///< the socket of the daemon whose worker that is; empty: of this process
+    std::string attach;      ///< the socket at which `attached` attaches; empty: to this process's own worker
     std::uint32_t core = 0;  ///< of the application's thread
-    std::uint32_t worker_core = 0;  ///< with `runtime`
+    std::uint32_t worker_core = 0;  ///< of the paths that have one
     std::uint32_t size = 2;         ///< of fetch-add always 8
     std::uint32_t iterations = 0;   ///< of each operation and path, over all rounds
     std::uint32_t warmup = 0;
@@ -50,7 +51,12 @@ struct LatOptions {
     std::chrono::milliseconds timeout{};
     std::chrono::milliseconds client_timeout{};  ///< of a server
     bool sleeps = false;  ///< the application's thread, until something has completed
-    FlowControl flow = FlowControl::off;  ///< of path runtime
+    FlowControl flow = FlowControl::off;  ///< of the paths that have a worker
+
+    [[nodiscard]] bool plain_verbs() const noexcept { return direct || event; }
+    [[nodiscard]] bool has_worker() const noexcept { return runtime || attached; }
+    /// Of this process.
+    [[nodiscard]] bool own_worker() const noexcept { return runtime || (attached && attach.empty()); }
 };
 
 /// Throws UsageError, or ConfigError for the file.

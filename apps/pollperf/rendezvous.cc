@@ -30,7 +30,7 @@ std::optional<LatRequest> LatRequest::decode(std::span<const std::byte> in) {
     const auto verify = take_little_endian<std::uint8_t>(in);
     const auto reserved = take_little_endian<std::uint8_t>(in);
     if (op > static_cast<std::uint8_t>(Op::fetch_add) ||
-        path > static_cast<std::uint8_t>(PathKind::event) || verify > 1 || reserved != 0) {
+        path > static_cast<std::uint8_t>(kLastPath) || verify > 1 || reserved != 0) {
         return std::nullopt;
     }
     request.op = static_cast<Op>(op);
@@ -59,7 +59,7 @@ std::optional<LatAnswer> LatAnswer::decode(std::span<const std::byte> in) {
         return std::nullopt;
     }
     const auto path = take_little_endian<std::uint32_t>(in);
-    if (path > static_cast<std::uint32_t>(PathKind::event)) {
+    if (path > static_cast<std::uint32_t>(kLastPath)) {
         return std::nullopt;
     }
     LatAnswer answer;

@@ -13,11 +13,16 @@ std::vector<Hop> hops(const LatResults& results) {
         const PathResult* direct = results.find(op, PathKind::direct);
         direct = direct != nullptr ? direct : results.find(op, PathKind::event);
         const PathResult* runtime = results.find(op, PathKind::runtime);
-        if (direct == nullptr || runtime == nullptr) {
+        const PathResult* attached = results.find(op, PathKind::attached);
+        const PathResult* worker = runtime != nullptr ? runtime : attached;
+        if (direct == nullptr || worker == nullptr) {
             continue;
         }
-        Hop hop{op, direct->summary.typical, runtime->summary.typical};
-        hop.difference_ns = hop.runtime_ns - hop.direct_ns;
+        Hop hop{.op = op, .direct_ns = direct->summary.typical, .worker_ns = worker->summary.typical};
+        hop.difference_ns = hop.worker_ns - hop.direct_ns;
+        if (runtime != nullptr && attached != nullptr) {
+            hop.attached_ns = attached->summary.typical;
+        }
         if (results.round_trip) {
             hop.round_trips = hop.difference_ns / results.round_trip->typical_ns();
         }
@@ -44,7 +49,7 @@ void title(Out out, const LatOptions& options, const LatResults& results) {
     const bool inlined = std::ranges::any_of(results.paths, &PathResult::inlined);
     fmt::format_to(out, "{} iterations{}{}, {} bytes{}{}\n\n", options.iterations,
                    options.rounds > 1 ? fmt::format(" in {} rounds", options.rounds) : "",
-                   (options.direct || options.event) && options.runtime ? ", the paths by turns" : "",
+                   options.plain_verbs() + options.runtime + options.attached > 1 ? ", the paths by turns" : "",
                    adds_only ? kAtomicSize : options.size, inlined ? ", inline where they are sent or written" : "",
                    options.verify ? ", every byte checked" : "");
 }
@@ -55,18 +60,24 @@ void comparison(Out out, const LatOptions& options, const LatResults& results) {
         return;
     }
     const char* const plain = options.event ? "event" : "direct";
-    fmt::format_to(out, "{:<16}{:>15}{:>15}{:>15}{:>26}\n", "typical latency", plain, "runtime", "difference",
-                   "difference / round trip");
+    const bool beside = rows.front().attached_ns.has_value();
+    fmt::format_to(out, "{:<16}{:>15}{:>15}{:>15}{:>26}{}\n", "typical latency", plain, options.runtime ? "runtime" : "attached",
+                   "difference", "difference / round trip",
+                   beside ? fmt::format("{:>15}{:>20}", "attached", "attached / runtime") : "");
     for (const Hop& row : rows) {
-        fmt::format_to(out, "{:<16}{:>12.0f} ns{:>12.0f} ns{:>+12.0f} ns{:>26}\n", op_name(row.op),
-                       row.direct_ns, row.runtime_ns, row.difference_ns,
-                       row.round_trips ? fmt::format("{:.2f}", *row.round_trips) : "-");
+        fmt::format_to(out, "{:<16}{:>12.0f} ns{:>12.0f} ns{:>+12.0f} ns{:>26}{}\n", op_name(row.op),
+                       row.direct_ns, row.worker_ns, row.difference_ns,
+                       row.round_trips ? fmt::format("{:.2f}", *row.round_trips) : "-",
+                       beside ? fmt::format("{:>12.0f} ns{:>20.2f}", *row.attached_ns, *row.attached_ns / row.worker_ns) : "");
     }
     fmt::format_to(out, "\n");
     fmt::format_to(out, "  {:<12}plain verbs, called by the application's thread on CPU {}{}\n", plain, options.core,
                    options.event ? ", which sleeps on a completion channel" : "");
-    fmt::format_to(out, "  runtime     through a ring to the worker on CPU {}, and back through another\n",
-                   options.worker_core);
+    fmt::format_to(out, "  {:<12}through a ring to the worker on CPU {}, and back through another{}\n", options.runtime ? "runtime" : "attached",
+                   options.worker_core, options.runtime ? "" : ": the daemon's");
+    if (beside) {
+        fmt::format_to(out, "  attached    the same worker, through rings that it shares with another process\n");
+    }
     fmt::format_to(out, "  difference  what the way over the worker's core costs\n");
     fmt::format_to(
         out,
@@ -75,7 +86,7 @@ void comparison(Out out, const LatOptions& options, const LatResults& results) {
 }
 
 void limit(Out out, const LatOptions& options, const LatResults& results) {
-    if (!options.runtime) {
+    if (!options.own_worker()) {
         return;
     }
     if (!results.round_trip) {
@@ -163,7 +174,7 @@ void ran_on(Out out, const LatOptions& options, const LatResults& results) {
         steal > 0 ? fmt::format("; its hypervisor gave {} ms of the timed part to others", steal) : "");
     fmt::format_to(
         out, "  threads   application on CPU {}{}\n", options.core,
-        options.runtime ? fmt::format(", worker '{}' on CPU {}{}", options.worker, options.worker_core,
+        options.has_worker() ? fmt::format(", worker '{}' on CPU {}{}", options.worker, options.worker_core,
                                       options.config.workers.empty()
                                           ? ""
                                           : ", which waits by " + options.config.workers.front().idle.describe())
@@ -175,7 +186,10 @@ void ran_on(Out out, const LatOptions& options, const LatResults& results) {
     if (!results.peer.empty()) {
         fmt::format_to(out, "  peer      {}\n", results.peer);
     }
-    if (options.runtime) {
+    if (!options.attach.empty()) {
+        fmt::format_to(out, "  attached  to the daemon at {}\n", options.attach);
+    }
+    if (options.has_worker()) {
         fmt::format_to(out, "  memory    {}\n", results.memory);
     }
 }

@@ -58,15 +58,16 @@ struct LatResults {
     }
 };
 
-/// The runtime's price for an operation.
+/// A worker's price for an operation.
 struct Hop {
     Op op{};
     double direct_ns = 0;
-    double runtime_ns = 0;
+    double worker_ns = 0;  ///< on path runtime, or attached where that was not measured
     double difference_ns = 0;
     std::optional<double> round_trips;  ///< the difference in raw round trips
+    std::optional<double> attached_ns;  ///< beside runtime
 };
-/// Of the operations that both paths did.
+/// Of the operations that were done directly and over a worker.
 [[nodiscard]] std::vector<Hop> hops(const LatResults& results);
 
 }  // namespace pollcore::perf

@@ -171,4 +171,11 @@ private:
     std::optional<ConnectionRequest> request_;
 };
 
+/// Through an Attachment.
+class AttachedPath final : public RuntimePath {
+public:
+    static constexpr PathKind kKind = PathKind::attached;
+    using RuntimePath::RuntimePath;
+};
+
 }  // namespace pollcore::perf

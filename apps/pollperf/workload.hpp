@@ -28,7 +28,10 @@ enum class PathKind : std::uint8_t {
     direct,   ///< plain verbs on the calling thread
     runtime,  ///< through a session and its worker
     event,    ///< plain verbs on the calling thread, which sleeps on a completion channel
+    attached, ///< as `runtime`, the way another process than the worker's has it
 };
+inline constexpr PathKind kLastPath = PathKind::attached;
+[[nodiscard]] constexpr bool has_worker(PathKind path) noexcept { return path == PathKind::runtime || path == PathKind::attached; }
 
 /// How the ends of a connection share the work.
 enum class Role : std::uint8_t {
@@ -51,6 +54,7 @@ enum class Role : std::uint8_t {
         case PathKind::direct: return "direct";
         case PathKind::runtime: return "runtime";
         case PathKind::event: return "event";
+        case PathKind::attached: return "attached";
     }
     return "?";
 }

@@ -149,9 +149,15 @@ public:
         const std::lock_guard guard(mutex_);
         listeners_.erase(name);
     }
+    /// Who listens at the name, or at its port of every address, as programs for networks do.
     [[nodiscard]] std::optional<Listener> find(const std::string& name) {
         const std::lock_guard guard(mutex_);
-        const auto found = listeners_.find(name);
+        auto found = listeners_.find(name);
+        if (const auto port = name.rfind(':'); found == listeners_.end() && port != std::string::npos) {
+            for (const char* any : {"0.0.0.0", "[::]"}) {
+                found = found == listeners_.end() ? listeners_.find(any + name.substr(port)) : found;
+            }
+        }
         if (found == listeners_.end())
             return std::nullopt;
         return found->second;

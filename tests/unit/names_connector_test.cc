@@ -153,6 +153,18 @@ TEST_F(NamesConnectorTest, a_name_is_listened_on_once_and_free_again_afterwards)
     EXPECT_THROW((void)server->listen(""), Error);
 }
 
+TEST_F(NamesConnectorTest, who_listens_at_a_port_of_every_address_is_found_by_each) {
+    (void)server->listen("0.0.0.0:7");
+    (void)caller->connect("127.0.0.1:7", connecting(a), {}, bytes("hello"));
+    EXPECT_EQ(only(*server).kind, EventKind::request);
+    (void)caller->connect("127.0.0.1:8", connecting(b), {}, bytes("hello"));
+    EXPECT_EQ(only(*caller).error, ECONNREFUSED);
+    (void)server->listen("10.0.0.1:7");
+    (void)caller->connect("10.0.0.1:7", connecting(b), {}, {});
+    const auto to_the_one = only(*server);
+    EXPECT_EQ(to_the_one.kind, EventKind::request) << "the one that has the name";
+}
+
 TEST_F(NamesConnectorTest, a_disconnect_reaches_both_sides_once) {
     establish();
     caller->disconnect(active);
