@@ -6,10 +6,13 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <optional>
 #include <stdexcept>
 
 #include <fmt/format.h>
 
+#include "pollcore/attach.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace example {
@@ -48,6 +51,35 @@ inline void connect(pollcore::QueuePair& one, pollcore::QueuePair& other) {
     one.connect(other.info());
     other.connect(info);
 }
+
+/// Where objects come from: a runtime of this program's own, or that of a daemon. All that follows is the same for both.
+class Place {
+public:
+    /// A configuration file, or the socket of a daemon.
+    explicit Place(const std::filesystem::path& where) {
+        if (std::filesystem::is_socket(where)) {
+            attachment_.emplace(pollcore::AttachOptions{.path = where.string(), .name = "example"});
+        } else {
+            runtime_.emplace(pollcore::load_config(where));
+        }
+    }
+
+    [[nodiscard]] pollcore::Context& context() noexcept {
+        return attachment_ ? static_cast<pollcore::Context&>(*attachment_) : *runtime_;
+    }
+    /// Whether the daemon was lost, and there is one again.
+    [[nodiscard]] bool came_back() {
+        if (!attachment_ || !attachment_->lost()) {
+            return false;
+        }
+        attachment_->reattach(std::chrono::minutes(1));
+        return true;
+    }
+
+private:
+    std::optional<pollcore::Runtime> runtime_;
+    std::optional<pollcore::Attachment> attachment_;
+};
 
 /// Runs `program`; an exception's text goes to stderr.
 template <class Program>

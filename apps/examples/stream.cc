@@ -1,12 +1,13 @@
 // A stream of messages to a reader that is slower than its writer: the writer waits, nothing is lost, nobody retries.
 //
-//   stream CONFIG FLOW read ADDRESS [PAUSE_US]       waits for a writer, takes PAUSE_US on average for a message, ends with the stream
-//   stream CONFIG FLOW write ADDRESS [MESSAGES]      begins again, from the first message, when its reader goes away
-//   stream CONFIG FLOW both ADDRESS [MESSAGES [PAUSE_US]]    two threads of one process
+//   stream WHERE FLOW read ADDRESS [PAUSE_US]       waits for a writer, takes PAUSE_US on average for a message, ends with the stream
+//   stream WHERE FLOW write ADDRESS [MESSAGES]      begins again, from the first message, when its reader goes away, or its daemon
+//   stream WHERE FLOW both ADDRESS [MESSAGES [PAUSE_US]]    two threads of one process
 //
-// FLOW is credits, where the reader's receives are for short messages and the others are read by rendezvous, or ring. ADDRESS is as
+// WHERE is a configuration file, or the socket of a daemon to attach to. FLOW is credits, where the reader's receives are for short messages and the others are read by rendezvous, or ring. ADDRESS is as
 // for Context::listen: 192.0.2.7:7471, or a name on a software device. For example:
 //   stream config/loopback.toml credits both anywhere 100000 5
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <random>
@@ -53,7 +54,7 @@ void write_message(std::byte* to, std::uint64_t number, std::uint64_t messages) 
 
 class Reader {
 public:
-    Reader(Runtime& runtime, FlowControl flow, const std::string& address, std::uint64_t pause_us)
+    Reader(Context& runtime, FlowControl flow, const std::string& address, std::uint64_t pause_us)
         : session_(runtime.open_session({.pool_buffers = 2 * kReceives + kLongOnes})),
           pool_(flow == FlowControl::ring
                     ? runtime.create_write_ring({.session = &session_, .bytes = 128 * 1024, .messages = kReceives})
@@ -113,7 +114,7 @@ private:
 
 class Writer {
 public:
-    Writer(Runtime& runtime, FlowControl flow, std::string address, std::uint64_t messages)
+    Writer(Context& runtime, FlowControl flow, std::string address, std::uint64_t messages)
         : runtime_(runtime),
           session_(runtime.open_session()),
           memory_(runtime.allocate(std::size_t{kSlots} * kLongest)),
@@ -163,6 +164,9 @@ private:
             }
             Completion completion;
             while (session_.poll({&completion, 1}) != 0) {
+                if (completion.status == Status::daemon_gone) {
+                    throw Error(ECONNRESET, "the daemon is gone");
+                }
                 if (!completion.ok()) {
                     return false;
                 }
@@ -190,7 +194,7 @@ private:
         }
     }
 
-    Runtime& runtime_;
+    Context& runtime_;
     Session session_;
     MemoryRegion memory_;
     QueuePair qp_;
@@ -198,6 +202,23 @@ private:
     std::uint64_t messages_;
     std::chrono::nanoseconds took_{};
 };
+
+// Again, with everything made anew, when the daemon has died and another is there.
+void write(example::Place& place, FlowControl flow, const std::string& address, std::uint64_t messages) {
+    for (;;) {
+        try {
+            return Writer(place.context(), flow, address, messages).write();
+        } catch (const Error& error) {
+            fmt::print("{}\n", error.what());
+            std::fflush(stdout);
+            if (!place.came_back()) {
+                throw;
+            }
+            fmt::print("attached again; beginning again\n");
+            std::fflush(stdout);
+        }
+    }
+}
 
 std::uint64_t number(const char* text) {
     std::uint64_t value = 0;
@@ -216,24 +237,24 @@ int main(int argc, char** argv) {
     const std::string_view role = argc > 3 ? argv[3] : "";
     const int most = role == "both" ? 7 : role == "read" || role == "write" ? 6 : 0;
     if (argc < 5 || argc > most || (kind != "credits" && kind != "ring")) {
-        fmt::print(stderr, "usage: stream CONFIG (credits|ring) (read ADDRESS [PAUSE_US] | write ADDRESS [MESSAGES] | both ADDRESS "
+        fmt::print(stderr, "usage: stream (CONFIG|SOCKET) (credits|ring) (read ADDRESS [PAUSE_US] | write ADDRESS [MESSAGES] | both ADDRESS "
                            "[MESSAGES [PAUSE_US]])\n");
         return 2;
     }
     return example::run([&] {
-        Runtime runtime(load_config(argv[1]));
+        example::Place place(argv[1]);
         const FlowControl flow = kind == "ring" ? FlowControl::ring : FlowControl::credits;
         const std::string address = argv[4];
         const std::uint64_t messages = role != "read" && argc > 5 ? number(argv[5]) : 100'000;
         const std::uint64_t pause_us = role == "read" && argc > 5 ? number(argv[5]) : argc > 6 ? number(argv[6]) : 0;
         if (role == "read") {
-            Reader(runtime, flow, address, pause_us).read();
+            Reader(place.context(), flow, address, pause_us).read();
         } else if (role == "write") {
-            Writer(runtime, flow, address, messages).write();
+            write(place, flow, address, messages);
         } else {
-            Reader reader(runtime, flow, address, pause_us);
+            Reader reader(place.context(), flow, address, pause_us);
             int failed = 0;
-            std::thread writer([&] { failed = example::run([&] { Writer(runtime, flow, address, messages).write(); }); });
+            std::thread writer([&] { failed = example::run([&] { Writer(place.context(), flow, address, messages).write(); }); });
             const int unread = example::run([&] { reader.read(); });
             writer.join();
             if (failed + unread != 0) {

@@ -3,12 +3,16 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
+#include <chrono>
 
 #include "base/event_fd.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
 namespace {
+
+// How soon what waits for a peer's credit begins to learn that the peer has vanished; the transport's retries come on top.
+constexpr std::chrono::seconds kProbeEvery{1};
 
 // What a worker was configured to do, and the device cannot.
 void require_offered(const WorkerConfig& worker, Device& device) {
@@ -60,7 +64,8 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
                                                           .qps_max = config.qps_max,
                                                           .bell = slot->bell.get(),
                                                           .visitors = slot->visitors.get(),
-                                                          .solicited_only = worker_config.wake_on == WakeOn::solicited});
+                                                          .solicited_only = worker_config.wake_on == WakeOn::solicited,
+                                                          .probe_cycles = platform->cycles_from(kProbeEvery)});
     slot->proxy = std::make_unique<WorkerProxy>(*slot->worker, worker_config.name, counters,
                                                 [this] { platform->sleep(std::chrono::microseconds(20)); },
                                                 [this] { return platform->now(); });

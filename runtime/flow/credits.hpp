@@ -213,6 +213,7 @@ struct CreditFlow {
     WaitingRequests waiting;
     AnnouncedSend announced;
     std::uint32_t read_by_peer = 0;  ///< announced messages that have ended
+    std::uint64_t probe_at = 0;      ///< cycles; 0: nothing waits for the peer
     // As a receiver.
     std::uint32_t posted = 0;  ///< receives
     std::uint32_t told = 0;    ///< of those, as last written to the peer
@@ -261,6 +262,8 @@ struct CreditFlow {
         // Acquire: what it stands for has happened.
         return GrantWord::unpack(block->grants[1].load(std::memory_order_acquire)) == read_by_peer + 1;
     }
+    /// Something that is the peer's to do.
+    [[nodiscard]] bool waits_for_peer() const noexcept { return !waiting.empty() || announced.open(); }
     /// There is something that the peer has not been told.
     [[nodiscard]] bool owes() const noexcept { return posted != told || read != read_told; }
     /// Something is due, or expected, that only shows in the control block.
@@ -292,6 +295,7 @@ struct CreditFlow {
         announced = {};
         receiving = {};
         depth = message_max = rendezvous_max = 0;
+        probe_at = 0;
         granted = consumed = read_by_peer = posted = told = read = read_told = used = unused = writes = unsignaled_writes = 0;
     }
 };

@@ -99,7 +99,25 @@ std::uint32_t Worker::turn_flow(WorkerQp& qp) noexcept {
     if (flow.agreed && !flow.waiting.empty()) {
         work += post_waiting(qp);
     }
+    if (flow.terms_sent) {
+        work += probe(qp);
+    }
     return work;
+}
+
+// A peer that has vanished is silent, as one is that has no receives. So that what waits for it learns of it, it is told once more
+// what it knows: that write ends by the transport's retries, and the queue pair with it.
+bool Worker::probe(WorkerQp& qp) noexcept {
+    CreditFlow& flow = *qp.flow;
+    if (!flow.waits_for_peer() || options_.probe_cycles == 0) {
+        flow.probe_at = 0;
+        return false;
+    }
+    if (flow.probe_at != 0 && now_ < flow.probe_at) {
+        return false;
+    }
+    const bool due = std::exchange(flow.probe_at, now_ + options_.probe_cycles) != 0;
+    return due && write_grants(qp);
 }
 
 // ---- As a sender ----
@@ -303,8 +321,8 @@ void Worker::dismiss(WorkerQp& qp) noexcept {
 
 // ---- Asleep ----
 
-bool Worker::flows_have_news() noexcept {
-    return std::any_of(flows_.begin(), flows_.end(), [](const WorkerQp* qp) {
+bool Worker::flows_have_news(std::uint64_t now) noexcept {
+    return std::any_of(flows_.begin(), flows_.end(), [now](const WorkerQp* qp) {
         const CreditFlow& flow = *qp->flow;
         if (!flow.connected || qp->state != QpState::ready) {
             return false;
@@ -322,6 +340,9 @@ bool Worker::flows_have_news() noexcept {
         if (!flow.agreed) {
             return flow.block->read_terms().has_value();
         }
+        if (flow.probe_at != 0 && now >= flow.probe_at) {
+            return true;
+        }
         const auto word = GrantWord::unpack(flow.block->grants[0].load(std::memory_order_acquire));
         return !flow.waiting.empty() && !flow.announced.open() && word && static_cast<std::int32_t>(*word - flow.granted) > 0;
     });
@@ -332,7 +353,7 @@ std::uint64_t Worker::look_every_ns() const noexcept {
         return CompletionChannel::kNever;
     }
     const bool waits = std::any_of(flows_.begin(), flows_.end(), [](const WorkerQp* qp) {
-        return !qp->flow->waiting.empty() || qp->flow->announced.open();
+        return qp->flow->waits_for_peer();
     });
     return waits ? kLookForCreditNs : kLookForTermsNs;
 }

@@ -78,7 +78,7 @@ bool Worker::look_again() noexcept {
     if (!to_wake_.empty()) {
         wake_applications();
     }
-    return take_events() != 0 || found || flows_have_news();
+    return take_events() != 0 || found || flows_have_news(now_);
 }
 
 // An event with nothing behind it is normal: its completion was polled before the worker slept.
@@ -135,7 +135,7 @@ void Worker::acknowledge_events() noexcept {
     }
 }
 
-bool Worker::woken(bool rung) noexcept { return rung || take_events() != 0 || flows_have_news(); }
+bool Worker::woken(bool rung, std::uint64_t now) noexcept { return rung || take_events() != 0 || flows_have_news(now); }
 
 std::uint64_t Worker::look_again_ns() const noexcept {
     std::uint64_t earliest = CompletionChannel::kNever;

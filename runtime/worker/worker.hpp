@@ -46,6 +46,8 @@ struct WorkerOptions {
     int bell = -1;
     int visitors = -1;  ///< an epoll of sockets by which sessions of other processes wake it; -1: there are none
     bool solicited_only = false;  ///< completions that nobody asked to be told of do not wake it
+    /// A peer for whose credit requests wait is written to so often, which finds those that have vanished; 0: never.
+    std::uint64_t probe_cycles = 0;
 };
 
 /// A session's part in one queue pair, as the worker counts it.
@@ -259,7 +261,7 @@ public:
     [[nodiscard]] bool fall_asleep(std::uint64_t now) noexcept;
     /// Something became readable, or the time of look_again_ns() has come: whether there is a reason to wake up.
     /// `rung`: it was the bell.
-    [[nodiscard]] bool woken(bool rung) noexcept;
+    [[nodiscard]] bool woken(bool rung, std::uint64_t now) noexcept;
     /// The earliest CompletionChannel::look_again_ns().
     [[nodiscard]] std::uint64_t look_again_ns() const noexcept;
     /// So often woken() is to be asked, since what is written to memory makes no event; CompletionChannel::kNever: nothing is.
@@ -411,6 +413,7 @@ private:
     void list(WorkerQp& qp) noexcept;
     std::uint32_t turn_flows() noexcept;
     std::uint32_t turn_flow(WorkerQp& qp) noexcept;
+    [[nodiscard]] bool probe(WorkerQp& qp) noexcept;
     [[nodiscard]] bool take_blocked(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, std::size_t slot,
                                     std::uint64_t length) noexcept;
     [[nodiscard]] bool keep_waiting(WorkerSession& session, WorkerQp& qp, const WorkRequest& request, std::size_t slot, std::uint32_t length) noexcept;
@@ -432,7 +435,7 @@ private:
     void fail_flow(WorkerQp& qp, FlowFault fault) noexcept;
     void end_flow(WorkerQp& qp, FlowFault fault) noexcept;
     void dismiss(WorkerQp& qp) noexcept;
-    [[nodiscard]] bool flows_have_news() noexcept;
+    [[nodiscard]] bool flows_have_news(std::uint64_t now) noexcept;
 
     // rings.cc
     static void aim(CreditFlow& flow, const FlowTerms& terms) noexcept;

@@ -113,6 +113,33 @@ TEST_F(WorkerCreditTest, AnotherQueuePairOfTheSessionGoesOn) {
     EXPECT_EQ(world->await(16, kSender).size(), 16u);
 }
 
+TEST_F(WorkerCreditTest, WhatWaitsForAPeerThatHasVanishedEnds) {
+    constexpr std::uint64_t kProbe = 1'000'000;
+    SteppedWorld::Options options;
+    options.worker.probe_cycles = kProbe;
+    make(1, std::move(options));
+    agree();
+    ASSERT_EQ(send(7), Refusal::none);  // there is no receive for it
+    turn();
+    const std::uint64_t before = world->worker.counters().grants.value();
+    for (int i = 0; i < 10; ++i) {
+        world->now += kProbe;
+        turn(5);
+    }
+    EXPECT_EQ(world->worker.counters().grants.value(), before + 10) << "so often, and no oftener";
+    EXPECT_EQ(world->session(kSender).state(from[0]->handle()), QpState::ready) << "it is slow, and there";
+
+    world->device->inject({.kind = SoftFault::Kind::lose_packet, .qp_num = to[0]->qp->qp_num, .count = 1'000'000});
+    std::array<Completion, 2> ended;
+    for (int i = 0; i < 1000 && world->session(kSender).poll(ended) == 0; ++i) {
+        world->now += kProbe * 10;
+        turn(1);
+    }
+    EXPECT_EQ(ended[0].tag, 7u);
+    EXPECT_EQ(ended[0].status, Status::wr_flush_err);
+    EXPECT_EQ(world->session(kSender).cause(from[0]->handle()), Status::retry_exc_err);
+}
+
 TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
     make();
     agree();
@@ -344,9 +371,9 @@ TEST_F(WorkerCreditTest, AWorkerThatSleepsLooksForCredit) {
     world->step();
     ASSERT_TRUE(sleep());
     EXPECT_EQ(world->worker.look_every_ns(), 50'000u);
-    EXPECT_FALSE(world->worker.woken(false));
+    EXPECT_FALSE(world->worker.woken(false, world->now));
     grant(GrantWord::pack(sender().granted + 1));
-    EXPECT_TRUE(world->worker.woken(false));
+    EXPECT_TRUE(world->worker.woken(false, world->now));
     world->worker.wake_up(world->now);
 }
 

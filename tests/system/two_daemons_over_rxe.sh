@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Two daemons, each on its own device at one end of a wire, and a process attached to each: a stream between the two, the link
+# taken down under it and up again, and one of the daemons killed under it and started again. Runs in the guest of scripts/rxe-vm,
+# which sets POLLCORE_RXE_*:
+#
+#   scripts/rxe-vm tests/system/two_daemons_over_rxe.sh POLLCORED STREAM      STREAM: the program of apps/examples
+set -euo pipefail
+
+[[ $# -eq 2 ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+pollcored=$1 stream=$2
+: "${POLLCORE_RXE_DEVICE:?run this by scripts/rxe-vm}"
+address=$POLLCORE_RXE_PEER_ADDRESS:7490
+near='' far='' reader='' writer=''
+running() { echo "$reader $writer $near $far"; }
+# shellcheck source=tests/system/steps.sh
+source "$(dirname "$0")/steps.sh"
+
+for end in near far; do
+    [[ $end == near ]] && device=$POLLCORE_RXE_DEVICE core=0 || device=$POLLCORE_RXE_PEER core=1
+    one_worker $end "$device" $core
+    printf '\n[attach]\npath = "%s/%s.sock"\n' "$work" $end >>"$work/$end.toml"
+done
+log_says() { grep -qF -- "$2" "$work/$1.out"; } # END TEXT
+start_daemon() { # END, whose variable gets the process's id
+    : >"$work/$1.out"
+    "$pollcored" --config "$work/$1.toml" 2>>"$work/$1.out" &
+    printf -v "$1" %s $!
+    within 60 log_says "$1" 'ready: ' || fail "the daemon at the $1 end does not come up"
+}
+read_stream() { # OUTPUT
+    "$stream" "$work/far.sock" credits read "$address" 200 >"$work/$1.out" 2>&1 &
+    reader=$!
+    within 20 grep -q listening "$work/$1.out" || fail "the reader does not listen"
+}
+write_stream() { # MESSAGES
+    "$stream" "$work/near.sock" credits write "$address" "$1" >"$work/writer.out" 2>&1 &
+    writer=$!
+}
+all_was_read() { # OUTPUT MESSAGES
+    wait "$writer" || fail "the writer failed"
+    wait "$reader" || fail "the reader failed"
+    grep -q "^read $2 messages, each once, in order and whole" "$work/$1.out" || fail "the reader has not read all"
+}
+# Where nothing of its own is under way it learns of it by its own patience.
+reader_gives_up() { # OUTPUT
+    ! wait "$reader" || fail "the reader says that all is well"
+    grep -qE 'completed with|no completion came' "$work/$1.out" || fail "the reader does not say why it ends"
+}
+rnrs() {
+    sleep 0.1 # the kernel looks its counters up once in a while only
+    awk '{ sum += $1 } END { print sum }' /sys/class/infiniband/rxe?/ports/1/hw_counters/{rcvd_rnr_err,send_rnr_err}
+}
+# Devices and what is in use on them, without the numbers by which it goes.
+resources() { rdma resource show | sed 's/^[0-9]*: //'; }
+
+step='two daemons on the ends of a wire'
+start_daemon near
+start_daemon far
+passed
+
+step='a stream with credits between two attached processes: each message once, in order, whole; nobody retries'
+rnrs_before=$(rnrs)
+read_stream whole
+write_stream 1000
+all_was_read whole 1000
+[[ $(rnrs) -eq $rnrs_before ]] || fail "$(($(rnrs) - rnrs_before)) RNR NAKs"
+before=$(resources) # of daemons that have served somebody
+passed "$(sed -n 's/^wrote 1000 messages \(in [0-9]* us\).*/\1/p' "$work/writer.out")"
+
+# The two processes are stopped meanwhile: what an end sends to manage connections (MADs) while its link is down leaves Soft-RoCE of
+# Linux 6.1 deaf to it, for all processes, until the device is made anew; and one who is told at once says good-bye at once.
+step='the link goes down under a stream, and up again: both are told, and the writer begins again with the next reader'
+read_stream cut
+write_stream 1500
+sleep 1.5
+kill -STOP "$reader" "$writer"
+ip link set "$POLLCORE_RXE_NETDEV" down
+for end in near far; do
+    within 10 log_says $end IBV_EVENT_PORT_ERR || fail "the daemon at the $end end does not say that the link is down"
+done
+sleep 1
+ip link set "$POLLCORE_RXE_NETDEV" up
+# The kernel forgets the routes of a link that goes down; hosts have somebody who sets them again.
+ip route replace "$POLLCORE_RXE_PEER_ADDRESS" dev "$POLLCORE_RXE_NETDEV" src "$POLLCORE_RXE_ADDRESS" table 100
+for end in near far; do
+    within 10 log_says $end IBV_EVENT_PORT_ACTIVE || fail "the daemon at the $end end does not say that the link is up"
+done
+kill -CONT "$reader" "$writer"
+within 60 grep -q 'beginning again' "$work/writer.out" || fail "the writer does not know that its link was down"
+reader_gives_up cut
+read_stream up
+all_was_read up 1500
+passed
+
+step='a daemon is killed under a stream: its writer is told, attaches to the next one, and begins again with the next reader'
+read_stream orphan
+write_stream 1500
+sleep 1.5
+kill -KILL "$near"
+wait "$near" || [[ $? -eq 137 ]]
+reader_gives_up orphan
+within 60 grep -q 'the daemon is gone' "$work/writer.out" || fail "the writer does not know that its daemon is gone"
+start_daemon near
+within 60 grep -q 'attached again' "$work/writer.out" || fail "the writer does not attach again"
+read_stream after
+all_was_read after 1500
+passed
+
+step='what all of them had is gone, and both daemons end with 0'
+within 10 test "$before" == "$(resources)" || fail "before: $before; now: $(resources)"
+for end in near far; do
+    kill -TERM "${!end}"
+    wait "${!end}" || fail "the daemon at the $end end ends with $?"
+    log_says $end 'stopped' || fail "the daemon at the $end end did not stop in order"
+done
+near='' far=''
+passed
