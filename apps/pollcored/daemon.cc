@@ -215,7 +215,10 @@ bool Daemon::drain_and_stop() {
     for (const auto& service : services_) {
         service->begin_drain();
     }
-    bool whole = attach_ == nullptr || attach_->stop(config_.drain_timeout);
+    // While services drain, too: both have the same time.
+    std::future<bool> attached =
+        std::async(std::launch::async, [this] { return attach_ == nullptr || attach_->stop(config_.drain_timeout); });
+    bool whole = true;
     for (const auto& service : services_) {
         while (!service->drained() && !service->broken() && Clock::now() < deadline) {
             std::this_thread::sleep_for(1ms);
@@ -226,6 +229,7 @@ bool Daemon::drain_and_stop() {
             whole = false;
         }
     }
+    whole = attached.get() && whole;
     for (const auto& service : services_) {
         whole = service->close() && whole;
     }

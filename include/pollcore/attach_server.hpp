@@ -38,8 +38,9 @@ public:
     AttachServer(const AttachServer&) = delete;
     AttachServer& operator=(const AttachServer&) = delete;
 
-    /// Nobody attaches any more, and those who are there are drained within the time and taken down: each gets its last
-    /// completions. False when that was cut short. The destructor does it with the runtime's drain_timeout.
+    /// Nobody attaches any more. Those who are there are told (EventType::stopping), and have so long to finish what they do and to
+    /// detach; then they are taken down, each with its last completions. False when not all requests were flushed in time. The
+    /// destructor does it with the runtime's drain_timeout.
     bool stop(std::chrono::milliseconds drain);
 
     /// Of those who attach from now on, and for what those who are there ask for from now on.

@@ -47,6 +47,9 @@ enum class EventType : std::uint8_t {
     /// The device has gone away: the kernel or the connection manager said so, not the device. What device_fatal
     /// says holds here too, and was done once if both come.
     device_removed = 128,
+    /// Of an attachment: its daemon was told to stop. Nobody attaches any more; who has not detached when its drain_timeout is
+    /// over is ended, with a completion for each request in flight.
+    stopping = 129,
 };
 inline constexpr std::size_t kVerbsEventTypes = 20;
 

@@ -40,23 +40,27 @@ AttachedClient::~AttachedClient() {
     }
 }
 
-bool AttachedClient::take(wire::Packet& packet) {
+AttachedClient::Taken AttachedClient::take(wire::Packet& packet) {
     const wire::Header header = packet.header();
     if (ending_) {
-        return true;  // its answers would come too late
+        return Taken::yes;  // its answers would come too late
     }
     if (packet.truncated || header.magic != wire::kMagic || header.id == 0) {
-        return false;
+        return Taken::not_ours;
     }
     if (header.version != wire::kVersion) {
         refuse<wire::Attach>(header.id, Error(EPROTO, fmt::format("this daemon speaks version {} of the attach protocol, and the process {}",
                                                                  wire::kVersion, header.version)));
-        return false;
+        return Taken::other_version;
     }
     if (!attached_ && header.kind != wire::Kind::attach) {
-        return false;
+        return Taken::not_ours;
     }
-    switch (header.kind) {
+    return answer_by_kind(packet) ? Taken::yes : Taken::not_ours;
+}
+
+bool AttachedClient::answer_by_kind(wire::Packet& packet) {
+    switch (packet.header().kind) {
         case wire::Kind::attach: return answer<wire::Attach>(packet);
         case wire::Kind::detach: return answer<wire::Detach>(packet);
         case wire::Kind::open_session: return answer<wire::OpenSession>(packet);

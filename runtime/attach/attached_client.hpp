@@ -42,8 +42,13 @@ public:
     /// From here on more than this is refused; what it has it keeps.
     void set_quota(const QuotaConfig& quota) noexcept { quota_ = quota; }
 
-    /// Answers now or later. False: no message of this library, and its sender is to be ended.
-    [[nodiscard]] bool take(wire::Packet& packet);
+    enum class Taken {
+        yes,
+        not_ours,       ///< no message of this library
+        other_version,  ///< its sender is told
+    };
+    /// Answers now or later. Unless taken, its sender is to be ended.
+    [[nodiscard]] Taken take(wire::Packet& packet);
     /// What takes time; returns when to look again at the latest.
     [[nodiscard]] Clock::time_point turn();
     /// Logs what it was refused since the last time, if anything was: its library would have refused that, too.
@@ -90,6 +95,7 @@ private:
         std::optional<bool> drained;  // nothing: not yet
     };
 
+    [[nodiscard]] bool answer_by_kind(wire::Packet& packet);
     template <class Body>
     [[nodiscard]] bool answer(wire::Packet& packet);
     template <class Body>

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 // Until a process that has died, or broke the rules, has nothing left here. What its devices have not flushed by then is cut short.
 constexpr auto kEndWithin = 500ms;
-// Beyond the time to drain, when all are told to end: for what workers that are stuck inside a provider's call hold up.
+// And when all of them are told to end: beyond that time, for what workers that are stuck inside a provider's call hold up.
 constexpr auto kStopWithin = 2s;
 // What one process is refused stands in the log this often at most.
 constexpr auto kLinesEvery = 1s;
@@ -53,20 +53,26 @@ void Clients::look() {
 
 bool Clients::stop(std::chrono::milliseconds drain) {
     const std::uint64_t cut_short = counts().cut_short;
+    runtime_.call([&] { event({.type = EventType::stopping}); });
+    await_all_gone(drain);
     runtime_.call([&] {
         for (auto& [number, client] : clients_) {
-            end(number, drain, false, "was told to end");
+            end(number, kEndWithin, false, "was told to end");
         }
     });
-    const auto until = Clock::now() + drain + kEndWithin + kStopWithin;
-    while (counts().now != 0 && Clock::now() < until) {
-        std::this_thread::sleep_for(1ms);
-    }
+    await_all_gone(kEndWithin + kStopWithin);
     if (const std::uint32_t left = counts().now; left != 0) {
         log_error("attach: {} processes do not end; is a worker stuck inside a provider's call?", left);
         return false;
     }
     return counts().cut_short == cut_short;
+}
+
+void Clients::await_all_gone(std::chrono::milliseconds within) const {
+    const auto until = Clock::now() + within;
+    while (counts().now != 0 && Clock::now() < until) {
+        std::this_thread::sleep_for(1ms);
+    }
 }
 
 void Clients::set_quota(const QuotaConfig& quota) {
@@ -141,10 +147,11 @@ void Clients::take(Heard& heard) {
         count([](AttachCounts& counts) { ++counts.died; });
         return end(heard.number, kEndWithin, true, heard.text);
     }
-    if (!client.attached->take(heard.packet)) {
-        return evict(heard.number, "sent what is no message of this library");
+    switch (client.attached->take(heard.packet)) {
+        case AttachedClient::Taken::yes: client.detaches = client.attached->ending(); break;  // by its own wish
+        case AttachedClient::Taken::not_ours: return evict(heard.number, "sent what is no message of this library");
+        case AttachedClient::Taken::other_version: return evict(heard.number, "has this library in another version");
     }
-    client.detaches = client.attached->ending();  // by its own wish
 }
 
 void Clients::welcome(std::uint32_t number, const std::string& who) {

@@ -34,7 +34,7 @@ public:
     // Any thread.
     void hear(Heard&& heard);
     void look();
-    /// Waits until all are drained within the time, and taken down. False when that was cut short.
+    /// Tells all, waits for so long until they have detached, and takes down those that have not. False when that was cut short.
     bool stop(std::chrono::milliseconds drain);
     void set_quota(const QuotaConfig& quota);
     [[nodiscard]] AttachCounts counts() const;
@@ -50,6 +50,8 @@ private:
         Clock::time_point look_at{};  // at the latest
         bool detaches = false;
     };
+
+    void await_all_gone(std::chrono::milliseconds within) const;
 
     // All on the control thread.
     void work();

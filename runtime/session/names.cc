@@ -96,6 +96,9 @@ std::string_view refusal_name(Refusal refusal) noexcept {
 }
 
 std::string_view event_type_name(EventType type) noexcept {
+    if (type == EventType::stopping) {
+        return "POLLCORE_EVENT_STOPPING";
+    }
     if (type == EventType::device_removed) {
         return "POLLCORE_EVENT_DEVICE_REMOVED";
     }

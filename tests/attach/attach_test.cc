@@ -1,6 +1,7 @@
 // Attaching to a runtime of the same process: what the two sides say to each other. The suites that have a daemon of its own are
 // tests/conformance (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,9 +16,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <string>
 #include <vector>
 
+#include "attach/packet_socket.hpp"
+#include "attach/wire.hpp"
 #include "base/unique_fd.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
@@ -79,25 +83,35 @@ protected:
     AttachServer server;
 };
 
+/// Two queue pairs that are connected with each other.
+struct Pair {
+    Pair(Attachment& daemon, Session& session)
+        : a(daemon.create_queue_pair({.shares = {{.session = &session}}})), b(daemon.create_queue_pair({.shares = {{.session = &session}}})) {
+        const QpInfo info = a.info();
+        a.connect(b.info());
+        b.connect(info);
+    }
+    Refusal write(Session& session, const MemoryRegion& memory) const {
+        return session.try_submit({.tag = 7,
+                                   .sge = {memory.addr(), 64, memory.lkey()},
+                                   .remote_addr = memory.addr() + 4096,
+                                   .rkey = memory.rkey(),
+                                   .qp = a.handle(),
+                                   .opcode = Opcode::rdma_write,
+                                   .flags = kSignaled,
+                                   .num_sge = 1});
+    }
+    QueuePair a;
+    QueuePair b;
+};
+
 TEST_F(AttachTest, AnAttachedProcessWritesAndReadsAsAnEmbeddedOne) {
     Attachment daemon = attach();
     Session session = daemon.open_session();
     MemoryRegion memory = daemon.allocate(8192);
-    QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}});
-    QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}});
-    const QpInfo info_a = a.info();
-    a.connect(b.info());
-    b.connect(info_a);
+    const Pair pair(daemon, session);
     memory.data()[0] = std::byte{42};
-    ASSERT_EQ(session.try_submit({.tag = 7,
-                                  .sge = {memory.addr(), 64, memory.lkey()},
-                                  .remote_addr = memory.addr() + 4096,
-                                  .rkey = memory.rkey(),
-                                  .qp = a.handle(),
-                                  .opcode = Opcode::rdma_write,
-                                  .flags = kSignaled,
-                                  .num_sge = 1}),
-              Refusal::none);
+    ASSERT_EQ(pair.write(session, memory), Refusal::none);
     const std::vector<Completion> done = await(session, 1);
     EXPECT_EQ(done.at(0).status, Status::success);
     EXPECT_EQ(done.at(0).tag, 7u);
@@ -232,21 +246,15 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
     EXPECT_NE(write(session, {of_others.addr(), 8, of_others.lkey()}, memory.addr(), memory.rkey()), Status::success);
 }
 
-TEST_F(AttachTest, AttachingTakesLittleTimeAndMemory) {
+TEST_F(AttachTest, AttachingTakesLittleTime) {
     std::vector<double> milliseconds;
     for (int i = 0; i < 9; ++i) {
         const auto began = std::chrono::steady_clock::now();
         Attachment daemon = attach();
         Session session = daemon.open_session();
-        MemoryRegion memory = daemon.allocate(4096);
-        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}});
-        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}});
-        const QpInfo info = a.info();
-        a.connect(b.info());
-        b.connect(info);
-        ASSERT_EQ(session.try_submit({.sge = {memory.addr(), 8, memory.lkey()}, .remote_addr = memory.addr(), .rkey = memory.rkey(),
-                                      .qp = a.handle(), .opcode = Opcode::rdma_write, .flags = kSignaled, .num_sge = 1}),
-                  Refusal::none);
+        MemoryRegion memory = daemon.allocate(8192);
+        const Pair pair(daemon, session);
+        ASSERT_EQ(pair.write(session, memory), Refusal::none);
         EXPECT_TRUE(await(session, 1).at(0).ok());
         milliseconds.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count());
     }
@@ -261,6 +269,70 @@ TEST_F(AttachTest, IsThereForProgramsInCToo) {
                          directory.path());
     EXPECT_EQ(client.wait(), 0) << client.err();
     EXPECT_EQ(client.out(), "ok\n");
+}
+
+TEST_F(AttachTest, AProcessOfAnotherVersionIsToldSo) {
+    const UniqueFd socket = wire::connect_to(attach_config().path);
+    wire::Request<wire::Attach> request{{.version = wire::kVersion + 1, .kind = wire::Kind::attach, .id = 1}, {}};
+    ASSERT_EQ(wire::send_packet(socket.get(), std::as_bytes(std::span(&request, 1)), {}), 0);
+    pollfd readable{.fd = socket.get(), .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&readable, 1, 5000), 1);
+    wire::Packet packet;
+    ASSERT_EQ(wire::recv_packet(socket.get(), packet), 0);
+    wire::Answer<wire::Attached> answer;
+    ASSERT_TRUE(packet.read(answer));
+    EXPECT_EQ(answer.outcome.error, EPROTO);
+    EXPECT_EQ(answer.outcome.text.string(), "this daemon speaks version 1 of the attach protocol, and the process 2");
+    // And hung up on.
+    ASSERT_EQ(::poll(&readable, 1, 5000), 1);
+    EXPECT_EQ(wire::recv_packet(socket.get(), packet), EPIPE);
+}
+
+TEST_F(AttachTest, WhoIsToldThatTheServerStopsFinishesAndDetaches) {
+    Attachment daemon = attach();
+    Session session = daemon.open_session();
+    MemoryRegion memory = daemon.allocate(8192);
+    Pair pair(daemon, session);
+    std::future<bool> stopped = std::async(std::launch::async, [&] { return server.stop(10s); });
+    const std::optional<Event> event = daemon.next_event(5s);
+    ASSERT_TRUE(event);
+    EXPECT_EQ(event->type, EventType::stopping);
+    EXPECT_EQ(event_type_name(event->type), "POLLCORE_EVENT_STOPPING");
+    EXPECT_EQ(code_of([] { Attachment late({.path = attach_config().path}); }), ESHUTDOWN);
+    // All that it needs to finish is there still.
+    ASSERT_EQ(pair.write(session, memory), Refusal::none);
+    EXPECT_TRUE(await(session, 1).at(0).ok());
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_TRUE(daemon.stop());
+    EXPECT_TRUE(stopped.get());
+    EXPECT_LT(std::chrono::steady_clock::now() - began, 5s) << "nobody waits for those that have gone";
+    EXPECT_EQ(server.counts().detached, 1u);
+}
+
+TEST_F(AttachTest, WhoStaysWhenTheServerStopsIsEndedWithACompletionForEachRequest) {
+    Attachment daemon = attach();
+    Session session = daemon.open_session();
+    MemoryRegion memory = daemon.allocate(8192);
+    Pair pair(daemon, session);
+    constexpr std::uint64_t kReceives = 20;
+    for (std::uint64_t tag = 0; tag < kReceives; ++tag) {
+        ASSERT_EQ(session.try_submit({.tag = tag, .sge = {memory.addr(), 64, memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1}),
+                  Refusal::none);
+    }
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_TRUE(server.stop(300ms)) << "all is flushed";
+    const auto took = std::chrono::steady_clock::now() - began;
+    EXPECT_GE(took, 300ms);
+    EXPECT_LT(took, 2s);
+    const std::vector<Completion> ended = await(session, kReceives);
+    for (std::uint64_t tag = 0; tag < kReceives; ++tag) {
+        EXPECT_EQ(ended.at(tag).tag, tag);
+        EXPECT_EQ(ended.at(tag).status, Status::wr_flush_err);
+    }
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+    EXPECT_NE(session.try_submit({.qp = pair.a.handle(), .opcode = Opcode::send}), Refusal::none);
+    EXPECT_TRUE(daemon.lost());
+    EXPECT_EQ(server.counts().now, 0u);
 }
 
 TEST_F(AttachTest, WhatDetachesLeavesNothing) {

@@ -52,12 +52,13 @@ inline Config daemon_config(const std::filesystem::path& directory) {
     }
     config.workers.push_back({.name = "w0", .core = last, .idle = IdlePolicy::yield});
     config.lock_directory = directory;
+    config.drain_timeout = 200ms;  // for those that stay attached
     config.attach.path = directory / "attach.sock";
     config.log_level = LogLevel::warning;
     return config;
 }
 
-class DaemonTest : public testing::Test {
+class DaemonTest : public ::testing::Test {
 protected:
     [[nodiscard]] std::string socket() const { return config_.attach.path; }
     [[nodiscard]] Process start_daemon() {
