@@ -2,8 +2,9 @@
 // the messages and the layout of a session are written down here once more.
 //
 //   hostile ATTACK PATH MILLISECONDS
+//   hostile DEATH PATH 0
 //
-// Says "done" when the time is over, or how the daemon got rid of it; exit code 0 either way. See kAttacks for the attacks.
+// A death kills the process in the middle of something (kDeaths). An attack goes on; the process says "done" when the time is over, or how the daemon got rid of it; exit code 0 either way. See kAttacks for the attacks.
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <poll.h>
@@ -126,9 +127,9 @@ bool receive(int socket, Message& into, int timeout_ms) {
     return true;
 }
 
-/// A request of `body` bytes, zeros but for what `fill` writes; its answer's body. Empty: it was refused.
+/// A request of `body` bytes, zeros but for what `fill` writes.
 template <class Fill>
-std::vector<std::byte> ask(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {}, Message* answer = nullptr) {
+void tell(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {}) {
     std::vector<std::byte> request(sizeof(Header) + body);
     const Header header{.kind = kind, .id = ++g_id};
     std::memcpy(request.data(), &header, sizeof(header));
@@ -136,6 +137,12 @@ std::vector<std::byte> ask(std::uint16_t kind, std::size_t body, Fill fill, cons
     if (!send_raw(g_socket, request.data(), request.size(), fds)) {
         done("thrown out");
     }
+}
+
+/// And its answer's body. Empty: it was refused.
+template <class Fill>
+std::vector<std::byte> ask(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {}, Message* answer = nullptr) {
+    tell(kind, body, fill, fds);
     Message message;
     Message& got = answer != nullptr ? *answer : message;
     if (!receive(g_socket, got, 10'000)) {
@@ -285,15 +292,17 @@ struct Region {
     std::uint32_t lkey = 0;
     std::uint32_t rkey = 0;
 };
+constexpr std::size_t kRegisterBytes = 4 * 8 + kName + 4 + 6 + 6;
+void fill_registration(std::byte* body, std::size_t size, const void* data) {
+    put(body + 16, size, 8);
+    put(body + 24, reinterpret_cast<std::uintptr_t>(data), 8);
+    put(body + 32 + kName + 4, 0x01010101, 4);
+}
 Region register_memory(std::size_t size) {
     const int fd = make_memfd(size);
     Region region;
     region.data = static_cast<std::byte*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    const auto made = ask(kRegister, 4 * 8 + kName + 4 + 6 + 6, [&](std::byte* body) {
-        put(body + 16, size, 8);
-        put(body + 24, reinterpret_cast<std::uintptr_t>(region.data), 8);
-        put(body + 32 + kName + 4, 0x01010101, 4);
-    }, {fd});
+    const auto made = ask(kRegister, kRegisterBytes, [&](std::byte* body) { fill_registration(body, size, region.data); }, {fd});
     ::close(fd);
     if (!made.empty()) {
         region.lkey = get<std::uint32_t>(made, 8);
@@ -634,6 +643,64 @@ void others_handles() {
     done("done");
 }
 
+// ---- Deaths ----
+
+[[noreturn]] void die() {
+    if (g_random() % 2 != 0) {
+        ::usleep(static_cast<useconds_t>(g_random() % 500));  // somebody is about to answer
+    }
+    ::raise(SIGKILL);
+    std::abort();
+}
+
+void in_the_handshake() {
+    g_socket = connect_socket();
+    switch (g_random() % 3) {
+        case 0: break;
+        case 1: tell(kAttach, kName, [](std::byte*) {}); break;
+        case 2:
+            attach();
+            tell(kOpenSession, kName + 32, [](std::byte*) {});
+            break;
+    }
+    die();
+}
+
+void in_a_registration() {
+    attach();
+    (void)open_session();
+    constexpr std::size_t kBytes = 4u << 20;
+    const int fd = make_memfd(kBytes);
+    void* data = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    tell(kRegister, kRegisterBytes, [&](std::byte* body) { fill_registration(body, kBytes, data); }, {fd});
+    die();
+}
+
+// Of a request of three slots, of which only some are there.
+void in_a_ring_write() {
+    attach();
+    Block block = open_session();
+    const Handle a = create_qp(block);
+    const Handle b = create_qp(block);
+    connect_pair(a, b);
+    Line line{};
+    constexpr std::uint8_t kSend = 2;
+    constexpr std::uint8_t kInlineAndSignaled = 1 << 3 | 1 << 1;
+    put(&line[24], 60, 4);
+    std::memcpy(&line[56], &a, 4);
+    line[60] = std::byte{kSend};
+    line[61] = std::byte{kInlineAndSignaled};
+    switch (g_random() % 3) {
+        case 0: std::memcpy(slot(block, 0), line.data(), kLine / 2); break;
+        case 1: publish(block, line.data()); break;
+        case 2:  // the later ones first, as a session writes them
+            std::memcpy(slot(block, 1), line.data(), kLine - 1);
+            std::atomic_ref(*reinterpret_cast<std::uint8_t*>(slot(block, 1) + kLine - 1)).store(1, std::memory_order_release);
+            break;
+    }
+    die();
+}
+
 struct Attack {
     const char* name;
     void (*run)();
@@ -645,17 +712,22 @@ constexpr Attack kAttacks[] = {
     {"moving-indices", moving_indices},     {"others-handles", others_handles},
 };
 
+constexpr Attack kDeaths[] = {
+    {"in-the-handshake", in_the_handshake}, {"in-a-registration", in_a_registration}, {"in-a-ring-write", in_a_ring_write}};
+
 }  // namespace
 
 int main(int argc, char** argv) {
     ::signal(SIGPIPE, SIG_IGN);
-    for (const Attack& attack : kAttacks) {
+    const auto run_if_asked = [&](const Attack& attack) {
         if (argc == 4 && std::strcmp(argv[1], attack.name) == 0) {
             g_path = argv[2];
             g_until = Clock::now() + std::chrono::milliseconds(std::atoi(argv[3]));
             attack.run();
         }
-    }
+    };
+    std::for_each(std::begin(kAttacks), std::end(kAttacks), run_if_asked);
+    std::for_each(std::begin(kDeaths), std::end(kDeaths), run_if_asked);
     for (const Attack& attack : kAttacks) {
         std::printf("%s\n", attack.name);
     }

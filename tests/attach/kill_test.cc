@@ -19,8 +19,6 @@
 namespace pollcore::test {
 namespace {
 
-class KillTest : public DaemonTest {};
-
 /// What a process has, by the kernel.
 struct Belongings {
     std::size_t descriptors = 0;
@@ -68,73 +66,109 @@ std::string device_belongings(const DeviceConfig& device) {
     return text;
 }
 
-TEST_F(KillTest, OfAProcessAtAnyMomentLeavesNothingAndNobodyElseNotices) {
-    const int rounds = rounds_of("POLLCORE_KILLS", 1000);
-    Process daemon = start_daemon();
-    Witness witness(socket());
-    Attachment looker({.path = socket(), .timeout = kPatience});
-    const auto settled = [&] {
-        const auto until = Clock::now() + 5s;
-        while (witness.checked() < 100 && Clock::now() < until) {
+class KillTest : public DaemonTest {
+protected:
+    /// `death` makes one process that attaches, and sees to it that it is killed, for each round. Nothing of it stays, and a process
+    /// beside it does not notice. `attached`: how many had something left to clean up when this was seen.
+    template <class Death>
+    void kill(int rounds, int& attached, Death death) {
+        Process daemon = start_daemon();
+        Witness witness(socket());
+        Attachment looker({.path = socket(), .timeout = kPatience});
+        const auto began = Clock::now();
+        // The daemon makes some things for the first of all that comes, and keeps them.
+        {
+            Process first = start("attached-load", {"load", socket(), "1"});
+            while (first.out().find("running") == std::string::npos || witness.checked() < 100) {
+                ASSERT_LT(Clock::now() - began, kPatience) << first.out() << daemon.err();
+                std::this_thread::sleep_for(500us);
+            }
+        }
+        while (looker.control_counters().sessions.value() != 1) {
+            ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
             std::this_thread::sleep_for(1ms);
         }
-    };
-    settled();
-    // Twice as long as one needs to be at work, and a little, is how long they live at most.
-    const auto started = Clock::now();
-    {
-        Process first = start("attached-load", {"load", socket(), "1"});
-        while (first.out().find("running") == std::string::npos) {
-            ASSERT_LT(Clock::now() - started, kPatience) << first.out();
-            std::this_thread::sleep_for(500us);
+        const Things things = Things::at(looker);
+        const std::string device_before = device_belongings(config_.devices[0]);
+        const Belongings before = Belongings::of(daemon.pid());
+        const std::uint64_t checked = witness.checked();
+        std::chrono::nanoseconds worst{0};
+        for (int round = 0; round < rounds; ++round) {
+            const bool was_there = death([&] { return Things::at(looker) != things; });
+            const auto killed = Clock::now();
+            while (Things::at(looker) != things) {
+                ASSERT_LT(Clock::now() - killed, 10s) << "round " << round << ": not everything of it is gone\n" << daemon.err();
+                std::this_thread::sleep_for(200us);
+            }
+            if (was_there) {
+                worst = std::max<std::chrono::nanoseconds>(worst, Clock::now() - killed);
+                ++attached;
+            }
         }
+        // The last one's socket may still be on its way out.
+        while (Belongings::of(daemon.pid()) != before && Clock::now() - began < kPatience) {
+            std::this_thread::sleep_for(1ms);
+        }
+        EXPECT_EQ(Belongings::of(daemon.pid()), before);
+        EXPECT_EQ(device_belongings(config_.devices[0]), device_before);
+        EXPECT_GT(witness.checked(), checked + 100) << "nothing was checked meanwhile";
+        witness.join();
+        EXPECT_EQ(witness.wrong(), "");
+        EXPECT_LT(worst, 1s);
+        std::printf("%d processes were killed, %d of them with something to clean up: after %.1f ms at the latest nothing was left; %llu "
+                    "messages beside them were checked\n",
+                    rounds, attached, std::chrono::duration<double, std::milli>(worst).count(),
+                    static_cast<unsigned long long>(witness.checked() - checked));
+        daemon.signal(SIGTERM);
+        EXPECT_EQ(daemon.wait(), 0) << daemon.err();
     }
-    const auto life_us = std::chrono::duration_cast<std::chrono::microseconds>(2 * (Clock::now() - started)).count() + 5000;
-    while (looker.control_counters().sessions.value() != 1) {
-        ASSERT_LT(Clock::now() - started, kPatience) << daemon.err();
-        std::this_thread::sleep_for(1ms);
-    }
-    const Things things = Things::at(looker);
-    const std::string device_before = device_belongings(config_.devices[0]);
-    const Belongings before = Belongings::of(daemon.pid());
-    const std::uint64_t checked = witness.checked();
+};
 
+TEST_F(KillTest, OfAProcessAtAnyMomentLeavesNothingAndNobodyElseNotices) {
     const char* given_seed = std::getenv("POLLCORE_KILL_SEED");
     const unsigned seed = given_seed != nullptr ? static_cast<unsigned>(std::atoi(given_seed)) : std::random_device{}();
     SCOPED_TRACE("POLLCORE_KILL_SEED=" + std::to_string(seed));
     std::mt19937 random(seed);
-    std::chrono::nanoseconds worst{0};
+    // Twice as long as one needs to be at work, and a little, is how long they live at most.
+    std::chrono::microseconds life{0};
+    const int rounds = rounds_of("POLLCORE_KILLS", 1000);
     int attached = 0;
-    for (int round = 0; round < rounds; ++round) {
+    kill(rounds, attached, [&](const auto& there) {
+        const auto began = Clock::now();
         Process victim = start("attached-load", {"load", socket(), std::to_string(random())});
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned long>(life_us)));
-        const bool was_there = Things::at(looker) != things;
+        if (life.count() == 0) {
+            while (victim.out().find("running") == std::string::npos && Clock::now() - began < kPatience) {
+                std::this_thread::sleep_for(500us);
+            }
+            life = std::chrono::duration_cast<std::chrono::microseconds>(2 * (Clock::now() - began)) + 5ms;
+        } else {
+            std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<unsigned long>(life.count())));
+        }
+        const bool was_there = there();
         victim.signal(SIGKILL);
-        ASSERT_EQ(victim.wait(), 128 + SIGKILL) << victim.out();
-        const auto killed = Clock::now();
-        while (Things::at(looker) != things) {
-            ASSERT_LT(Clock::now() - killed, 10s) << "round " << round << ": not everything of it is gone\n" << daemon.err();
-            std::this_thread::sleep_for(200us);
-        }
-        if (was_there) {
-            worst = std::max<std::chrono::nanoseconds>(worst, Clock::now() - killed);
-            ++attached;
-        }
-    }
-    EXPECT_EQ(Belongings::of(daemon.pid()), before);
-    EXPECT_EQ(device_belongings(config_.devices[0]), device_before);
-    EXPECT_GT(witness.checked(), checked + 100) << "nothing was checked meanwhile";
-    witness.join();
-    EXPECT_EQ(witness.wrong(), "");
+        EXPECT_EQ(victim.wait(), 128 + SIGKILL) << victim.out();
+        return was_there;
+    });
     EXPECT_GT(attached, rounds / 4);
-    EXPECT_LT(worst, 1s);
-    std::printf("%d processes were killed, %d of them with something to clean up: after %.1f ms at the latest nothing was left; %llu messages "
-                "beside them were checked\n",
-                rounds, attached, std::chrono::duration<double, std::milli>(worst).count(),
-                static_cast<unsigned long long>(witness.checked() - checked));
-    daemon.signal(SIGTERM);
-    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
 }
+
+class KillAtTest : public KillTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(KillAtTest, LeavesNothingAndNobodyElseNotices) {
+    int attached = 0;  // the kernel may have told the daemon before this process
+    kill(rounds_of("POLLCORE_KILLS", 1000) / 10, attached, [&](const auto& there) {
+        Process victim = start("hostile", {GetParam(), socket(), "0"});
+        EXPECT_EQ(victim.wait(), 128 + SIGKILL) << victim.out();
+        return there();
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(InTheMiddle, KillAtTest, ::testing::Values("in-the-handshake", "in-a-registration", "in-a-ring-write"),
+                         [](const auto& where) {
+                             std::string name = where.param;
+                             std::replace(name.begin(), name.end(), '-', '_');
+                             return name;
+                         });
 
 TEST_F(KillTest, OfTheDaemonEndsEachRequestOnceAndItsClientsAttachAgain) {
     const int rounds = rounds_of("POLLCORE_DAEMON_KILLS", 5);
