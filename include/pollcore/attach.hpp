@@ -41,6 +41,9 @@ struct AttachOptions {
     std::string name{};              ///< how the daemon's log calls this process; empty: as the kernel does
     /// The daemon may be starting: so long its socket is tried again. 0: once.
     std::chrono::milliseconds timeout{0};
+    /// A call of the control side throws Error(ETIMEDOUT) when the daemon has not answered within this, beyond the times that the call
+    /// itself and the daemon's drain_timeout allow. What was asked for may still happen; the daemon takes it back at the end.
+    std::chrono::milliseconds answer_within{30'000};
 };
 
 class Attachment : public Context {

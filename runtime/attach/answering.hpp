@@ -2,13 +2,25 @@
 #pragma once
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <type_traits>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "attach/attached_client.hpp"
 
 namespace pollcore {
+
+// Of what costs little, and has no quota of its own.
+inline constexpr std::size_t kSmallThingsMax = 4096;
+
+inline void require_room(std::size_t things, std::size_t most, const char* what) {
+    if (things >= most) {
+        throw Error(EDQUOT, fmt::format("this process has {} {}, as many as it may", things, what));
+    }
+}
 
 inline wire::PrivateData packed(const std::vector<std::byte>& bytes) noexcept {
     wire::PrivateData data;
@@ -50,7 +62,7 @@ void AttachedClient::reply(std::uint64_t id, const typename Body::Answered& body
     const wire::Answer<Answered> answered{{.kind = Body::kKind, .id = id}, {}, body};
     static_assert(sizeof(answered) == sizeof(wire::Header) + sizeof(wire::Outcome) + sizeof(Answered));
     const auto bytes = std::as_bytes(std::span(&answered, 1));
-    send_({.bytes = {bytes.begin(), bytes.end()}, .descriptors = std::move(descriptors)});
+    ways_.send({.bytes = {bytes.begin(), bytes.end()}, .descriptors = std::move(descriptors)});
 }
 
 template <class Body>
@@ -65,7 +77,7 @@ void AttachedClient::refuse(std::uint64_t id, const std::exception& why) {
     const std::size_t end = error != nullptr && text.ends_with(error->code().message()) ? text.rfind(": ") : text.size();
     answered.outcome.text = wire::ErrorText(text.substr(0, std::min(end, sizeof(wire::ErrorText))));
     const auto bytes = std::as_bytes(std::span(&answered, 1));
-    send_({.bytes = {bytes.begin(), bytes.end()}, .descriptors = {}});
+    ways_.send({.bytes = {bytes.begin(), bytes.end()}, .descriptors = {}});
 }
 
 template <class Body>
@@ -78,6 +90,8 @@ bool AttachedClient::answer(wire::Packet& packet) {
     try {
         if constexpr (requires { begin(id, request.body); }) {
             begin(id, request.body);
+        } else if constexpr (requires { begin(id, request.body, packet); }) {
+            begin(id, request.body, packet);
         } else {
             std::vector<UniqueFd> back;
             if constexpr (requires { carry_out(request.body, packet, back); }) {

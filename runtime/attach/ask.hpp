@@ -14,7 +14,11 @@ typename Body::Answered AttachedState::ask(const Body& body, std::span<const int
     static_assert(wire::Plain<Body> && sizeof(wire::Request<Body>) == sizeof(wire::Header) + sizeof(Body));
     const std::uint64_t id = next_id();
     const wire::Request<Body> request{{.kind = Body::kKind, .id = id}, body};
-    wire::Packet packet = exchange(id, std::as_bytes(std::span(&request, 1)), descriptors);
+    auto within = answer_within_ + std::chrono::milliseconds(attached_.drain_ms);
+    if constexpr (requires { body.timeout_ms; }) {
+        within += std::chrono::milliseconds(body.timeout_ms);  // that the daemon may wait for others
+    }
+    wire::Packet packet = exchange(id, std::as_bytes(std::span(&request, 1)), descriptors, within);
     wire::Answer<typename Body::Answered> answer;
     if (packet.header().magic != wire::kMagic || packet.header().version != wire::kVersion || !packet.read(answer)) {
         throw Error(EPROTO, "the daemon answers in another way than this library asks: both must be of one version");

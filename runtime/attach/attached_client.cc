@@ -25,17 +25,20 @@ constexpr auto kSeldom = 1s;
 
 }  // namespace
 
-AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, const QuotaConfig& quota, Send send)
+AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, const QuotaConfig& quota, Ways ways)
     : runtime_(runtime),
       number_(number),
       who_(std::move(who)),
       quota_(quota),
-      send_(std::move(send)),
+      ways_(std::move(ways)),
       counters_(std::make_shared<SharedMemory>(make_published_memory(kPoolsMax * sizeof(ReceivePoolCounters), "pollcore counters"))),
       counters_used_(kPoolsMax, false) {}
 
 AttachedClient::~AttachedClient() {
     if (!ended_) {
+        while (!registers_nothing()) {
+            runtime_.platform->sleep(1ms);
+        }
         close_resources(true);
     }
 }
@@ -107,7 +110,7 @@ bool AttachedClient::answer_by_kind(wire::Packet& packet) {
 }
 
 void AttachedClient::log_refusals() {
-    std::uint64_t slots = 0;
+    std::uint64_t slots = slots_refused_of_closed_;
     for (const std::uint32_t id : sessions_) {
         slots += runtime_.submissions_refused(id);
     }
@@ -137,7 +140,7 @@ void AttachedClient::tell(const Event& event) {
     told.body.lost_after = event.lost_after;
     told.body.device = NameText(event.device);
     const auto bytes = std::as_bytes(std::span(&told, 1));
-    send_({.bytes = {bytes.begin(), bytes.end()}, .descriptors = {}});
+    ways_.send({.bytes = {bytes.begin(), bytes.end()}, .descriptors = {}});
 }
 
 // ---- What takes time ----
@@ -336,6 +339,84 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
         0ms);
 }
 
+// ---- Registering ----
+
+// On another thread.
+void AttachedClient::Registration::carry_out() noexcept {
+    try {
+        if (fd.valid()) {
+            region.memory = std::make_shared<HostMemory>(map_and_seal(fd, plan.bytes));
+            fd.reset();
+        }
+        region.data = static_cast<std::byte*>(region.memory->data()) + offset;
+        plan.data = region.data;
+        mr = plan.carry_out();
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    over.store(true, std::memory_order_release);
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, wire::Packet& packet) {
+    require_room(regions_.size() + registrations_.size(), kSmallThingsMax, "memory regions");
+    const auto registration = std::make_shared<Registration>();
+    OwnRegion& own = registration->region;
+    if (asked.parent == 0) {
+        if (packet.descriptors.size() != 1) {
+            throw Error(EPROTO, "memory to register comes as one memfd");
+        }
+        // Before its pages are there.
+        if (asked.bytes > quota_.registered || bytes_registered_ > quota_.registered - asked.bytes) {
+            throw Error(EDQUOT, fmt::format("{} bytes more to register, and this process may have {}, of which it has {}", asked.bytes,
+                                            quota_.registered, bytes_registered_));
+        }
+        registration->fd = std::move(packet.descriptors.front());
+        own.bytes = asked.bytes;
+    } else {
+        const auto parent = regions_.find(asked.parent);
+        if (parent == regions_.end() || asked.bytes == 0 || asked.offset > parent->second.length ||
+            asked.bytes > parent->second.length - asked.offset) {
+            throw Error(EINVAL, "a part of a memory region that is not this process's, or not so long");
+        }
+        own.memory = parent->second.memory;
+        registration->offset = static_cast<std::uint64_t>(parent->second.data - static_cast<std::byte*>(own.memory->data())) + asked.offset;
+    }
+    const std::string device = device_name(asked.device);
+    own.length = asked.bytes;
+    own.pd = pd_for(device, asked.pd);
+    registration->plan = runtime_.plan_region_here(nullptr, asked.bytes, asked.iova, asked.access, device, own.pd);
+    registrations_.push_back(registration);
+    bytes_registered_ += own.bytes;
+    later<wire::RegisterMemory>(
+        id,
+        [this, registration](Clock::time_point) -> std::optional<wire::Registered> {
+            return registration->over.load(std::memory_order_acquire) ? std::optional(conclude(*registration)) : std::nullopt;
+        },
+        kSeldom);
+    ways_.elsewhere([registration] { registration->carry_out(); });
+}
+
+wire::Registered AttachedClient::conclude(Registration& registration) {
+    std::erase_if(registrations_, [&](const auto& each) { return each.get() == &registration; });
+    try {
+        if (registration.failure) {
+            std::rethrow_exception(registration.failure);
+        }
+        const RegionInfo info = runtime_.add_region_here(registration.plan, std::move(registration.mr), {});
+        regions_.emplace(info.id, std::move(registration.region));
+        return {.id = info.id, .lkey = info.lkey, .rkey = info.rkey, .handle = info.handle};
+    } catch (...) {
+        bytes_registered_ -= registration.region.bytes;
+        throw;
+    }
+}
+
+// What has come to an end for nobody any more is given back.
+bool AttachedClient::registers_nothing() noexcept {
+    std::erase_if(registrations_, [](const auto& registration) { return registration->over.load(std::memory_order_acquire); });
+    return registrations_.empty();
+}
+
 // ---- Its end ----
 
 std::vector<AttachedClient::Retiring> AttachedClient::retire(const std::vector<QpHandle>& handles, std::chrono::milliseconds within) {
@@ -415,7 +496,8 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::f
     }
     later_.push_back({.over =
                           [this, abandoned, done = std::move(done), ends = retire(all, drain)](Clock::time_point) mutable {
-                              if (!all_retired(ends)) {
+                              const bool retired = all_retired(ends);
+                              if (!registers_nothing() || !retired) {
                                   return false;
                               }
                               close_resources(abandoned);

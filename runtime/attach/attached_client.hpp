@@ -6,8 +6,10 @@
 // Thread safety: the control thread's alone.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,11 +31,16 @@ namespace pollcore {
 class AttachedClient {
 public:
     using Clock = std::chrono::steady_clock;
-    using Send = std::function<void(Reply&&)>;
+    struct Ways {
+        std::function<void(Reply&&)> send;
+        /// Runs a job, which does not throw, on another thread, and has turn() called soon after. What takes long there holds up nobody's
+        /// requests but those that take long, too.
+        std::function<void(std::function<void()>)> elsewhere;
+    };
 
-    /// `send` is called on the control thread. Throws Error where there is no memory for it.
-    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, const QuotaConfig& quota, Send send);
-    /// What has not ended by then ends at once.
+    /// Calls `ways` on the control thread. Throws Error where there is no memory for it.
+    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, const QuotaConfig& quota, Ways ways);
+    /// What has not ended by then ends at once; waits for what is under way elsewhere.
     ~AttachedClient();
     AttachedClient(const AttachedClient&) = delete;
     AttachedClient& operator=(const AttachedClient&) = delete;
@@ -75,6 +82,19 @@ private:
         std::uint64_t bytes = 0;   // of the quota
         std::uint64_t length = 0;
         PdId pd = 0;
+    };
+    // Under way elsewhere.
+    struct Registration {
+        RegionPlan plan;  // without `data`, which is known when the memory is there
+        OwnRegion region;
+        UniqueFd fd;              // of memory that is not mapped yet
+        std::uint64_t offset = 0; // in what is
+        std::atomic<bool> over{false};
+        // Once that is true:
+        UniqueMr mr;
+        std::exception_ptr failure;
+
+        void carry_out() noexcept;
     };
     struct OwnPool {
         std::uint32_t counters = 0;
@@ -119,7 +139,6 @@ private:
     wire::Nothing carry_out(const wire::Reject& asked);
     wire::PdNamed carry_out(const wire::CreatePd& asked);
     wire::Nothing carry_out(const wire::ReleasePd& asked);
-    wire::Registered carry_out(const wire::RegisterMemory& asked, wire::Packet& packet);
     wire::Nothing carry_out(const wire::Deregister& asked);
     wire::WindowNamed carry_out(const wire::CreateWindow& asked);
     wire::WindowNamed carry_out(const wire::AskWindowRkey& asked);
@@ -147,6 +166,9 @@ private:
     void begin(std::uint64_t id, const wire::Connect& asked);
     void begin(std::uint64_t id, const wire::Accept& asked);
     void begin(std::uint64_t id, const wire::NextRequest& asked);
+    void begin(std::uint64_t id, const wire::RegisterMemory& asked, wire::Packet& packet);
+    wire::Registered conclude(Registration& registration);
+    [[nodiscard]] bool registers_nothing() noexcept;
 
     [[nodiscard]] PdId pd_for(const std::string& device, PdId asked);
     [[nodiscard]] std::string device_name(const NameText& device) const;
@@ -168,7 +190,7 @@ private:
     const std::uint32_t number_;
     std::string who_;
     QuotaConfig quota_;
-    Send send_;
+    Ways ways_;
     bool attached_ = false;
     bool ending_ = false;
     bool ended_ = false;
@@ -183,6 +205,7 @@ private:
     std::map<SrqHandle, OwnSrq> srqs_;
     std::map<PoolHandle, OwnPool> pools_;
     std::map<std::uint64_t, OwnRegion> regions_;
+    std::vector<std::shared_ptr<Registration>> registrations_;
     std::set<MwHandle> windows_;
     std::set<AhHandle> ahs_;
     std::set<std::pair<std::uint32_t, std::uint64_t>> listeners_;  // of a device
@@ -193,7 +216,8 @@ private:
     // Since the last line in the log.
     std::uint64_t requests_refused_ = 0;
     std::string last_refusal_;
-    std::uint64_t slots_refused_ = 0;  // of the sessions that there are, as of that line
+    std::uint64_t slots_refused_ = 0;  // as of that line
+    std::uint64_t slots_refused_of_closed_ = 0;
 };
 
 }  // namespace pollcore

@@ -18,21 +18,12 @@
 namespace pollcore {
 namespace {
 
-// Of what costs little, and has no quota of its own.
-constexpr std::size_t kSmallThingsMax = 4096;
 constexpr std::size_t kListenersMax = 64;
 
 template <class Things, class Thing>
 void require_own(const Things& things, const Thing& thing, const char* what) {
     if (!things.contains(thing)) {
         throw Error(EINVAL, fmt::format("the {} was closed, or is not this process's", what));
-    }
-}
-
-template <class Things>
-void require_room(const Things& things, std::size_t most, const char* what) {
-    if (things.size() >= most) {
-        throw Error(EDQUOT, fmt::format("this process has {} {}, as many as it may", things.size(), what));
     }
 }
 
@@ -71,12 +62,13 @@ wire::Attached AttachedClient::carry_out(const wire::Attach& asked, wire::Packet
             .pool_counters = static_cast<std::uint32_t>(counters_used_.size()),
             .hugepages = report.hugepages,
             .registered_max = quota_.registered,
+            .drain_ms = static_cast<std::uint64_t>(runtime_.config.drain_timeout.count()),
             .memory = Text<256>(std::string_view(report.memory).substr(0, 256)),
             .eal = Text<256>(std::string_view(report.eal).substr(0, 256))};
 }
 
 wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wire::Packet& packet, std::vector<UniqueFd>& back) {
-    require_room(sessions_, quota_.sessions, "sessions");
+    require_room(sessions_.size(), quota_.sessions, "sessions");
     const SessionOptions options{.worker = asked.worker.string(),
                                  .submission_slots = asked.submission_slots,
                                  .completion_slots = asked.completion_slots,
@@ -115,6 +107,7 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wi
 
 void AttachedClient::drop_session(std::uint32_t id) {
     std::erase_if(srqs_, [&](const auto& srq) { return srq.second.session == id && (release_requests(srq.second.requests), true); });
+    slots_refused_of_closed_ += runtime_.submissions_refused(id);
     runtime_.release_session(id);
     sessions_.erase(id);
 }
@@ -169,7 +162,7 @@ void AttachedClient::forget_qp(QpHandle handle) noexcept {
 
 wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     QpSpec spec = asked.spec;
-    require_room(qps_, quota_.queue_pairs, "queue pairs");
+    require_room(qps_.size(), quota_.queue_pairs, "queue pairs");
     if (spec.share_count < 1 || spec.share_count > kQpSharesMax) {
         throw Error(EINVAL, fmt::format("{} shares of a queue pair: accepted is 1 to {}", spec.share_count, kQpSharesMax));
     }
@@ -242,7 +235,7 @@ wire::Counted AttachedClient::carry_out(const wire::AskRnrCounts& asked) {
 // ---- Listeners ----
 
 wire::Listening AttachedClient::carry_out(const wire::Listen& asked) {
-    require_room(listeners_, kListenersMax, "listeners");
+    require_room(listeners_.size(), kListenersMax, "listeners");
     const OpenedListener opened = runtime_.listen(asked.address.string(), asked.device.string());
     listeners_.emplace(opened.device, opened.id);
     return {.id = opened.id, .device = opened.device, .address = wire::AddressText(opened.address)};
@@ -265,50 +258,20 @@ wire::Nothing AttachedClient::carry_out(const wire::Reject& asked) {
 // ---- Memory ----
 
 wire::PdNamed AttachedClient::carry_out(const wire::CreatePd& asked) {
-    require_room(pds_, kSmallThingsMax, "protection domains");
+    require_room(pds_.size(), kSmallThingsMax, "protection domains");
     const PdId pd = runtime_.create_foreign_pd_here(device_name(asked.device));
     pds_.insert(pd);
     return {.pd = pd};
 }
 
 wire::Nothing AttachedClient::carry_out(const wire::ReleasePd& asked) {
+    if (std::any_of(registrations_.begin(), registrations_.end(), [&](const auto& each) { return each->region.pd == asked.pd; })) {
+        throw Error(EBUSY, "memory is being registered in the protection domain");
+    }
     if (pds_.erase(asked.pd) != 0) {
         runtime_.release_pd(asked.pd);
     }
     return {};
-}
-
-wire::Registered AttachedClient::carry_out(const wire::RegisterMemory& asked, wire::Packet& packet) {
-    require_room(regions_, kSmallThingsMax, "memory regions");
-    const std::string device = device_name(asked.device);
-    OwnRegion own;
-    if (asked.parent == 0) {
-        if (packet.descriptors.size() != 1) {
-            throw Error(EPROTO, "memory to register comes as one memfd");
-        }
-        // Before its pages are there.
-        if (asked.bytes > quota_.registered || bytes_registered_ > quota_.registered - asked.bytes) {
-            throw Error(EDQUOT, fmt::format("{} bytes more to register, and this process may have {}, of which it has {}", asked.bytes,
-                                            quota_.registered, bytes_registered_));
-        }
-        own.memory = std::make_shared<HostMemory>(map_and_seal(packet.descriptors.front(), asked.bytes));
-        own.data = static_cast<std::byte*>(own.memory->data());
-        own.bytes = asked.bytes;
-    } else {
-        const auto parent = regions_.find(asked.parent);
-        if (parent == regions_.end() || asked.bytes == 0 || asked.offset > parent->second.length ||
-            asked.bytes > parent->second.length - asked.offset) {
-            throw Error(EINVAL, "a part of a memory region that is not this process's, or not so long");
-        }
-        own.memory = parent->second.memory;
-        own.data = parent->second.data + asked.offset;
-    }
-    own.length = asked.bytes;
-    own.pd = pd_for(device, asked.pd);
-    const RegionInfo info = runtime_.register_memory(own.data, asked.bytes, asked.iova, asked.access, device, own.pd);
-    bytes_registered_ += own.bytes;
-    regions_.emplace(info.id, std::move(own));
-    return {.id = info.id, .lkey = info.lkey, .rkey = info.rkey, .handle = info.handle};
 }
 
 void AttachedClient::forget_region(std::uint64_t region) noexcept {
@@ -329,7 +292,7 @@ wire::Nothing AttachedClient::carry_out(const wire::Deregister& asked) {
 }
 
 wire::WindowNamed AttachedClient::carry_out(const wire::CreateWindow& asked) {
-    require_room(windows_, kSmallThingsMax, "memory windows");
+    require_room(windows_.size(), kSmallThingsMax, "memory windows");
     require_own(sessions_, asked.session, "session");
     if (asked.type != WindowType::type_1 && asked.type != WindowType::type_2) {
         throw Error(EINVAL, "a memory window of an unknown type");
@@ -355,7 +318,7 @@ wire::Nothing AttachedClient::carry_out(const wire::Deallocate& asked) {
 // ---- Datagrams ----
 
 wire::AhNamed AttachedClient::carry_out(const wire::CreateAh& asked) {
-    require_room(ahs_, kSmallThingsMax, "address handles");
+    require_room(ahs_.size(), kSmallThingsMax, "address handles");
     const std::string device = device_name(asked.device);
     const AhHandle handle = runtime_.create_ah(asked.peer, asked.path, device, pd_for(device, asked.pd));
     ahs_.insert(handle);
@@ -363,7 +326,7 @@ wire::AhNamed AttachedClient::carry_out(const wire::CreateAh& asked) {
 }
 
 wire::AhNamed AttachedClient::carry_out(const wire::CreateAhBack& asked) {
-    require_room(ahs_, kSmallThingsMax, "address handles");
+    require_room(ahs_.size(), kSmallThingsMax, "address handles");
     const std::string device = device_name(asked.device);
     const AhHandle handle =
         runtime_.create_ah(std::bit_cast<WideCompletion>(asked.received), std::span<const std::byte, kGrhBytes>(asked.grh), device, pd_for(device, asked.pd));
@@ -382,7 +345,7 @@ wire::Nothing AttachedClient::carry_out(const wire::DestroyAh& asked) {
 
 wire::SrqNamed AttachedClient::carry_out(const wire::CreateSrq& asked) {
     SrqSpec spec = asked.spec;
-    require_room(srqs_, quota_.queue_pairs, "shared receive queues");
+    require_room(srqs_.size(), quota_.queue_pairs, "shared receive queues");
     require_own(sessions_, spec.session, "session");
     if (spec.pool.valid()) {
         require_own(pools_, spec.pool, "receive pool");

@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -43,7 +44,7 @@ UniqueFd connect_within(const AttachOptions& options) {
 
 }  // namespace
 
-AttachedState::AttachedState(const AttachOptions& options) : wake_(make_event_fd("an attachment's end")) { begin(options); }
+AttachedState::AttachedState(const AttachOptions& options) : answer_within_(options.answer_within), wake_(make_event_fd("an attachment's end")) { begin(options); }
 
 AttachedState::~AttachedState() { end_reader(); }
 
@@ -107,7 +108,9 @@ std::uint64_t AttachedState::next_id() {
     return next_id_++;
 }
 
-wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte> packet, std::span<const int> descriptors) {
+wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte> packet, std::span<const int> descriptors,
+                                     std::chrono::milliseconds within) {
+    const auto deadline = Clock::now() + within;
     const auto gone = [] { return Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why"); };
     Question question;
     {
@@ -123,15 +126,24 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
     int error = 0;
     while ((error = wire::send_packet(socket_.get(), packet, descriptors)) == EAGAIN) {
         pollfd writable{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
-        (void)::poll(&writable, 1, -1);
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        if (left <= 0) {
+            error = ETIMEDOUT;
+            break;
+        }
+        (void)::poll(&writable, 1, static_cast<int>(std::min<std::int64_t>(left, 60'000)));
     }
     std::unique_lock lock(mutex_);
     if (error == 0 || error == EPIPE) {  // at the end the reader says so
-        changed_.wait(lock, [&] { return question.answered || lost(); });
+        if (!changed_.wait_until(lock, deadline, [&] { return question.answered || lost(); })) {
+            error = ETIMEDOUT;
+        }
     }
     questions_.erase(id);
     if (!question.answered) {
-        throw error == 0 || error == EPIPE ? gone() : Error(error, "asking the daemon");
+        throw error == 0 || error == EPIPE ? gone()
+              : error == ETIMEDOUT         ? Error(error, "the daemon does not answer (AttachOptions::answer_within)")
+                                           : Error(error, "asking the daemon");
     }
     return std::move(question.answer);
 }

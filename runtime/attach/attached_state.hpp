@@ -107,7 +107,8 @@ private:
     /// Of what ends things: when there is no daemon any more they have ended with it.
     template <class Body>
     void tell(const Body& body) noexcept;
-    [[nodiscard]] wire::Packet exchange(std::uint64_t id, std::span<const std::byte> packet, std::span<const int> descriptors);
+    [[nodiscard]] wire::Packet exchange(std::uint64_t id, std::span<const std::byte> packet, std::span<const int> descriptors,
+                                        std::chrono::milliseconds within);
     [[nodiscard]] std::uint64_t next_id();
     void begin(const AttachOptions& options);
     void end_reader() noexcept;
@@ -119,6 +120,7 @@ private:
 
     UniqueFd socket_;
     UniqueFd daemon_;  // its pidfd
+    const std::chrono::milliseconds answer_within_;
     UniqueFd wake_;    // ends the reader
     wire::Attached attached_;
     HostMemory pool_counters_;

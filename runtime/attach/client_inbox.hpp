@@ -20,7 +20,8 @@ struct Heard {
     enum class What {
         came,
         said,
-        gone,  ///< nobody is there any more for what it had said
+        gone,         ///< nobody is there any more for what it had said
+        carried_out,  ///< what it asked for, elsewhere
     };
     What what = What::said;
     std::uint32_t number = 0;  ///< of the process

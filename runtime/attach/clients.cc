@@ -23,7 +23,7 @@ constexpr auto kLinesEvery = 1s;
 }  // namespace
 
 Clients::Clients(RuntimeState& runtime, const QuotaConfig& quota, Connections& connections)
-    : runtime_(runtime), connections_(connections), quota_(quota) {
+    : runtime_(runtime), connections_(connections), quota_(quota), elsewhere_(runtime.platform->start_executor("pollcore-pin")) {
     runtime_.call([this] { runtime_.set_host(this); });
 }
 
@@ -138,11 +138,14 @@ void Clients::take(Heard& heard) {
         return welcome(heard.number, heard.text);
     }
     const auto found = clients_.find(heard.number);
-    if (found == clients_.end() || found->second.attached->ending()) {
+    if (found == clients_.end()) {
         return;
     }
     Client& client = found->second;
     client.look_at = {};
+    if (heard.what == Heard::What::carried_out || client.attached->ending()) {
+        return;
+    }
     if (heard.what == Heard::What::gone) {
         count([](AttachCounts& counts) { ++counts.died; });
         return end(heard.number, kEndWithin, true, heard.text);
@@ -155,8 +158,15 @@ void Clients::take(Heard& heard) {
 }
 
 void Clients::welcome(std::uint32_t number, const std::string& who) {
-    auto attached = std::make_unique<AttachedClient>(runtime_, number, who, quota_,
-                                                     [this, number](Reply&& reply) { connections_.send(number, std::move(reply)); });
+    auto attached = std::make_unique<AttachedClient>(
+        runtime_, number, who, quota_,
+        AttachedClient::Ways{.send = [this, number](Reply&& reply) { connections_.send(number, std::move(reply)); },
+                             .elsewhere = [this, number](std::function<void()> job) {
+                                 elsewhere_->post_always([this, number, job = std::move(job)] {
+                                     job();
+                                     hear({.what = Heard::What::carried_out, .number = number, .text = {}, .packet = {}});
+                                 });
+                             }});
     clients_.emplace(number, Client{.attached = std::move(attached)});
     count([](AttachCounts& counts) {
         ++counts.attached;

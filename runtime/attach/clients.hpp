@@ -84,6 +84,8 @@ private:
     // Who attaches may do so often. What ends one for its misdeeds has lines of its own.
     LineBudget comings_{50};
     LineBudget evictions_{10};
+
+    const std::unique_ptr<Executor> elsewhere_;  // ends first: what is under way there comes back to the inbox
 };
 
 }  // namespace pollcore

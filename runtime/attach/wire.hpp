@@ -111,6 +111,7 @@ struct Attached {
     std::uint32_t pool_counters = 0;  ///< entries of the page of counters that comes along
     std::uint32_t hugepages = 0;
     std::uint64_t registered_max = 0;  ///< bytes
+    std::uint64_t drain_ms = 0;        ///< that closing, resetting and detaching may take
     Text<256> memory;               ///< RuntimeReport::memory
     Text<256> eal;
 };

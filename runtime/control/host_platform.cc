@@ -61,8 +61,8 @@ public:
         return eal_memory(bytes, numa_node, what_for);
     }
 
-    std::unique_ptr<Executor> start_executor() override {
-        return std::make_unique<ControlThread>("pollcore-ctl", helper_cpus_);
+    std::unique_ptr<Executor> start_executor(const std::string& name) override {
+        return std::make_unique<ControlThread>(name, helper_cpus_);
     }
     std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
                                                 std::function<void()> tick) override {

@@ -69,30 +69,49 @@ PdId RuntimeState::pd_of(DeviceSlot& device, PdId pd) const {
     return pd;
 }
 
+RegionPlan RuntimeState::plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                                          const std::string& device_name, PdId pd) {
+    DeviceSlot& device = device_slot(device_name);
+    const PdId domain = pd_of(device, pd);
+    return {.device = device.device.get(),
+            .pd = domain,
+            .verbs_pd = pds_.at(domain).pd.get(),
+            .data = data,
+            .bytes = bytes,
+            .iova = iova,
+            .access = access};
+}
+
+UniqueMr RegionPlan::carry_out() const {
+    return {device->register_memory(verbs_pd, data, bytes, iova, verbs_access(access)), {device}};
+}
+
+RegionInfo RuntimeState::add_region_here(const RegionPlan& plan, UniqueMr mr, HostMemory memory) {
+    RegionSlot slot;
+    slot.pd = plan.pd;
+    slot.data = plan.data;
+    slot.mr = std::move(mr);
+    if (plan.access.window_bind) {
+        slot.handle = add_bindable_here(*slot.mr, slot.pd);
+    }
+    const RegionInfo info{.id = next_region_++,
+                          .data = static_cast<std::byte*>(plan.data),
+                          .size = plan.bytes,
+                          .iova = plan.iova,
+                          .lkey = slot.mr->lkey,
+                          .rkey = slot.mr->rkey,
+                          .handle = slot.handle};
+    slot.iova = plan.iova;
+    slot.memory = std::move(memory);
+    regions_.emplace(info.id, std::move(slot));
+    return info;
+}
+
 RegionInfo RuntimeState::add_region(HostMemory memory, void* data, std::size_t bytes, std::uint64_t iova, Access access,
                                     const std::string& device_name, PdId pd) {
     return executor_->run([&] {
-        DeviceSlot& device = device_slot(device_name);
-        RegionSlot slot;
-        slot.pd = pd_of(device, pd);
-        slot.data = data;
-        slot.mr = UniqueMr(device.device->register_memory(pds_.at(slot.pd).pd.get(), data, bytes, iova,
-                                                          verbs_access(access)),
-                           {device.device.get()});
-        if (access.window_bind) {
-            slot.handle = add_bindable_here(*slot.mr, slot.pd);
-        }
-        const RegionInfo info{.id = next_region_++,
-                              .data = static_cast<std::byte*>(data),
-                              .size = bytes,
-                              .iova = iova,
-                              .lkey = slot.mr->lkey,
-                              .rkey = slot.mr->rkey,
-                              .handle = slot.handle};
-        slot.iova = iova;
-        slot.memory = std::move(memory);
-        regions_.emplace(info.id, std::move(slot));
-        return info;
+        const RegionPlan plan = plan_region_here(data, bytes, iova, access, device_name, pd);
+        return add_region_here(plan, plan.carry_out(), std::move(memory));
     });
 }
 

@@ -56,7 +56,7 @@ public:
     /// Zeroed and cache-line aligned. `numa_node` -1: anywhere. Throws Error(ENOMEM) which says what to raise.
     [[nodiscard]] virtual HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) = 0;
 
-    [[nodiscard]] virtual std::unique_ptr<Executor> start_executor() = 0;
+    [[nodiscard]] virtual std::unique_ptr<Executor> start_executor(const std::string& name) = 0;
     /// `tick` is posted every `period`.
     [[nodiscard]] virtual std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
                                                                       std::function<void()> tick) = 0;

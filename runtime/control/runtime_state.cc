@@ -25,7 +25,7 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
     qp_generations_.resize(config.qps_max, 0);
     srqs_.resize(kSrqsMax);
     srq_generations_.resize(kSrqsMax, 0);
-    executor_ = platform->start_executor();
+    executor_ = platform->start_executor("pollcore-ctl");
     loop_ = platform->start_event_loop(*executor_, kTick, [this] {
         take_worker_reports();
         count_things_here();

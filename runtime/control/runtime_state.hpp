@@ -63,6 +63,20 @@ struct RegionSlot {
     MrHandle handle;  // valid when windows may be bound to it: then the workers know it
 };
 
+/// A region to be: what the provider is asked for.
+struct RegionPlan {
+    Device* device = nullptr;
+    std::uint32_t pd = 0;
+    ibv_pd* verbs_pd = nullptr;
+    void* data = nullptr;
+    std::size_t bytes = 0;
+    std::uint64_t iova = 0;
+    Access access;
+
+    /// Any thread; may take long, with what it pins. The protection domain stays meanwhile. Throws Error.
+    [[nodiscard]] UniqueMr carry_out() const;
+};
+
 struct WindowSlot {
     std::uint32_t device = 0;
     std::uint32_t worker = 0;
@@ -104,6 +118,7 @@ struct SessionSlot {
     };
     std::vector<Unpolled> unpolled;
     std::unique_ptr<WorkerSession> end;  // null once detached
+    std::uint64_t refused = 0;           // submissions, then
 };
 
 struct WorkerSlot {
@@ -286,7 +301,7 @@ public:
                                                   std::shared_ptr<ClientShare> client);
     /// Where it is not to be waited for what it still submits (`abandoned`), that has no end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);
-    /// That its worker refused since its library should not have let them through.
+    /// That its worker refused since its library should not have let them through; until release_session().
     [[nodiscard]] std::uint64_t submissions_refused(std::uint32_t session) const noexcept;
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
     [[nodiscard]] const WorkerConfig& worker_config(std::uint32_t worker) const { return workers_[worker]->config; }
@@ -307,6 +322,9 @@ public:
     [[nodiscard]] bool has_qp(QpHandle handle) noexcept { return find_qp(handle) != nullptr; }
     /// Whose regions lie at addresses of another process (H8). Throws Error(EOPNOTSUPP) where the device cannot do without touching them.
     [[nodiscard]] PdId create_foreign_pd_here(const std::string& device);
+    [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
+                                              PdId pd);
+    RegionInfo add_region_here(const RegionPlan& plan, UniqueMr mr, HostMemory memory);
     /// Until the runtime has stopped: a device may reach it.
     void keep_mapped(std::shared_ptr<void> memory) { kept_mapped_.push_back(std::move(memory)); }
 

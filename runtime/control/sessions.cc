@@ -95,7 +95,10 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
 
 std::uint64_t RuntimeState::submissions_refused(std::uint32_t session) const noexcept {
     const auto found = sessions_.find(session);
-    return found == sessions_.end() || found->second.end == nullptr ? 0 : found->second.end->refused.value();
+    if (found == sessions_.end()) {
+        return 0;
+    }
+    return found->second.end != nullptr ? found->second.end->refused.value() : found->second.refused;
 }
 
 SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
@@ -142,6 +145,7 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     }
     worker.proxy->remove_session(session.index, abandoned);
     worker.sessions[session.index] = 0;
+    session.refused = session.end->refused.value();
     session.end.reset();
     return whole;
 }

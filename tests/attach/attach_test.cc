@@ -246,23 +246,6 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
     EXPECT_NE(write(session, {of_others.addr(), 8, of_others.lkey()}, memory.addr(), memory.rkey()), Status::success);
 }
 
-TEST_F(AttachTest, AttachingTakesLittleTime) {
-    std::vector<double> milliseconds;
-    for (int i = 0; i < 9; ++i) {
-        const auto began = std::chrono::steady_clock::now();
-        Attachment daemon = attach();
-        Session session = daemon.open_session();
-        MemoryRegion memory = daemon.allocate(8192);
-        const Pair pair(daemon, session);
-        ASSERT_EQ(pair.write(session, memory), Refusal::none);
-        EXPECT_TRUE(await(session, 1).at(0).ok());
-        milliseconds.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count());
-    }
-    std::sort(milliseconds.begin(), milliseconds.end());
-    std::printf("from attaching to the first completion: %.1f ms (%.1f to %.1f)\n", milliseconds[4], milliseconds.front(), milliseconds.back());
-    EXPECT_LT(milliseconds[4], 50);
-}
-
 TEST_F(AttachTest, IsThereForProgramsInCToo) {
     const test::TemporaryDirectory directory;
     test::Process client({std::filesystem::read_symlink("/proc/self/exe").parent_path() / "c-client", attach_config().path}, {},

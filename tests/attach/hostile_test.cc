@@ -24,7 +24,7 @@ TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
     Process hostile = start("hostile", {GetParam().name, socket(), std::to_string(milliseconds)});
     EXPECT_EQ(hostile.wait(), 0) << hostile.out() << hostile.err();
     EXPECT_EQ(hostile.out().find("failed"), std::string::npos) << hostile.out();
-    EXPECT_TRUE(daemon.await_log(GetParam().line, 5s)) << daemon.err();
+    EXPECT_TRUE(daemon.await_log(GetParam().line, 5s)) << hostile.out() << daemon.err();
     EXPECT_GT(witness.checked(), checked + 100) << "nothing was checked meanwhile";
     // And somebody new comes in.
     {

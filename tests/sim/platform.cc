@@ -218,7 +218,7 @@ HostMemory SimPlatform::allocate(std::size_t bytes, int, const std::string&) {
 
 std::size_t SimPlatform::allocated() noexcept { return bytes_allocated; }
 
-std::unique_ptr<Executor> SimPlatform::start_executor() {
+std::unique_ptr<Executor> SimPlatform::start_executor(const std::string&) {
     return std::make_unique<SimExecutor>(scheduler_, name_ + " control");
 }
 

@@ -24,7 +24,7 @@ public:
     std::unique_ptr<Device> open_device(const DeviceConfig& config) override { return open_(config); }
     HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) override;
 
-    std::unique_ptr<Executor> start_executor() override;
+    std::unique_ptr<Executor> start_executor(const std::string&) override;
     std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
                                                 std::function<void()> tick) override;
     std::unique_ptr<WorkerThread> start_worker(const WorkerConfig& config, Worker& worker) override;
