@@ -54,19 +54,23 @@ UniqueFd listen_at(const AttachConfig& config) {
     if (!socket.valid()) {
         throw fail(errno, "no socket");
     }
-    // Nobody connects before owner and mode are what they shall be.
     if (::fchmod(socket.get(), 0) != 0 ||
         ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
         throw fail(errno, "cannot be made; does its directory exist?");
     }
     try {
+        // As long as it is this process's: who may give a file away may not, for that alone, change another's.
+        if (::chmod(address.sun_path, static_cast<mode_t>(config.mode)) != 0) {
+            throw fail(errno, "cannot have this mode");
+        }
         // Of the link itself, should somebody have put one there meanwhile.
         if ((!config.owner.empty() || !config.group.empty()) &&
             ::lchown(address.sun_path, user_id(config.owner), group_id(config.group)) != 0) {
-            throw fail(errno, "cannot be given to its owner and group");
+            throw fail(errno, "cannot be given to its owner and group; that needs CAP_CHOWN");
         }
-        if (::chmod(address.sun_path, static_cast<mode_t>(config.mode)) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
-            throw fail(errno, "cannot be opened");
+        // Until here whoever connects is refused by the kernel.
+        if (::listen(socket.get(), SOMAXCONN) != 0) {
+            throw fail(errno, "cannot be listened at");
         }
     } catch (...) {
         (void)::unlink(address.sun_path);

@@ -61,10 +61,13 @@ inline Config daemon_config(const std::filesystem::path& directory) {
 class DaemonTest : public ::testing::Test {
 protected:
     [[nodiscard]] std::string socket() const { return config_.attach.path; }
-    [[nodiscard]] Process start_daemon() {
+    /// `rights`: options of setpriv(1).
+    [[nodiscard]] Process start_daemon(const std::vector<std::string>& rights = {}) {
         // It ends with this process, however that ends.
-        return Process({"/usr/bin/setpriv", "--pdeathsig", "KILL", pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()}, {},
-                       directory_.path());
+        std::vector<std::string> all{"/usr/bin/setpriv", "--pdeathsig", "KILL"};
+        all.insert(all.end(), rights.begin(), rights.end());
+        all.insert(all.end(), {pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()});
+        return Process(all, {}, directory_.path());
     }
     [[nodiscard]] Process start(const std::string& program, const std::vector<std::string>& arguments) {
         std::vector<std::string> all{test_program(program)};

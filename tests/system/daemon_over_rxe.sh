@@ -64,7 +64,7 @@ await_log() { # TEXT [SECONDS]
 start() { # DRAIN_TIMEOUT
     config "$1"
     : >"$log"
-    setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,+ipc_lock,+sys_nice,+net_bind_service \
+    setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,+ipc_lock,+sys_nice,+net_bind_service,+chown \
         "$pollcored" --config "$work/config" 2>>"$log" &
     daemon=$!
     await_log 'ready: 2 services'

@@ -1,14 +1,29 @@
-// A daemon that does not answer: stopped by a signal, as one whose machine has other things to do, or which is being looked at.
+// A daemon by itself: its socket, and answers that do not come.
 #include "attach/daemon_fixture.hpp"
+
+#include <sys/stat.h>
 
 #include "pollcore/error.hpp"
 
 namespace pollcore::test {
 namespace {
 
-class StuckDaemonTest : public DaemonTest {};
+TEST_F(DaemonTest, GivesItsSocketAwayWithTheRightsThatTheUnitLeavesIt) {
+    constexpr uid_t kNobody = 65534;
+    config_.attach.owner = std::to_string(kNobody);
+    config_.attach.group = std::to_string(kNobody);
+    config_.attach.mode = 0620;
+    Process daemon = start_daemon({"--no-new-privs", "--inh-caps=-all", "--bounding-set=-all,+ipc_lock,+sys_nice,+net_bind_service,+chown"});
+    const Attachment attachment({.path = socket(), .timeout = kPatience});
+    struct stat status {};
+    ASSERT_EQ(::stat(socket().c_str(), &status), 0);
+    EXPECT_EQ(status.st_uid, kNobody);
+    EXPECT_EQ(status.st_gid, kNobody);
+    EXPECT_EQ(status.st_mode & 07777u, 0620u);
+}
 
-TEST_F(StuckDaemonTest, IsWaitedForNoLongerThanWasSaid) {
+// Stopped by a signal, as one whose machine has other things to do, or which is being looked at.
+TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Process daemon = start_daemon();
     Attachment attachment({.path = socket(), .timeout = kPatience, .answer_within = 300ms});
     Session before = attachment.open_session();
