@@ -314,6 +314,9 @@ TEST_F(AttachTest, WhoStaysWhenTheServerStopsIsEndedWithACompletionForEachReques
     }
     EXPECT_EQ(session.figures().in_flight(), 0u);
     EXPECT_NE(session.try_submit({.qp = pair.a.handle(), .opcode = Opcode::send}), Refusal::none);
+    while (!daemon.lost() && std::chrono::steady_clock::now() < began + 5s) {
+        sched_yield();  // its reader is about to be told
+    }
     EXPECT_TRUE(daemon.lost());
     EXPECT_EQ(server.counts().now, 0u);
 }
