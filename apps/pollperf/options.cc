@@ -121,6 +121,9 @@ void resolve_device(const LatArguments& arguments, LatOptions& options) {
         }
         devices = {DeviceConfig(*chosen)};
         options.config.services.clear();  // they are pollcored's
+        if (options.config.log_level == LogLevel::info) {
+            options.config.log_level = LogLevel::warning;  // the report says what happens
+        }
     }
     options.device = options.config.devices.front().name;
 }
