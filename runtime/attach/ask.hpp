@@ -1,6 +1,8 @@
 // How AttachedState asks.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "attach/attached_state.hpp"
@@ -14,7 +16,8 @@ typename Body::Answered AttachedState::ask(const Body& body, std::span<const int
     static_assert(wire::Plain<Body> && sizeof(wire::Request<Body>) == sizeof(wire::Header) + sizeof(Body));
     const std::uint64_t id = next_id();
     const wire::Request<Body> request{{.kind = Body::kKind, .id = id}, body};
-    auto within = answer_within_ + std::chrono::milliseconds(attached_.drain_ms);
+    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // no sum of these leaves the clock's range
+    auto within = std::min(answer_within_, kLongest) + std::min(std::chrono::milliseconds(attached_.drain_ms), kLongest);
     if constexpr (requires { body.timeout_ms; }) {
         within += std::chrono::milliseconds(body.timeout_ms);  // that the daemon may wait for others
     }

@@ -11,8 +11,9 @@ class AttachServer::Server {
 public:
     Server(RuntimeState& runtime, const AttachConfig& config)
         : drain_timeout(runtime.config.drain_timeout),
-          connections(
-              config, [this](Heard&& heard) { clients.hear(std::move(heard)); }, [this] { clients.look(); }),
+          connections(config, {.hear = [this](Heard&& heard) { clients.hear(std::move(heard)); },
+                               .due = [this] { clients.look(); },
+                               .attached = [this] { return std::size_t{clients.counts().now}; }}),
           clients(runtime, config.quota(), connections) {
         connections.start();
     }

@@ -36,9 +36,7 @@ AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std:
 
 AttachedClient::~AttachedClient() {
     if (!ended_) {
-        while (!registers_nothing()) {
-            runtime_.platform->sleep(1ms);
-        }
+        runtime_stops();
         close_resources(true);
     }
 }
@@ -344,13 +342,14 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
 // On another thread.
 void AttachedClient::Registration::carry_out() noexcept {
     try {
-        if (fd.valid()) {
-            region.memory = std::make_shared<HostMemory>(map_and_seal(fd, plan.bytes));
-            fd.reset();
+        if (!cancelled.load(std::memory_order_relaxed)) {
+            if (fd.valid()) {
+                region.memory->mapping = map_and_seal(fd, plan.bytes);
+            }
+            region.data = static_cast<std::byte*>(region.memory->mapping.data()) + offset;
+            plan.data = region.data;
+            mr = plan.carry_out();
         }
-        region.data = static_cast<std::byte*>(region.memory->data()) + offset;
-        plan.data = region.data;
-        mr = plan.carry_out();
     } catch (...) {
         failure = std::current_exception();
     }
@@ -366,12 +365,12 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
             throw Error(EPROTO, "memory to register comes as one memfd");
         }
         // Before its pages are there.
-        if (asked.bytes > quota_.registered || bytes_registered_ > quota_.registered - asked.bytes) {
+        if (asked.bytes > quota_.registered || *bytes_registered_ > quota_.registered - asked.bytes) {
             throw Error(EDQUOT, fmt::format("{} bytes more to register, and this process may have {}, of which it has {}", asked.bytes,
-                                            quota_.registered, bytes_registered_));
+                                            quota_.registered, *bytes_registered_));
         }
         registration->fd = std::move(packet.descriptors.front());
-        own.bytes = asked.bytes;
+        own.memory = std::make_shared<OwnMemory>(bytes_registered_, asked.bytes);
     } else {
         const auto parent = regions_.find(asked.parent);
         if (parent == regions_.end() || asked.bytes == 0 || asked.offset > parent->second.length ||
@@ -379,42 +378,78 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
             throw Error(EINVAL, "a part of a memory region that is not this process's, or not so long");
         }
         own.memory = parent->second.memory;
-        registration->offset = static_cast<std::uint64_t>(parent->second.data - static_cast<std::byte*>(own.memory->data())) + asked.offset;
+        registration->offset =
+            static_cast<std::uint64_t>(parent->second.data - static_cast<std::byte*>(own.memory->mapping.data())) + asked.offset;
     }
     const std::string device = device_name(asked.device);
     own.length = asked.bytes;
     own.pd = pd_for(device, asked.pd);
     registration->plan = runtime_.plan_region_here(nullptr, asked.bytes, asked.iova, asked.access, device, own.pd);
     registrations_.push_back(registration);
-    bytes_registered_ += own.bytes;
     later<wire::RegisterMemory>(
         id,
         [this, registration](Clock::time_point) -> std::optional<wire::Registered> {
             return registration->over.load(std::memory_order_acquire) ? std::optional(conclude(*registration)) : std::nullopt;
         },
         kSeldom);
-    ways_.elsewhere([registration] { registration->carry_out(); });
+    register_next();
+}
+
+// One of a process at a time, so that those of many take turns.
+void AttachedClient::register_next() {
+    if (registrations_.empty() || registrations_.front()->begun) {
+        return;
+    }
+    const std::shared_ptr<Registration>& next = registrations_.front();
+    next->begun = true;
+    ways_.elsewhere([next] { next->carry_out(); });
 }
 
 wire::Registered AttachedClient::conclude(Registration& registration) {
     std::erase_if(registrations_, [&](const auto& each) { return each.get() == &registration; });
-    try {
-        if (registration.failure) {
-            std::rethrow_exception(registration.failure);
+    register_next();
+    OwnRegion region = std::exchange(registration.region, {});
+    if (registration.failure) {
+        std::rethrow_exception(registration.failure);
+    }
+    if (registration.mr == nullptr) {
+        throw Error(ESHUTDOWN, "the daemon is stopping");
+    }
+    const RegionInfo info = runtime_.add_region_here(registration.plan, std::move(registration.mr), {});
+    regions_.emplace(info.id, std::move(region));
+    return {.id = info.id, .lkey = info.lkey, .rkey = info.rkey, .handle = info.handle};
+}
+
+// Those that have not begun never do.
+void AttachedClient::cancel_registrations() noexcept {
+    for (const auto& registration : registrations_) {
+        registration->cancelled.store(true, std::memory_order_relaxed);
+        if (!registration->begun) {
+            registration->region = {};
+            registration->fd.reset();
+            registration->over.store(true, std::memory_order_release);
         }
-        const RegionInfo info = runtime_.add_region_here(registration.plan, std::move(registration.mr), {});
-        regions_.emplace(info.id, std::move(registration.region));
-        return {.id = info.id, .lkey = info.lkey, .rkey = info.rkey, .handle = info.handle};
-    } catch (...) {
-        bytes_registered_ -= registration.region.bytes;
-        throw;
     }
 }
 
-// What has come to an end for nobody any more is given back.
+// What has come to an end for nobody any more is given back, here: who carried it out may still hold it.
 bool AttachedClient::registers_nothing() noexcept {
-    std::erase_if(registrations_, [](const auto& registration) { return registration->over.load(std::memory_order_acquire); });
+    std::erase_if(registrations_, [](const auto& registration) {
+        if (!registration->over.load(std::memory_order_acquire)) {
+            return false;
+        }
+        registration->mr.reset();
+        registration->region = {};
+        return true;
+    });
     return registrations_.empty();
+}
+
+void AttachedClient::runtime_stops() noexcept {
+    cancel_registrations();
+    while (!registers_nothing()) {
+        runtime_.platform->sleep(1ms);
+    }
 }
 
 // ---- Its end ----
@@ -480,8 +515,24 @@ void AttachedClient::begin(std::uint64_t id, const wire::Detach&) {
 
 void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done) {
     ending_ = true;
-    log_refusals();
     later_.clear();  // who waits for these waits no more, or will be told that it has ended
+    cancel_registrations();
+    // Queue pairs first, all at a time.
+    const auto ends = std::make_shared<std::vector<Retiring>>();
+    later_.push_back({.over =
+                          [this, abandoned, done = std::move(done), ends](Clock::time_point) {
+                              const bool retired = all_retired(*ends);
+                              if (!registers_nothing() || !retired) {
+                                  return false;
+                              }
+                              close_resources(abandoned);
+                              whole_ = std::all_of(ends->begin(), ends->end(), [](const Retiring& end) { return *end.drained; });
+                              ended_ = true;
+                              done(whole_);
+                              return true;
+                          },
+                      .next = {}});
+    log_refusals();
     for (const auto& [device, listener] : listeners_) {
         runtime_.stop_listening(device, listener);
     }
@@ -494,18 +545,7 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::f
     for (const auto& [handle, own] : qps_) {
         all.push_back(handle);
     }
-    later_.push_back({.over =
-                          [this, abandoned, done = std::move(done), ends = retire(all, drain)](Clock::time_point) mutable {
-                              const bool retired = all_retired(ends);
-                              if (!registers_nothing() || !retired) {
-                                  return false;
-                              }
-                              close_resources(abandoned);
-                              ended_ = true;
-                              done(std::all_of(ends.begin(), ends.end(), [](const Retiring& end) { return *end.drained; }));
-                              return true;
-                          },
-                      .next = {}});
+    *ends = retire(all, drain);
 }
 
 // What one of them cannot do must not keep the others from ending.

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -69,6 +70,10 @@ public:
     void end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done);
     [[nodiscard]] bool ending() const noexcept { return ending_; }
     [[nodiscard]] bool ended() const noexcept { return ended_; }
+    /// Once it has ended: all that it had in flight was flushed in time.
+    [[nodiscard]] bool whole() const noexcept { return whole_; }
+    /// Before the runtime stops: what is under way elsewhere ends.
+    void runtime_stops() noexcept;
 
 private:
     // Looked at until it is over. Returns whether it is, and when to look again.
@@ -76,19 +81,32 @@ private:
         std::function<bool(Clock::time_point now)> over;
         Clock::time_point next;
     };
+    // Of one region or several, of its parts. Counts in the quota as long as one of them is there.
+    struct OwnMemory {
+        HostMemory mapping;
+        std::shared_ptr<std::uint64_t> registered;
+        std::uint64_t bytes = 0;
+        OwnMemory(std::shared_ptr<std::uint64_t> all, std::uint64_t length) noexcept : registered(std::move(all)), bytes(length) {
+            *registered += bytes;
+        }
+        ~OwnMemory() { *registered -= bytes; }
+        OwnMemory(const OwnMemory&) = delete;
+        OwnMemory& operator=(const OwnMemory&) = delete;
+    };
     struct OwnRegion {
-        std::shared_ptr<HostMemory> memory;
+        std::shared_ptr<OwnMemory> memory;
         std::byte* data = nullptr;
-        std::uint64_t bytes = 0;   // of the quota
         std::uint64_t length = 0;
         PdId pd = 0;
     };
-    // Under way elsewhere.
+    // Under way elsewhere, or waiting for that. What it has is given back on the control thread.
     struct Registration {
         RegionPlan plan;  // without `data`, which is known when the memory is there
         OwnRegion region;
         UniqueFd fd;              // of memory that is not mapped yet
         std::uint64_t offset = 0; // in what is
+        bool begun = false;
+        std::atomic<bool> cancelled{false};
         std::atomic<bool> over{false};
         // Once that is true:
         UniqueMr mr;
@@ -168,6 +186,8 @@ private:
     void begin(std::uint64_t id, const wire::NextRequest& asked);
     void begin(std::uint64_t id, const wire::RegisterMemory& asked, wire::Packet& packet);
     wire::Registered conclude(Registration& registration);
+    void register_next();
+    void cancel_registrations() noexcept;
     [[nodiscard]] bool registers_nothing() noexcept;
 
     [[nodiscard]] PdId pd_for(const std::string& device, PdId asked);
@@ -194,6 +214,7 @@ private:
     bool attached_ = false;
     bool ending_ = false;
     bool ended_ = false;
+    bool whole_ = true;
 
     std::shared_ptr<SharedMemory> counters_;  // of receive pools
     std::vector<bool> counters_used_;
@@ -205,13 +226,13 @@ private:
     std::map<SrqHandle, OwnSrq> srqs_;
     std::map<PoolHandle, OwnPool> pools_;
     std::map<std::uint64_t, OwnRegion> regions_;
-    std::vector<std::shared_ptr<Registration>> registrations_;
+    std::deque<std::shared_ptr<Registration>> registrations_;  // the first is under way
     std::set<MwHandle> windows_;
     std::set<AhHandle> ahs_;
     std::set<std::pair<std::uint32_t, std::uint64_t>> listeners_;  // of a device
     std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;  // that it has neither accepted nor rejected
     std::uint64_t requests_reserved_ = 0;
-    std::uint64_t bytes_registered_ = 0;
+    std::shared_ptr<std::uint64_t> bytes_registered_ = std::make_shared<std::uint64_t>(0);
     std::vector<Later> later_;
     // Since the last line in the log.
     std::uint64_t requests_refused_ = 0;

@@ -98,7 +98,7 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wi
     at.worker = runtime_.worker_config(worker).name;
     std::shared_ptr<ClientShare>& share = shares_[worker];
     if (share == nullptr) {
-        share = std::make_shared<ClientShare>();
+        share = std::make_shared<ClientShare>(ClientShare{.id = number_});
     }
     const std::uint32_t id = runtime_.open_session_here(at, std::move(memory), std::move(bell), share);
     sessions_.insert(id);
@@ -121,7 +121,7 @@ PdId AttachedClient::pd_for(const std::string& device, PdId asked) {
     }
     PdId& own = default_pds_[device];
     if (own == 0) {
-        own = runtime_.create_foreign_pd_here(device);
+        own = runtime_.create_foreign_pd_here(device, number_);
     }
     return own;
 }
@@ -259,7 +259,7 @@ wire::Nothing AttachedClient::carry_out(const wire::Reject& asked) {
 
 wire::PdNamed AttachedClient::carry_out(const wire::CreatePd& asked) {
     require_room(pds_.size(), kSmallThingsMax, "protection domains");
-    const PdId pd = runtime_.create_foreign_pd_here(device_name(asked.device));
+    const PdId pd = runtime_.create_foreign_pd_here(device_name(asked.device), number_);
     pds_.insert(pd);
     return {.pd = pd};
 }
@@ -275,10 +275,7 @@ wire::Nothing AttachedClient::carry_out(const wire::ReleasePd& asked) {
 }
 
 void AttachedClient::forget_region(std::uint64_t region) noexcept {
-    if (const auto own = regions_.find(region); own != regions_.end()) {
-        bytes_registered_ -= own->second.bytes;
-        regions_.erase(own);
-    }
+    regions_.erase(region);
 }
 
 wire::Nothing AttachedClient::carry_out(const wire::Deregister& asked) {

@@ -88,16 +88,20 @@ bool AttachedState::stop() {
             return true;
         }
     }
+    const auto over = [this] {
+        lose();
+        events_.close();
+    };
     bool whole = true;
     try {
         whole = ask(wire::Detach{}).whole != 0;
-    } catch (const Error& error) {
+    } catch (...) {
         if (!lost()) {
+            over();  // nobody is to wait for what does not come
             throw;
         }
     }
-    lose();
-    events_.close();
+    over();
     return whole;
 }
 

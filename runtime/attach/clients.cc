@@ -35,6 +35,9 @@ Clients::~Clients() {
         runtime_.set_host(nullptr);
         clients_.clear();
     });
+    // It may have been about to post one more.
+    elsewhere_.reset();
+    runtime_.call([] {});
 }
 
 // ---- Any thread ----
@@ -60,7 +63,8 @@ bool Clients::stop(std::chrono::milliseconds drain) {
             end(number, kEndWithin, false, "was told to end");
         }
     });
-    await_all_gone(kEndWithin + kStopWithin);
+    // Who has detached late has its own time for that.
+    await_all_gone(std::max(kEndWithin, runtime_.config.drain_timeout) + kStopWithin);
     if (const std::uint32_t left = counts().now; left != 0) {
         log_error("attach: {} processes do not end; is a worker stuck inside a provider's call?", left);
         return false;
@@ -115,22 +119,38 @@ bool Clients::session_broken(std::uint32_t session) {
     return false;
 }
 
+void Clients::runtime_stops() {
+    for (auto& [number, client] : clients_) {
+        client.attached->runtime_stops();
+    }
+}
+
 void Clients::work() {
+    // Whatever is thrown on the way: what is left is looked at again.
+    struct Next {
+        Clients& clients;
+        Clock::time_point when;
+        ~Next() {
+            if (!clients.inbox_.empty()) {
+                clients.look();
+            }
+            clients.connections_.call_at(when);
+        }
+    };
     posted_.store(false, std::memory_order_release);
+    Next next{*this, runtime_.platform->now() + kLinesEvery};
     for (Heard& heard : inbox_.take_round()) {
         try {
             take(heard);
         } catch (const std::exception& error) {
-            log_error("client {}: {}", heard.number, error.what());
+            if (const std::optional<std::uint64_t> left_out = evictions_.take(runtime_.platform->now())) {
+                log_error("client {}: {}{}", heard.number, error.what(), and_others(*left_out));
+            }
             connections_.hang_up(heard.number);
             end(heard.number, kEndWithin, true, "was hung up on");
         }
     }
-    const auto next = turns(runtime_.platform->now());
-    if (!inbox_.empty()) {
-        look();
-    }
-    connections_.call_at(next);
+    next.when = turns(runtime_.platform->now());
 }
 
 void Clients::take(Heard& heard) {
@@ -193,7 +213,7 @@ void Clients::end(std::uint32_t number, std::chrono::milliseconds within, bool a
         return;
     }
     const auto since = runtime_.platform->now();
-    found->second.attached->end(within, abandoned, [this, number, since, how](bool whole) {
+    found->second.attached->end(within, abandoned, [this, number, since, how](bool) {
         const auto took = std::chrono::duration_cast<std::chrono::microseconds>(runtime_.platform->now() - since);
         tell_coming([&](const std::string& others) {
             log_info("client {} ({}) {}: nothing of it is left after {:.1f} ms{}", number, clients_.at(number).attached->who(), how,
@@ -201,7 +221,6 @@ void Clients::end(std::uint32_t number, std::chrono::milliseconds within, bool a
         });
         count([&](AttachCounts& counts) {
             counts.longest_clean_up = std::max(counts.longest_clean_up, took);
-            counts.cut_short += !whole;
         });
     });
     found->second.look_at = {};
@@ -248,9 +267,13 @@ void Clients::forget_ended(std::map<std::uint32_t, Client>::iterator& client) {
         });
         count([](AttachCounts& counts) { ++counts.detached; });
     }
+    const bool whole = client->second.attached->whole();
     client = clients_.erase(client);
     connections_.hang_up(number);  // behind its last answer
-    count([](AttachCounts& counts) { --counts.now; });
+    count([&](AttachCounts& counts) {
+        --counts.now;
+        counts.cut_short += !whole;
+    });
 }
 
 template <class F>

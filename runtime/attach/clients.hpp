@@ -43,6 +43,7 @@ public:
     void connections_changed() override { look_at_all(); }
     void event(const Event& event) override;
     bool session_broken(std::uint32_t session) override;
+    void runtime_stops() override;
 
 private:
     struct Client {
@@ -85,7 +86,7 @@ private:
     LineBudget comings_{50};
     LineBudget evictions_{10};
 
-    const std::unique_ptr<Executor> elsewhere_;  // ends first: what is under way there comes back to the inbox
+    std::unique_ptr<Executor> elsewhere_;  // ends first: what is under way there comes back to the inbox
 };
 
 }  // namespace pollcore

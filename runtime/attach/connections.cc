@@ -34,13 +34,14 @@ constexpr int kReadsPerTurn = 4;
 // Messages that one does not read. Answers are no more than what it asked; events beyond this are left out.
 constexpr std::size_t kUnreadMax = 256;
 
+constexpr const char* kStopping = "the daemon is stopping";
+
 }  // namespace
 
-Connections::Connections(const AttachConfig& config, std::function<void(Heard&&)> hear, std::function<void()> due)
+Connections::Connections(const AttachConfig& config, Ways ways)
     : config_(config),
       allowed_(config),
-      hear_(std::move(hear)),
-      due_(std::move(due)),
+      ways_(std::move(ways)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(make_event_fd("the attach server")),
       listener_(config) {
@@ -124,7 +125,7 @@ void Connections::one_turn() {
     end_strangers();
     if (Clock::now() >= due_at_.load(std::memory_order_acquire)) {
         due_at_.store(Clock::time_point::max(), std::memory_order_release);
-        due_();
+        ways_.due();
     }
 }
 
@@ -166,12 +167,12 @@ void Connections::note(const std::string& what) {
 void Connections::welcome(UniqueFd socket) {
     Peer peer = peer_of(socket.get());
     if (closed_.load(std::memory_order_acquire)) {
-        return turn_away(socket.get(), peer, ESHUTDOWN, "the daemon is stopping");
+        return turn_away(socket.get(), peer, ESHUTDOWN, kStopping);
     }
     if (!allowed_.allows(peer)) {
         return turn_away(socket.get(), peer, EACCES, "this user may not attach: it is not in attach.users, nor in attach.groups");
     }
-    if (strangers_ >= kStrangersMax || connections_.size() - strangers_ >= config_.clients_max) {
+    if (strangers_ >= kStrangersMax || std::max(connections_.size() - strangers_, ways_.attached()) >= config_.clients_max) {
         return turn_away(socket.get(), peer, ENOSPC,
                          strangers_ >= kStrangersMax ? "too many attach at the same time" : "as many are attached as may be (attach.clients_max)");
     }
@@ -211,12 +212,16 @@ void Connections::serve(std::uint32_t number, Connection& connection, std::uint3
         if (error != 0) {
             return lose(number, "hung up");
         }
+        if (!connection.heard && closed_.load(std::memory_order_acquire)) {
+            turn_away(connection.socket.get(), connection.peer, ESHUTDOWN, kStopping);
+            return forget(number);
+        }
         if (!std::exchange(connection.heard, true)) {
             --strangers_;
-            hear_({.what = Heard::What::came, .number = number, .text = connection.peer.describe(), .packet = {}});
+            ways_.hear({.what = Heard::What::came, .number = number, .text = connection.peer.describe(), .packet = {}});
         }
         ++connection.asked;
-        hear_({.what = Heard::What::said, .number = number, .text = {}, .packet = std::move(packet)});
+        ways_.hear({.what = Heard::What::said, .number = number, .text = {}, .packet = std::move(packet)});
     }
     rearm(number, connection);
 }
@@ -303,7 +308,7 @@ void Connections::lose(std::uint32_t number, const char* how) {
     const bool heard = connections_.at(number).heard;
     forget(number);
     if (heard) {
-        hear_({.what = Heard::What::gone, .number = number, .text = how, .packet = {}});
+        ways_.hear({.what = Heard::What::gone, .number = number, .text = how, .packet = {}});
     }
 }
 

@@ -32,8 +32,13 @@ class Connections {
 public:
     using Clock = std::chrono::steady_clock;
 
-    /// `hear` and `due` are called on a thread of this object's, which must not wait.
-    Connections(const AttachConfig& config, std::function<void(Heard&&)> hear, std::function<void()> due);
+    /// Called on a thread of this object's, which must not wait.
+    struct Ways {
+        std::function<void(Heard&&)> hear;
+        std::function<void()> due;
+        std::function<std::size_t()> attached;  ///< how many are, or are being taken down
+    };
+    Connections(const AttachConfig& config, Ways ways);
     ~Connections();
     Connections(const Connections&) = delete;
     Connections& operator=(const Connections&) = delete;
@@ -97,8 +102,7 @@ private:
 
     const AttachConfig config_;
     const AllowList allowed_;
-    const std::function<void(Heard&&)> hear_;
-    const std::function<void()> due_;
+    const Ways ways_;
     UniqueFd epoll_;
     UniqueFd wake_;
     ListeningSocket listener_;

@@ -59,7 +59,7 @@ AhHandle RuntimeState::add_ah_here(DeviceSlot& device, PdId pd, ibv_ah_attr addr
     }
     const auto next = static_cast<std::uint16_t>(ah_generations_[index] + 1);
     ah_generations_[index] = next == 0 ? std::uint16_t{1} : next;
-    slot->end = {.handle = {static_cast<std::uint16_t>(index), ah_generations_[index]}, .pd = pd_id, .ah = slot->ah.get()};
+    slot->end = {.handle = {static_cast<std::uint16_t>(index), ah_generations_[index]}, .pd = pd_id, .client = pds_.at(pd_id).client, .ah = slot->ah.get()};
     ahs_[index] = std::move(slot);
     const AhSlot& known = *ahs_[index];
     for (const auto& worker : workers_) {

@@ -22,19 +22,19 @@ PdId RuntimeState::create_pd(const std::string& device_name) {
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
         const PdId id = next_pd_++;
-        pds_.emplace(id, PdSlot{device.index, false, UniquePd(device.device->create_pd(), {device.device.get()})});
+        pds_.emplace(id, PdSlot{device.index, 0, UniquePd(device.device->create_pd(), {device.device.get()})});
         return id;
     });
 }
 
-PdId RuntimeState::create_foreign_pd_here(const std::string& device_name) {
+PdId RuntimeState::create_foreign_pd_here(const std::string& device_name, std::uint32_t client) {
     if (const DeviceSlot& device = device_slot(device_name); !device.device->limits().foreign_addresses) {
         throw Error(EOPNOTSUPP, fmt::format("device \"{}\" serves no attached process: of its provider it is not known that it leaves the "
                                             "memory of work requests to the device",
                                             device.config.name));
     }
     const PdId pd = create_pd(device_name);
-    pds_.at(pd).foreign = true;
+    pds_.at(pd).client = client;
     return pd;
 }
 
@@ -141,7 +141,7 @@ void RuntimeState::deregister(std::uint64_t id) {
                                             region.mr->length, fmt::ptr(region.mr->addr), worker.config.name));
         };
         for (const auto& worker : workers_) {
-            if (worker->proxy->uses_key(pds_.at(region.pd).device, region.pd, region.mr->lkey, region.handle)) {
+            if (worker->proxy->uses_key(pds_.at(region.pd).device, region.pd, region.mr->lkey, region.handle, pds_.at(region.pd).client)) {
                 throw busy(*worker);
             }
         }

@@ -128,7 +128,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                            .max_send_sge = std::max(spec.sges_max, 1u) + rings,
                            .max_recv_sge = std::max(spec.sges_max, 1u),
                            .max_inline_data = inline_max},
-                   .foreign_addresses = pds_.at(slot->pd).foreign};
+                   .foreign_addresses = pds_.at(slot->pd).client != 0};
     // Creating touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
     end.handle = slot->handle;
     end.device = device.index;

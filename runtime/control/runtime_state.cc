@@ -93,6 +93,9 @@ bool RuntimeState::stop_here() {
         return *stopped_;
     }
     running_.store(false);
+    if (host_ != nullptr) {
+        host_->runtime_stops();
+    }
     const auto deadline = platform->now() + config.drain_timeout;
     bool whole = true;
     // What one of them cannot do must not keep the others from ending.

@@ -50,7 +50,7 @@ struct DeviceSlot {
 
 struct PdSlot {
     std::uint32_t device = 0;
-    bool foreign = false;  // its regions lie at addresses of another process
+    std::uint32_t client = 0;  // ClientShare::id: of the process at whose addresses its regions lie; 0: this one
     UniquePd pd;
 };
 
@@ -208,6 +208,8 @@ public:
     virtual void event(const Event& event) = 0;
     /// Its rings were tampered with. False: it is not one of these.
     virtual bool session_broken(std::uint32_t session) = 0;
+    /// What is made of it ends here: nothing of it may be under way any more when this returns.
+    virtual void runtime_stops() = 0;
 };
 
 /// A queue pair on its way out of service (H1).
@@ -321,7 +323,7 @@ public:
     std::pair<QpHandle, bool> restart_retired_here(QpHandle handle, bool drained);
     [[nodiscard]] bool has_qp(QpHandle handle) noexcept { return find_qp(handle) != nullptr; }
     /// Whose regions lie at addresses of another process (H8). Throws Error(EOPNOTSUPP) where the device cannot do without touching them.
-    [[nodiscard]] PdId create_foreign_pd_here(const std::string& device);
+    [[nodiscard]] PdId create_foreign_pd_here(const std::string& device, std::uint32_t client);
     [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
                                               PdId pd);
     RegionInfo add_region_here(const RegionPlan& plan, UniqueMr mr, HostMemory memory);

@@ -71,6 +71,7 @@ MwHandle RuntimeState::create_window(std::uint32_t session, WindowType type, con
         }
         slot->end.handle = *handle;
         slot->end.pd = pd_id;
+        slot->end.client = pds_.at(pd_id).client;
         slot->end.mw = slot->mw.get();
         slot->end.rkey.store(slot->mw->rkey, std::memory_order_relaxed);
         workers_[slot->worker]->proxy->add_window(slot->end);

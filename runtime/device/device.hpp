@@ -3,7 +3,8 @@
 // The data path never comes here: it calls ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_start_poll on the genuine
 // objects that this class makes, whatever the device behind them.
 //
-// Thread safety: all calls are made by one control thread at a time. They may block (H17).
+// Thread safety: all calls are made by one control thread at a time, but for register_memory(), which may be called beside the others,
+// for a domain that nobody destroys meanwhile. They may block (H17).
 // Ownership: what create_* and register_memory return belongs to the caller and goes back through
 // destroy(); the UniqueX types below do so. A device outlives everything made on it.
 // Errors: create_*, register_memory, modify and query throw pollcore::Error, which says what was asked

@@ -79,6 +79,7 @@ struct alignas(kCacheLine) Command {
     union {
         WorkerQp* qp = nullptr;
         WorkerSrq* srq;
+        std::uint32_t client;  ///< find_key: whose the protection domain is
     };
     std::uint16_t generation = 0;
     // start_flow:

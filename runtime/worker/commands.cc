@@ -157,6 +157,7 @@ std::uint32_t Worker::run_commands() noexcept {
             search_ = Search{.command = command.id,
                              .device = command.index,
                              .pd = command.pd,
+                             .client = command.client,
                              .lkey = command.lkey,
                              .region = command.region_handle};
             return;
@@ -164,7 +165,7 @@ std::uint32_t Worker::run_commands() noexcept {
             place(ahs_, command.ah->handle.index, command.ah);
             break;
         case CommandKind::find_ah:
-            search_ = Search{.command = command.id, .pd = command.ah->pd, .ah = command.ah->handle};
+            search_ = Search{.command = command.id, .pd = command.ah->pd, .client = command.ah->client, .ah = command.ah->handle};
             return;
         case CommandKind::remove_ah:
             ahs_[command.ah->handle.index] = nullptr;
@@ -181,6 +182,7 @@ std::uint32_t Worker::run_commands() noexcept {
             // The window itself says whether binds of it are in flight.
             search_ = Search{.command = command.id,
                              .pd = find_window(command.window_handle)->pd,
+                             .client = find_window(command.window_handle)->client,
                              .window = command.window_handle,
                              .next_srq = static_cast<std::uint32_t>(srqs_.size())};
             return;
@@ -336,7 +338,8 @@ std::uint32_t Worker::search() noexcept {
 Worker::Looked Worker::look_further() noexcept {
     if (search_.next_session < sessions_.size()) {
         const WorkerSession* session = sessions_[search_.next_session];
-        const Looked looked = session == nullptr ? Looked::over : look_through(session->submissions);
+        // How long the rings of other processes are is no measure for this one's.
+        const Looked looked = session == nullptr || !may_name_it(*session) ? Looked::over : look_through(session->submissions);
         search_.next_session += looked == Looked::over;
         return looked == Looked::found ? looked : Looked::more;
     }

@@ -337,11 +337,11 @@ bool Worker::flows_have_news(std::uint64_t now) noexcept {
         if ((!flow.terms_sent && (flow.agreed || !flow.waiting.empty()))) {
             return true;
         }
-        if (!flow.agreed) {
-            return flow.block->read_terms().has_value();
-        }
         if (flow.probe_at != 0 && now >= flow.probe_at) {
             return true;
+        }
+        if (!flow.agreed) {
+            return flow.block->read_terms().has_value();
         }
         const auto word = GrantWord::unpack(flow.block->grants[0].load(std::memory_order_acquire));
         return !flow.waiting.empty() && !flow.announced.open() && word && static_cast<std::int32_t>(*word - flow.granted) > 0;

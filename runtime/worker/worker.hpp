@@ -66,6 +66,7 @@ struct ClientShare {
     /// What a request takes, or its bytes, if these are more.
     static constexpr std::int64_t kRequest = 4096;
 
+    std::uint32_t id = 0;     ///< of the process; 0 is the worker's own
     std::uint64_t step = 0;   ///< that `left` is of
     std::int64_t left = 0;    ///< below 0: a long message has taken it in advance
 };
@@ -130,6 +131,7 @@ struct alignas(kCacheLine) WorkerCq {
 struct WorkerAh {
     AhHandle handle;
     std::uint32_t pd = 0;  ///< the control thread's number of the protection domain
+    std::uint32_t client = 0;  ///< whose that is (ClientShare::id)
     ibv_ah* ah = nullptr;
 };
 
@@ -209,6 +211,7 @@ struct alignas(kCacheLine) WorkerQp {
 struct WorkerWindow {
     MwHandle handle;
     std::uint32_t pd = 0;  ///< the control thread's number of it
+    std::uint32_t client = 0;  ///< whose that is (ClientShare::id)
     ibv_mw* mw = nullptr;  ///< its rkey is as the binds posted so far will leave it
     std::uint32_t binds = 0;                    ///< in flight
     std::atomic<std::uint32_t> rkey{0};         ///< as the binds that completed left it
@@ -514,6 +517,9 @@ private:
     [[nodiscard]] bool concerns_search(const Queue* queue) const noexcept {
         return queue != nullptr && queue->device == search_.device && queue->pd == search_.pd;
     }
+    [[nodiscard]] bool may_name_it(const WorkerSession& session) const noexcept {
+        return search_.client == (session.client != nullptr ? session.client->id : 0);
+    }
 
     [[nodiscard]] WorkerQp* find_qp(QpHandle handle) noexcept {
         WorkerQp* qp = qps_[handle.index & qps_mask_];
@@ -578,6 +584,7 @@ private:
         std::uint64_t command = 0;  ///< 0: none
         std::uint32_t device = 0;
         std::uint32_t pd = 0;
+        std::uint32_t client = 0;  ///< whose sessions alone can name it
         std::uint32_t lkey = 0;
         MrHandle region{};  ///< of the key's region, if windows may be bound to it
         AhHandle ah{};      ///< valid: this is looked for, and no key

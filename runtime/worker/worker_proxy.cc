@@ -122,9 +122,9 @@ void WorkerProxy::retire(SrqHandle srq, Status leftovers) {
 }
 void WorkerProxy::lose(SrqHandle srq) { call({.kind = CommandKind::lose_srq, .index = srq.index}); }
 void WorkerProxy::forget(SrqHandle srq) { call({.kind = CommandKind::forget_srq, .index = srq.index}); }
-bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region) {
-    return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey, .region_handle = region, .pd = pd}).kind ==
-           AnswerKind::found;
+bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region, std::uint32_t client) {
+    return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey, .region_handle = region, .pd = pd, .client = client})
+               .kind == AnswerKind::found;
 }
 
 void WorkerProxy::add_window(WorkerWindow& window) { call({.kind = CommandKind::add_window, .window = &window}); }

@@ -73,8 +73,9 @@ public:
     void lose(SrqHandle srq);
     /// It is destroyed: completes what is left. Afterwards the WorkerSrq is the caller's again.
     void forget(SrqHandle srq);
-    /// True when a work request that was submitted before names this key, or is a bind to this region.
-    [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {});
+    /// True when a work request that was submitted before names this key, or is a bind to this region. `client`: whose the
+    /// protection domain is (ClientShare::id).
+    [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {}, std::uint32_t client = 0);
 
     void add_window(WorkerWindow& window);
     /// True when a bind of the window was submitted before and has not completed.

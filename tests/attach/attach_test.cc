@@ -17,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -319,6 +320,35 @@ TEST_F(AttachTest, WhoStaysWhenTheServerStopsIsEndedWithACompletionForEachReques
     }
     EXPECT_TRUE(daemon.lost());
     EXPECT_EQ(server.counts().now, 0u);
+}
+
+TEST_F(AttachTest, ARuntimeMayStopBeforeItsServerDoes) {
+    Attachment daemon = attach();
+    Session session = daemon.open_session();
+    MemoryRegion memory = daemon.allocate(8192);
+    Pair pair(daemon, session);
+    ASSERT_EQ(session.try_submit({.tag = 3, .sge = {memory.addr(), 64, memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1}),
+              Refusal::none);
+    EXPECT_TRUE(runtime.stop());
+    EXPECT_EQ(await(session, 1).at(0).status, Status::wr_flush_err);
+    EXPECT_EQ(code_of([&] { (void)daemon.allocate(4096); }), ESHUTDOWN);
+    EXPECT_EQ(code_of([&] { (void)daemon.open_session(); }), ESHUTDOWN);
+    EXPECT_TRUE(daemon.stop());
+    EXPECT_TRUE(server.stop(0ms));
+}
+
+TEST_F(AttachTest, PartsOfMemoryCountAsLongAsOneIsThere) {
+    constexpr std::size_t kBytes = 512 * 1024;
+    server.set_quota({.sessions = 1, .queue_pairs = 1, .work_requests = 1, .registered = kBytes});
+    Attachment daemon = attach();
+    for (int i = 0; i < 3; ++i) {
+        std::optional<MemoryRegion> whole = daemon.allocate(kBytes);
+        std::optional<MemoryRegion> part = daemon.register_memory(whole->data(), kBytes / 2);
+        EXPECT_EQ(code_of([&] { (void)daemon.allocate(4096); }), EDQUOT);
+        whole.reset();
+        EXPECT_EQ(code_of([&] { (void)daemon.allocate(4096); }), EDQUOT) << "its part keeps all of it";
+        part.reset();
+    }
 }
 
 TEST_F(AttachTest, WhatDetachesLeavesNothing) {

@@ -559,6 +559,14 @@ TEST_F(WorkerTest, AFullRingIsSearchedForAKeyInPartsAndToItsEnd) {
     EXPECT_TRUE(world->proxy.uses_key(0, 0, to->lkey)) << "it stands at the ring's end";
     EXPECT_GE(steps, 600 / 64) << "so much at a time";
     EXPECT_LE(steps, 2 * 600 / 64);
+    // Not for what is another process's: no request of this session can name it.
+    ClientShare share{.id = 7};
+    world->ends[0]->worker_end->client = &share;
+    steps = 0;
+    EXPECT_FALSE(world->proxy.uses_key(0, 1, to->lkey, {}, 8));
+    EXPECT_LT(steps, 600 / 64);
+    EXPECT_TRUE(world->proxy.uses_key(0, 0, to->lkey, {}, 7));
+    world->ends[0]->worker_end->client = nullptr;
     // What is taken between two looks stands in the queue pair's table, which is looked at after the rings.
     EXPECT_TRUE(world->proxy.uses_key(0, 0, from->lkey));
     EXPECT_FALSE(world->proxy.uses_key(0, 0, to->lkey + 1000));
