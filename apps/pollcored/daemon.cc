@@ -66,8 +66,8 @@ int Daemon::run() {
     for (const auto& service : services_) {
         service->start();
     }
-    log_info("ready: {}", status_line(services_));
-    notifier_.ready(status_line(services_));
+    log_info("ready: {}", status_line(services_, attach_.get()));
+    notifier_.ready(status_line(services_, attach_.get()));
     const bool asked = serve();
     const bool whole = shut_down();
     if (!asked) {
@@ -126,8 +126,8 @@ void Daemon::reload() {
     for (const ServiceConfig& service : services_missing(wanted, config_)) {
         begin_service(service);
     }
-    log_info("SIGHUP: reloaded: {}", status_line(services_));
-    notifier_.ready(status_line(services_));
+    log_info("SIGHUP: reloaded: {}", status_line(services_, attach_.get()));
+    notifier_.ready(status_line(services_, attach_.get()));
 }
 
 void Daemon::end_service(const ServiceConfig& config) {
@@ -160,7 +160,7 @@ void Daemon::begin_service(const ServiceConfig& config) {
 }
 
 void Daemon::watch(Clock::time_point now) {
-    notifier_.status(status_line(services_));
+    notifier_.status(status_line(services_, attach_.get()));
     const auto interval = notifier_.watchdog_interval();
     if (!interval || now < next_feed_) {
         return;
@@ -234,6 +234,9 @@ bool Daemon::drain_and_stop() {
         whole = service->close() && whole;
     }
     services_.clear();
+    if (attach_ != nullptr) {
+        log_attached(attach_->counts());
+    }
     attach_.reset();
     return runtime_.stop() && whole;
 }

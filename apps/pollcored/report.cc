@@ -31,6 +31,8 @@ std::string count(std::size_t n, std::string_view noun) {
     return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
 }
 
+std::string processes(std::uint64_t n) { return fmt::format("{} process{}", n, n == 1 ? "" : "es"); }
+
 }  // namespace
 
 void log_runtime(const Runtime& runtime, const std::string& service_cpus) {
@@ -57,12 +59,27 @@ void log_services(const std::vector<std::unique_ptr<Service>>& services) {
     }
 }
 
-std::string status_line(const std::vector<std::unique_ptr<Service>>& services) {
+void log_attached(const AttachCounts& counts) {
+    log_info("attached since the start: {}; {} detached, {} died or hung up, {} were ended for what they wrote; {} refused. The "
+             "longest clean-up took {:.1f} ms",
+             processes(counts.attached), counts.detached, counts.died, counts.evicted, counts.refused,
+             static_cast<double>(counts.longest_clean_up.count()) / 1000);
+}
+
+std::string status_line(const std::vector<std::unique_ptr<Service>>& services, const AttachServer* attach) {
     std::size_t connections = 0;
     for (const auto& service : services) {
         connections += service->connections();
     }
-    return fmt::format("{}, {}", count(services.size(), "service"), count(connections, "connection"));
+    std::string line = fmt::format("{}, {}", count(services.size(), "service"), count(connections, "connection"));
+    if (attach != nullptr) {
+        const AttachCounts counts = attach->counts();
+        line += fmt::format(", {} attached", processes(counts.now));
+        if (counts.evicted != 0 || counts.refused != 0) {
+            line += fmt::format(" ({} ended for what they wrote, {} refused)", counts.evicted, counts.refused);
+        }
+    }
+    return line;
 }
 
 }  // namespace pollcore::daemon

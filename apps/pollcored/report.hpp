@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
 #include "service.hpp"
 
@@ -14,7 +15,10 @@ namespace pollcore::daemon {
 void log_runtime(const Runtime& runtime, const std::string& service_cpus);
 void log_services(const std::vector<std::unique_ptr<Service>>& services);
 
-/// "2 services, 5 connections": for the service manager.
-[[nodiscard]] std::string status_line(const std::vector<std::unique_ptr<Service>>& services);
+/// In the end: who was attached, and how they went.
+void log_attached(const AttachCounts& counts);
+
+/// "2 services, 5 connections, 3 processes attached": for the service manager. `attach`: null when nobody may.
+[[nodiscard]] std::string status_line(const std::vector<std::unique_ptr<Service>>& services, const AttachServer* attach);
 
 }  // namespace pollcore::daemon

@@ -22,6 +22,17 @@ TEST_F(DaemonTest, GivesItsSocketAwayWithTheRightsThatTheUnitLeavesIt) {
     EXPECT_EQ(status.st_mode & 07777u, 0620u);
 }
 
+TEST_F(DaemonTest, SaysInTheEndWhoWasThere) {
+    config_.log_level = LogLevel::info;
+    Process daemon = start_daemon();
+    EXPECT_TRUE(Attachment({.path = socket(), .timeout = kPatience}).stop());
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+    EXPECT_NE(daemon.err().find("attached since the start: 1 process; 1 detached, 0 died or hung up, 0 were ended for what they wrote; 0 refused"),
+              std::string::npos)
+        << daemon.err();
+}
+
 // Stopped by a signal, as one whose machine has other things to do, or which is being looked at.
 TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Process daemon = start_daemon();
