@@ -81,6 +81,25 @@ void AttachedClient::refuse(std::uint64_t id, const std::exception& why) {
 }
 
 template <class Body>
+void AttachedClient::later(std::uint64_t id, std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,
+                           std::chrono::milliseconds within) {
+    const Clock::time_point next = runtime_.platform->now() + within;
+    later_.push_back({.over = [this, id, turn = std::move(turn)](Clock::time_point now) {
+                          try {
+                              const std::optional<typename Body::Answered> answered = turn(now);
+                              if (answered) {
+                                  reply<Body>(id, *answered);
+                              }
+                              return answered.has_value();
+                          } catch (const std::exception& error) {
+                              refuse<Body>(id, error);
+                              return true;
+                          }
+                      },
+                      .next = next});
+}
+
+template <class Body>
 bool AttachedClient::answer(wire::Packet& packet) {
     wire::Request<Body> request;
     if (!packet.read(request) || !are_bools(request.body)) {

@@ -76,6 +76,9 @@ public:
     void runtime_stops() noexcept;
 
 private:
+    // How often it is looked whether there is what only another can bring; whatever comes is told before.
+    static constexpr std::chrono::seconds kSeldom{1};
+
     // Looked at until it is over. Returns whether it is, and when to look again.
     struct Later {
         std::function<bool(Clock::time_point now)> over;
