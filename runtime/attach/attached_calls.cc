@@ -58,6 +58,10 @@ OpenedSession AttachedState::open_session(const SessionOptions& options) {
                                                              .events = options.events},
                                            {&fd, 1}, &descriptors);
     layout.worker_sleeps = opened.worker_sleeps != 0;
+    if (!is_formatted(session.memory.mapping.data(), layout)) {
+        tell(wire::CloseSession{.id = opened.id});
+        throw Error(EPROTO, "the daemon lays a session out in another way than this library: both must be of one version");
+    }
     SessionWaking waking{.worker_fd = -1, .application_fd = -1, .spin = options.wait_spin, .sockets = true};
     if (!descriptors.empty()) {
         session.bell = std::move(descriptors.front());

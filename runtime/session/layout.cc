@@ -30,14 +30,22 @@ void require_sizes(const SessionOptions& options) {
 }
 
 
+namespace {
+
+std::uint16_t features_of(const SessionLayout& layout) noexcept {
+    return static_cast<std::uint16_t>((layout.wide ? SessionHeader::kWideCompletions : 0) |
+                                      (layout.worker_sleeps ? SessionHeader::kWorkerSleeps : 0));
+}
+
+}  // namespace
+
 void format_session(void* block, const SessionLayout& layout) noexcept {
     auto* header = new (block) SessionHeader;
     header->qps_max = layout.qps_max;
     header->submission_slots = layout.submission_slots;
     header->completion_slots = layout.completion_slots;
     header->pool_buffers = layout.pool_buffers;
-    header->features = static_cast<std::uint16_t>((layout.wide ? SessionHeader::kWideCompletions : 0) |
-                                                  (layout.worker_sleeps ? SessionHeader::kWorkerSleeps : 0));
+    header->features = features_of(layout);
     for (std::uint32_t i = 0; i < layout.qps_max; ++i) {
         new (at_offset<QpRecord>(block, layout.records()) + i) QpRecord;
         new (at_offset<std::atomic<std::uint64_t>>(block, layout.retired()) + i) std::atomic<std::uint64_t>(0);
@@ -47,6 +55,16 @@ void format_session(void* block, const SessionLayout& layout) noexcept {
     }
     format_ring<WorkRequest>(at_offset<void>(block, layout.submissions()), layout.submission_slots);
     format_ring<Completion>(at_offset<void>(block, layout.completions()), layout.completion_ring_slots());
+    // Release, with the acquire in is_formatted: what is there when this is there.
+    std::atomic_ref(header->version).store(SessionHeader::kVersion, std::memory_order_release);
+}
+
+bool is_formatted(void* block, const SessionLayout& layout) noexcept {
+    SessionHeader& header = *session_header(block);
+    return std::atomic_ref(header.version).load(std::memory_order_acquire) == SessionHeader::kVersion &&
+           header.magic == SessionHeader::kMagic && header.features == features_of(layout) && header.qps_max == layout.qps_max &&
+           header.submission_slots == layout.submission_slots && header.completion_slots == layout.completion_slots &&
+           header.pool_buffers == layout.pool_buffers;
 }
 
 }  // namespace pollcore

@@ -137,7 +137,7 @@ struct SessionHeader {
     static constexpr std::uint32_t kDaemonGone = 2;  ///< closed: its process has ended; said by the application's side
 
     std::uint32_t magic = kMagic;
-    std::uint16_t version = kVersion;
+    std::uint16_t version = 0;  ///< kVersion once all else is there
     std::uint16_t features = 0;
     std::uint32_t qps_max = 0;
     std::uint32_t submission_slots = 0;
@@ -197,6 +197,8 @@ void require_sizes(const SessionOptions& options);
 
 /// Makes an empty session block in zeroed, cache-line aligned memory of layout.bytes().
 void format_session(void* block, const SessionLayout& layout) noexcept;
+/// Whether another process has formatted the block so, all of it.
+[[nodiscard]] bool is_formatted(void* block, const SessionLayout& layout) noexcept;
 
 [[nodiscard]] inline SessionHeader* session_header(void* block) noexcept {
     return static_cast<SessionHeader*>(block);

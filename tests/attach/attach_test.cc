@@ -24,9 +24,12 @@
 #include "attach/packet_socket.hpp"
 #include "attach/wire.hpp"
 #include "base/unique_fd.hpp"
+#include "cpus.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
+#include "pollcore/own_lines.hpp"
 #include "pollcore/runtime.hpp"
+#include "session/layout.hpp"
 #include "system/daemon_process.hpp"
 
 namespace pollcore {
@@ -34,21 +37,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::uint32_t last_cpu() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof(set), &set);
-    std::uint32_t last = 0;
-    for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        last = CPU_ISSET(cpu, &set) ? cpu : last;
-    }
-    return last;
-}
-
 Config runtime_config(IdlePolicy idle = IdlePolicy::yield) {
     Config config;
     config.devices.push_back({.name = "net0", .profile = DeviceConfig::Profile::mlx5});
-    config.workers.push_back({.name = "w0", .core = last_cpu(), .idle = idle});
+    config.workers.push_back({.name = "w0", .core = test::last_cpu(), .idle = idle});
     config.qps_max = 64;
     config.log_level = LogLevel::error;
     return config;
@@ -253,6 +245,18 @@ TEST_F(AttachTest, IsThereForProgramsInCToo) {
                          directory.path());
     EXPECT_EQ(client.wait(), 0) << client.err();
     EXPECT_EQ(client.out(), "ok\n");
+}
+
+TEST(SessionLayout, IsKnownWhenAllOfItIsThereAndNotForAnotherOne) {
+    const SessionLayout layout{16, 64, 64, false, false, 0};
+    OwnLines<std::byte> block(layout.bytes());
+    EXPECT_FALSE(is_formatted(block.data(), layout));
+    format_session(block.data(), layout);
+    EXPECT_TRUE(is_formatted(block.data(), layout));
+    EXPECT_FALSE(is_formatted(block.data(), {16, 64, 128, false, false, 0}));
+    EXPECT_FALSE(is_formatted(block.data(), {16, 64, 64, true, false, 0}));
+    session_header(block.data())->version = SessionHeader::kVersion + 1;
+    EXPECT_FALSE(is_formatted(block.data(), layout));
 }
 
 TEST_F(AttachTest, AProcessOfAnotherVersionIsToldSo) {

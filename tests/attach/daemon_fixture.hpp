@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpus.hpp"
 #include "daemon_process.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/config.hpp"
@@ -43,14 +44,7 @@ inline Config daemon_config(const std::filesystem::path& directory) {
     } else if (text == "soft:mlx5") {
         config.devices[0].profile = DeviceConfig::Profile::mlx5;
     }
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof(set), &set);
-    std::uint32_t last = 0;
-    for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        last = CPU_ISSET(cpu, &set) ? cpu : last;
-    }
-    config.workers.push_back({.name = "w0", .core = last, .idle = IdlePolicy::yield});
+    config.workers.push_back({.name = "w0", .core = last_cpu(), .idle = IdlePolicy::yield});
     config.lock_directory = directory;
     config.drain_timeout = 200ms;  // for those that stay attached
     config.attach.path = directory / "attach.sock";

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "cpus.hpp"
 #include "stepped_world.hpp"
 
 namespace pollcore::testing {
@@ -28,20 +29,7 @@ constexpr std::uint32_t kOther = 1;
 constexpr std::uint32_t kSlots = 256;
 constexpr std::uint32_t kWindow = 32;
 
-/// The first two of the CPUs that this process may run on.
-std::array<int, 2> two_cpus() {
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    sched_getaffinity(0, sizeof(allowed), &allowed);
-    std::array<int, 2> two{};
-    for (int cpu = 0, n = 0; cpu < CPU_SETSIZE && n < 2; ++cpu) {
-        if (CPU_ISSET(cpu, &allowed)) {
-            two[static_cast<std::size_t>(n++)] = cpu;
-        }
-    }
-    return two;
-}
-void pin(pthread_t thread, int cpu) {
+void pin(pthread_t thread, std::uint32_t cpu) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
@@ -167,7 +155,7 @@ struct Cost {
     double cycles = 0;  ///< of the worker's steps for each request of the victim's
     double taken = 0;   ///< slots of the other one for each of those
 };
-Cost cost_beside(void (*other)(Neighbours&, const std::atomic<bool>&), int cpu) {
+Cost cost_beside(void (*other)(Neighbours&, const std::atomic<bool>&), std::uint32_t cpu) {
     constexpr std::uint64_t kRequests = 200'000;
     constexpr std::uint64_t kWarmUp = 5'000;
     Neighbours both;
@@ -226,11 +214,12 @@ TEST(HostileCost, IsNoMoreThanThatOfAnInnocentBusyProcess) {
         std::vector<double> taken{};
     };
     std::array kinds{Kind{"innocent", innocent}, Kind{"garbage", garbage}, Kind{"nearly right", nearly_right}, Kind{"flipped", flipped}};
-    const auto [others, own] = two_cpus();
-    pin(pthread_self(), own);
+    const std::vector<std::uint32_t> cpus = test::allowed_cpus();  // before this thread keeps to one
+    ASSERT_GE(cpus.size(), 2u);
+    pin(pthread_self(), cpus[1]);
     for (int round = 0; round < kRounds; ++round) {
         for (Kind& kind : kinds) {
-            const Cost cost = cost_beside(kind.other, others);
+            const Cost cost = cost_beside(kind.other, cpus[0]);
             kind.costs.push_back(cost.cycles);
             kind.taken.push_back(cost.taken);
         }

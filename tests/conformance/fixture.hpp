@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "cpus.hpp"
 #include "exercised.hpp"
 #include "pollcore/runtime.hpp"
 #include "test_runtime.hpp"
@@ -75,20 +76,6 @@ struct TestDevice {
     }
 };
 
-/// The last CPU that this process may use.
-inline std::uint32_t worker_core() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof(set), &set);
-    std::uint32_t last = 0;
-    for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        if (CPU_ISSET(cpu, &set)) {
-            last = cpu;
-        }
-    }
-    return last;
-}
-
 inline Config test_config(std::uint32_t workers = 1) {
     Config config;
     DeviceConfig device;
@@ -102,7 +89,7 @@ inline Config test_config(std::uint32_t workers = 1) {
     for (std::uint32_t i = 0; i < workers; ++i) {
         WorkerConfig worker;
         worker.name = "w" + std::to_string(i);
-        worker.core = worker_core() - i;
+        worker.core = test::last_cpu() - i;
         // The machine may have fewer cores than threads.
         worker.idle = std::getenv("POLLCORE_TEST_SLEEP") != nullptr ? IdlePolicy::event : IdlePolicy::yield;
         worker.cq_depth = 1024;

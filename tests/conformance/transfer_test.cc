@@ -278,7 +278,7 @@ protected:
         b.connect(info_a);
     }
     static Config two() {
-        Config config = test_config(worker_core() > 0 ? 2 : 1);
+        Config config = test_config(test::last_cpu() > 0 ? 2 : 1);
         return config;
     }
     Session second;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 
 #include "attach/packet_socket.hpp"
 #include "attach/wire.hpp"
+#include "cpus.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
 
@@ -210,16 +210,10 @@ TEST(AttachFuzz, WhateverIsAskedIsAnsweredOrTheAskerGoes) {
 
     Config config;
     config.devices.push_back({.name = "net0", .profile = DeviceConfig::Profile::mlx5});
-    config.workers.push_back({.name = "w0", .core = 0, .idle = IdlePolicy::yield});
+    config.workers.push_back({.name = "w0", .core = test::allowed_cpus().front(), .idle = IdlePolicy::yield});
     config.qps_max = 64;
     config.drain_timeout = 50ms;
     config.log_level = LogLevel::error;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof(set), &set);
-    while (!CPU_ISSET(config.workers[0].core, &set)) {
-        ++config.workers[0].core;
-    }
     Runtime runtime(config);
     AttachConfig attach;
     attach.path = std::filesystem::temp_directory_path() / ("pollcore-fuzz-" + std::to_string(::getpid()));

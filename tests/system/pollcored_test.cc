@@ -1,6 +1,5 @@
 // pollcored as a process: command line, start, readiness, watchdog, signals, exit codes. Its services'
 // traffic is tested elsewhere: in one process by services_test.cc, over a real device by daemon_over_rxe.sh.
-#include <sched.h>
 #include <sys/ptrace.h>
 
 #include <algorithm>
@@ -9,25 +8,12 @@
 
 #include <gtest/gtest.h>
 
+#include "cpus.hpp"
 #include "daemon_process.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore::test {
 namespace {
-
-// The last CPU that this process may use: the first is where machines do most of everything else.
-std::uint32_t worker_core() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
-    std::uint32_t last = 0;
-    for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        if (CPU_ISSET(cpu, &set)) {
-            last = cpu;
-        }
-    }
-    return last;
-}
 
 class PollcoredTest : public testing::Test {
 protected:
@@ -41,7 +27,7 @@ protected:
                "[[worker]]\n"
                "name = \"worker0\"\n"
                "core = " +
-               std::to_string(worker_core()) + "\n" +
+               std::to_string(last_cpu()) + "\n" +
                "idle = \"yield\"\n"
                "[[service]]\n"
                "name = \"echo0\"\n"
@@ -232,7 +218,7 @@ TEST_F(PollcoredTest, ASecondInstanceOnTheSameCoreIsRefusedAndNamesTheOwner) {
     const std::string message = second.err();
     EXPECT_NE(message.find("process " + std::to_string(owner.pid()) + " (pollcored"), std::string::npos)
         << message;
-    EXPECT_NE(message.find("core " + std::to_string(worker_core())), std::string::npos) << message;
+    EXPECT_NE(message.find("core " + std::to_string(last_cpu())), std::string::npos) << message;
 
     owner.signal(SIGTERM);
     EXPECT_EQ(owner.wait(), 0) << owner.err();
@@ -282,7 +268,7 @@ TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
     int status = 0;
     ASSERT_EQ(waitpid(worker, &status, __WALL), worker) << std::strerror(errno);
 
-    ASSERT_TRUE(daemon.await_log("worker worker0 (core " + std::to_string(worker_core()) + ") made no step"))
+    ASSERT_TRUE(daemon.await_log("worker worker0 (core " + std::to_string(last_cpu()) + ") made no step"))
         << daemon.err();
     while (notify_.receive(0ms)) {
     }
@@ -334,7 +320,7 @@ TEST_F(PollcoredTest, OnlyTheWorkerRunsOnItsCoreAndTheOthersIdle) {
     std::this_thread::sleep_for(kTime);
     const std::vector<Thread> after = threads_of(daemon.pid());
 
-    const std::string core = std::to_string(worker_core());
+    const std::string core = std::to_string(last_cpu());
     EXPECT_EQ(std::count_if(after.begin(), after.end(), [&](const Thread& t) { return t.cpus == core; }), 1);
     std::uint64_t ticks = 0;
     for (const Thread& thread : after) {

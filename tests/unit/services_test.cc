@@ -1,6 +1,5 @@
 // The daemon's services with traffic: runtime, services and peers in one process, on the software device.
 // Each test has its own runtime; the peers post from the test's thread.
-#include <sched.h>
 
 #include <array>
 #include <chrono>
@@ -15,6 +14,7 @@
 
 #include "base/log.hpp"
 #include "common/service_wire.hpp"
+#include "cpus.hpp"
 #include "pollcore/runtime.hpp"
 #include "pollcored/service.hpp"
 
@@ -25,17 +25,6 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = 20s;
-
-std::uint32_t last_core() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
-    std::uint32_t last = 0;
-    for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        last = CPU_ISSET(cpu, &set) ? cpu : last;
-    }
-    return last;
-}
 
 template <class Condition>
 bool eventually(Condition&& condition) {
@@ -52,7 +41,7 @@ bool eventually(Condition&& condition) {
 Config make_config(std::vector<ServiceConfig> services) {
     Config config;
     config.devices = {{.name = "soft0", .kind = DeviceConfig::Kind::soft}};
-    config.workers = {{.name = "worker0", .core = last_core(), .idle = IdlePolicy::yield}};
+    config.workers = {{.name = "worker0", .core = test::last_cpu(), .idle = IdlePolicy::yield}};
     config.services = std::move(services);
     for (ServiceConfig& service : config.services) {
         service.device = "soft0";

@@ -1,0 +1,31 @@
+// Which CPUs a test may use.
+#pragma once
+
+#include <sched.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+namespace pollcore::test {
+
+/// That this thread may run on, ascending.
+inline std::vector<std::uint32_t> allowed_cpus() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+        throw std::runtime_error("the kernel does not say on which CPUs this thread may run");
+    }
+    std::vector<std::uint32_t> cpus;
+    for (std::uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (CPU_ISSET(cpu, &set)) {
+            cpus.push_back(cpu);
+        }
+    }
+    return cpus;
+}
+
+/// For a worker: the first CPU is where machines do most of everything else.
+inline std::uint32_t last_cpu() { return allowed_cpus().back(); }
+
+}  // namespace pollcore::test
