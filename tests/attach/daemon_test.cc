@@ -38,7 +38,7 @@ TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Process daemon = start_daemon();
     Attachment attachment({.path = socket(), .timeout = kPatience, .answer_within = 300ms});
     Session before = attachment.open_session();
-    daemon.signal(SIGSTOP);
+    daemon.halt();
     const auto began = Clock::now();
     try {
         (void)attachment.open_session();

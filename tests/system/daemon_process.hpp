@@ -167,6 +167,12 @@ public:
 
     [[nodiscard]] pid_t pid() const { return pid_; }
     void signal(int number) const { ASSERT_EQ(::kill(pid_, number), 0) << std::strerror(errno); }
+    /// Until SIGCONT. Returns when all its threads have stopped: the signal alone reaches them one after another.
+    void halt() const {
+        signal(SIGSTOP);
+        siginfo_t stopped{};
+        ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED), 0) << std::strerror(errno);
+    }
     [[nodiscard]] std::string out() const { return read_file(out_); }
     [[nodiscard]] std::string err() const { return read_file(err_); }
 
