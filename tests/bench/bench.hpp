@@ -1,0 +1,26 @@
+// What the parts of the benchmark offer to main.cc, each a list of measurements.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#include "measurement.hpp"
+#include "two_cpus.hpp"
+
+namespace pollcore::bench {
+
+struct Setting {
+    Cpus cpus;
+    std::chrono::milliseconds time{30};  ///< of one measurement
+};
+
+/// Ordinary memory in huge pages where the kernel gives them, for one measurement at a time.
+[[nodiscard]] void* arena(std::size_t bytes);
+
+[[nodiscard]] std::vector<Measurement> ring_streams(const Setting& setting);
+[[nodiscard]] std::vector<Measurement> ring_trips(const Setting& setting);
+[[nodiscard]] std::vector<Measurement> worker_costs(const Setting& setting);
+[[nodiscard]] std::vector<Measurement> hops(const Setting& setting);
+
+}  // namespace pollcore::bench

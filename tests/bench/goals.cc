@@ -1,0 +1,113 @@
+#include "goals.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace pollcore::bench {
+namespace {
+
+using Samples = std::vector<double>;
+
+class Board {
+public:
+    explicit Board(const std::vector<Measurement>& measurements) : measurements_(measurements) {}
+
+    /// Null when it was not measured.
+    [[nodiscard]] const Samples* find(const std::string& table, const std::string& row, const std::string& column) const {
+        for (const Measurement& one : measurements_) {
+            const auto at = std::find(one.columns.begin(), one.columns.end(), column);
+            if (one.table.starts_with(table) && one.row.starts_with(row) && at != one.columns.end()) {
+                return &one.samples[static_cast<std::size_t>(at - one.columns.begin())];
+            }
+        }
+        return nullptr;
+    }
+    /// Of each repetition, of all rows that are rings of others, the largest.
+    [[nodiscard]] Samples best_peer(const std::string& table, const std::string& column) const {
+        Samples best;
+        for (const Measurement& one : measurements_) {
+            if (one.table.starts_with(table) && one.row != "pollcore" && !one.row.starts_with("limit")) {
+                const Samples& samples = *find(table, one.row, column);
+                best.resize(samples.size());
+                std::transform(samples.begin(), samples.end(), best.begin(), best.begin(), [](double a, double b) { return std::max(a, b); });
+            }
+        }
+        return best;
+    }
+
+private:
+    const std::vector<Measurement>& measurements_;
+};
+
+Samples combine(const Samples& a, const Samples& b, const std::function<double(double, double)>& how) {
+    Samples result;
+    std::transform(a.begin(), a.end(), b.begin(), std::back_inserter(result), how);
+    return result;
+}
+Samples ratio(const Samples& a, const Samples& b) { return combine(a, b, std::divides<>()); }
+Samples difference(const Samples& a, const Samples& b) { return combine(a, b, std::minus<>()); }
+
+}  // namespace
+
+std::vector<Goal> make_goals(const std::vector<Measurement>& measurements) {
+    const Board board(measurements);
+    std::vector<Goal> goals;
+    const auto add = [&](std::string text, bool at_least, double bound, Samples reached) {
+        goals.push_back({std::move(text), at_least, bound, std::move(reached)});
+    };
+
+    const std::string lines = "ring, 64 B";
+    if (board.find(lines, "pollcore", "4096, one") != nullptr) {
+        const auto ours = [&](const char* column) { return *board.find(lines, "pollcore", column); };
+        const auto limit = [&](const char* column) { return *board.find(lines, "limit", column); };
+        add("ring, 64 B, by 32, 4096 slots / stream limit", true, 0.93, ratio(ours("4096, by 32"), limit("4096, by 32")));
+        add("… / best other ring", true, 1.05, ratio(ours("4096, by 32"), board.best_peer(lines, "4096, by 32")));
+        add("ring, 64 B, one at a time, 4096 slots / stream limit", true, 0.90, ratio(ours("4096, one"), limit("4096, one")));
+        add("… / best other ring", true, 1.0, ratio(ours("4096, one"), board.best_peer(lines, "4096, one")));
+        add("ring, 64 B, by 32, 1024 slots / best other ring", true, 1.3, ratio(ours("1024, by 32"), board.best_peer(lines, "1024, by 32")));
+        add("ring, 64 B, one at a time, 1024 slots / best other ring", true, 1.3, ratio(ours("1024, one"), board.best_peer(lines, "1024, one")));
+    }
+    const std::string trips = "round trip";
+    const Samples* two_lines = board.find(trips, "limit: two lines", "median");
+    if (two_lines != nullptr) {
+        add("ring, round trip / two-line limit", false, 1.05, ratio(*board.find(trips, "pollcore", "median"), *two_lines));
+        add("… p99 / the limit's p99", false, 1.10, ratio(*board.find(trips, "pollcore", "p99"), *board.find(trips, "limit: two lines", "p99")));
+    }
+    if (const Samples* hop = board.find("hop", "pollcore", "median"); hop != nullptr && two_lines != nullptr) {
+        add("hop, one in flight / two-line limit", false, 1.25, ratio(*hop, *two_lines));
+    }
+    if (const Samples* both = board.find("bursts of 32 through", "pollcore", "application: both"); both != nullptr) {
+        add("application's thread, submit and poll, bursts of 32, cycles per operation", false, 40, *both);
+        add("all of it, by the worker's CPU, cycles per operation", false, 70, *board.find("bursts of 32 through", "pollcore", "all"));
+    }
+    const std::string loads = "cycles per operation on one CPU, by load";
+    if (const Samples* one = board.find(loads, "bursts of 32", "worker"); one != nullptr) {
+        const auto cycles = [&](const char* row) { return *board.find(loads, row, "worker"); };
+        add("worker, bursts of 32, four idle sessions, two idle CQs, cycles per operation", false, 70, *one);
+        add("1024 QPs at random against one, more cycles per operation", false, 25, difference(cycles("1024 QPs"), cycles("bursts of 32")));
+        add("64 sessions by turns against one, more cycles per operation", false, 25, difference(cycles("64 sessions"), cycles("bursts of 32")));
+    }
+    return goals;
+}
+
+std::vector<std::string> restlessness(const std::vector<Measurement>& measurements) {
+    constexpr double kMost = 1.5;
+    std::vector<std::string> lines;
+    for (const Measurement& one : measurements) {
+        if (!one.row.starts_with("limit")) {
+            continue;
+        }
+        for (std::size_t i = 0; i < one.columns.size(); ++i) {
+            const auto [least, most] = std::minmax_element(one.samples[i].begin(), one.samples[i].end());
+            if (*most > kMost * *least) {
+                lines.push_back(fmt::format("{}, {}, {} lay between {:.0f} and {:.0f} (are the CPUs moved about?)", one.table, one.row,
+                                            one.columns[i], *least, *most));
+            }
+        }
+    }
+    return lines;
+}
+
+}  // namespace pollcore::bench

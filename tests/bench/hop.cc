@@ -1,0 +1,191 @@
+// The way of an operation through a running worker on another CPU, as a program has it: one in flight, and many.
+#include <array>
+#include <deque>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "apps/pollperf/cycle_stamp.hpp"
+#include "apps/pollperf/statistics.hpp"
+#include "base/clock.hpp"
+#include "bench.hpp"
+#include "control/platform.hpp"
+#include "device/open_device.hpp"
+#include "instant_device.hpp"
+#include "pollcore/runtime.hpp"
+#include "pollcore/session.hpp"
+
+namespace pollcore::bench {
+namespace {
+
+/// This machine, with devices that complete at once.
+class InstantPlatform final : public Platform {
+public:
+    void prepare(const Config& config, RuntimeReport& report) override { host_->prepare(config, report); }
+    std::unique_ptr<Device> open_device(const DeviceConfig& config) override {
+        std::unique_ptr<Device> device = host_->open_device(config);
+        make_instant(*device->context());
+        return device;
+    }
+    HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) override {
+        return host_->allocate(bytes, numa_node, what_for);
+    }
+    std::unique_ptr<Executor> start_executor(const std::string& name) override { return host_->start_executor(name); }
+    std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
+                                                std::function<void()> tick) override {
+        return host_->start_event_loop(executor, period, std::move(tick));
+    }
+    std::unique_ptr<WorkerThread> start_worker(const WorkerConfig& config, Worker& worker) override {
+        return host_->start_worker(config, worker);
+    }
+    Clock::time_point now() override { return host_->now(); }
+    std::uint64_t cycles() override { return host_->cycles(); }
+    std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return host_->cycles_from(duration); }
+    void sleep(std::chrono::microseconds duration) override { host_->sleep(duration); }
+    bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds timeout,
+              const std::function<bool()>& done) override {
+        return host_->wait(lock, changed, timeout, done);
+    }
+    std::uint32_t random() override { return host_->random(); }
+
+private:
+    std::unique_ptr<Platform> host_ = host_platform();
+};
+
+/// A runtime with one worker, a session and a queue pair.
+class Running {
+public:
+    explicit Running(const Cpus& cpus)
+        : runtime_(config(cpus), std::make_unique<InstantPlatform>()),
+          session_(runtime_.open_session({.submission_slots = 4096, .completion_slots = 4096})),
+          memory_(runtime_.allocate(4096)),
+          qp_(runtime_.create_queue_pair({.shares = {{.session = &session_, .send_depth = 2048}}})) {
+        qp_.connect(qp_.info());
+    }
+
+    [[nodiscard]] Session& session() noexcept { return session_; }
+    [[nodiscard]] WorkRequest request(std::uint64_t tag) const noexcept {
+        return {.tag = tag,
+                .sge = {memory_.addr(), 8, memory_.lkey()},
+                .remote_addr = memory_.addr() + 64,
+                .rkey = memory_.rkey(),
+                .qp = qp_.handle(),
+                .opcode = Opcode::rdma_write,
+                .flags = kSignaled,
+                .num_sge = 1};
+    }
+
+private:
+    static Config config(const Cpus& cpus) {
+        Config config;
+        config.devices.push_back({.name = "net0"});
+        config.workers.push_back({.name = "bench", .core = cpus.there, .poll = PollVerbs::plain});
+        config.log_level = LogLevel::error;  // that there are no huge pages is said in the end
+        return config;
+    }
+
+    Runtime runtime_;
+    Session session_;
+    MemoryRegion memory_;
+    QueuePair qp_;
+};
+
+std::vector<double> one_in_flight(const Setting& setting) {
+    Running running(setting.cpus);
+    Session& session = running.session();
+    WorkRequest request = running.request(0);
+    std::vector<std::uint64_t> samples;
+    std::vector<std::uint64_t> groups;
+    constexpr int kGroup = 16;
+    Completion completion;
+    const std::uint64_t until = perf::stamp() + cycles_from(setting.time);
+    std::uint64_t began = perf::stamp();
+    std::uint64_t group = began;
+    for (std::uint64_t i = 0; began < until; ++i) {
+        request.tag = i;
+        if (session.try_submit(request) != Refusal::none) {
+            throw std::runtime_error("a request was refused with nothing in flight");
+        }
+        while (session.poll({&completion, 1}) == 0) {
+        }
+        if (completion.tag != i || !completion.ok()) {
+            throw std::runtime_error("something else completed than what was submitted");
+        }
+        const std::uint64_t now = perf::stamp();
+        if (i >= 1000) {
+            samples.push_back(now - began);
+            if (i % kGroup == 0) {
+                groups.push_back(now - group);
+            }
+        }
+        if (i % kGroup == 0) {
+            group = now;
+        }
+        began = now;
+    }
+    groups.erase(groups.begin());
+    return {perf::summarize(std::move(groups), 1 / (cycles_per_ns() * kGroup)).typical,
+            perf::summarize(std::move(samples), 1 / cycles_per_ns()).p99};
+}
+
+/// As many in flight as there is room for, in bursts of 32: cycles per operation of the whole, and what of them the application's
+/// thread spent in the two calls when these did something.
+std::vector<double> in_bursts(const Setting& setting) {
+    constexpr std::size_t kBurst = 32;
+    constexpr std::uint64_t kInFlight = 16 * kBurst;
+    Running running(setting.cpus);
+    Session& session = running.session();
+    std::array<WorkRequest, kBurst> requests;
+    requests.fill(running.request(0));
+    std::array<Completion, kBurst> completions;
+    std::uint64_t submitted = 0;
+    std::uint64_t completed = 0;
+    std::uint64_t submitting = 0;
+    std::uint64_t polling = 0;
+    const std::uint64_t began = cycles_now();
+    const std::uint64_t until = began + cycles_from(setting.time);
+    std::uint64_t now = began;
+    while (now < until || completed < submitted) {
+        if (now < until && submitted - completed < kInFlight) {
+            for (WorkRequest& request : requests) {
+                request.tag = submitted++;
+            }
+            const std::uint64_t before = cycles_now();
+            const Submitted result = session.try_submit(requests);
+            submitting += cycles_now() - before;
+            if (result.accepted != kBurst) {
+                throw std::runtime_error("a burst was refused where there is room");
+            }
+        }
+        const std::uint64_t before = cycles_now();
+        const std::size_t n = session.poll(completions);
+        now = cycles_now();
+        if (n > 0) {
+            polling += now - before;
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+            if (completions[i].tag != completed++ || !completions[i].ok()) {
+                throw std::runtime_error("something else completed than what was submitted");
+            }
+        }
+    }
+    const auto per_operation = [&](std::uint64_t cycles) { return static_cast<double>(cycles) / static_cast<double>(completed); };
+    return {per_operation(now - began), per_operation(submitting), per_operation(polling), per_operation(submitting + polling)};
+}
+
+}  // namespace
+
+std::vector<Measurement> hops(const Setting& setting) {
+    std::vector<Measurement> all;
+    all.push_back({.table = "hop: one operation in flight through a worker on another CPU, ns",
+                   .row = "pollcore, device that completes at once",
+                   .columns = {"median", "p99"},
+                   .once = [setting] { return one_in_flight(setting); }});
+    all.push_back({.table = "bursts of 32 through a worker on another CPU, cycles per operation",
+                   .row = "pollcore, device that completes at once",
+                   .columns = {"all", "application: submit", "application: poll", "application: both"},
+                   .once = [setting] { return in_bursts(setting); }});
+    return all;
+}
+
+}  // namespace pollcore::bench

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Counts the instructions of the hot path and compares them with what they may be (instructions.json).
+
+usage: instruction_guard.py PROGRAM [--update]
+
+Time tells nothing on a machine that is shared; the number of instructions is the same each time. An operation is counted
+through Session::try_submit, Worker::step and Session::poll, on a device that completes at once; that device's few
+instructions are among the step's. A count above its bound fails; one far below it fails too, so that the bound follows
+what was won. --update writes the bounds anew, from what is counted: say in the commit why it had to be.
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+BOUNDS = pathlib.Path(__file__).with_name("instructions.json")
+# Compilers of one version agree to the instruction; another one's code may differ by so much.
+SLACK = 0.05
+FEW, MANY = 40, 240  # rounds: the difference leaves out what the first ones do
+
+
+def instructions(program, load, rounds):
+    """Inclusive counts of the three parts."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = f"{directory}/callgrind.out"
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, str(rounds), *(str(load[k]) for k in ("burst", "qps", "sessions", "cqs"))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+        listing = subprocess.run(["callgrind_annotate", "--inclusive=yes", "--threshold=100", "--show-percs=no", out],
+                                 capture_output=True, text=True, check=True).stdout
+    counts = {}
+    for part in ("submit", "step", "poll"):
+        found = re.findall(rf"^\s*([\d,]+)\s.*SteppedLoad::{part}\(\)", listing, re.MULTILINE)
+        if not found:
+            sys.exit(f"{program}: nothing was counted of {part}; was it inlined?")
+        counts[part] = int(found[0].replace(",", ""))
+    return counts
+
+
+def main():
+    program = sys.argv[1]
+    update = sys.argv[2:] == ["--update"]
+    loads = json.loads(BOUNDS.read_text())
+    wrong = 0
+    for load in loads:
+        few, many = instructions(program, load, FEW), instructions(program, load, MANY)
+        operations = (MANY - FEW) * load["burst"]
+        counted = {part: round((many[part] - few[part]) / operations, 1) for part in few}
+        name = ", ".join(f"{load[k]} {k}" for k in ("burst", "qps", "sessions", "cqs"))
+        if update:
+            load["instructions"] = counted
+            print(f"{name}: {counted}")
+            continue
+        for part, count in counted.items():
+            bound = load["instructions"][part]
+            fits = bound * (1 - 2 * SLACK) <= count <= bound * (1 + SLACK)
+            wrong += not fits
+            print(f"{name}: {part} takes {count} instructions per operation, {bound} are expected{'' if fits else ': WRONG'}")
+    if update:
+        BOUNDS.write_text("[\n" + ",\n".join("  " + json.dumps(load) for load in loads) + "\n]\n")
+    if wrong:
+        sys.exit(f"{wrong} counts are not what they were: see --help of what was run, {pathlib.Path(__file__).name}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or "--help" in sys.argv:
+        print(__doc__)
+        sys.exit(0 if "--help" in sys.argv else 2)
+    main()

@@ -1,0 +1,70 @@
+// What goes through the rings that are compared: every byte of an item says which item it is, and is looked at.
+//
+// Thread safety: pure.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace pollcore::bench {
+
+inline constexpr std::uint64_t kStride = 0x9e3779b97f4a7c15;  // neighbouring words differ in every byte
+
+/// `Bytes` of payload.
+template <std::size_t Bytes>
+struct Item {
+    static constexpr std::size_t kWords = Bytes / sizeof(std::uint64_t);
+
+    std::array<std::uint64_t, kWords> words;
+
+    void fill(std::uint64_t number) noexcept {
+        for (std::size_t i = 0; i < kWords; ++i) {
+            words[i] = number + i * kStride;
+        }
+    }
+    /// Zero when it is item `number`.
+    [[nodiscard]] std::uint64_t differs(std::uint64_t number) const noexcept {
+        std::uint64_t difference = 0;
+        for (std::size_t i = 0; i < kWords; ++i) {
+            difference |= words[i] ^ (number + i * kStride);
+        }
+        return difference;
+    }
+};
+
+/// The same as a slot of pollcore's ring, whose last byte is the ring's.
+template <std::size_t Bytes>
+struct Slot {
+    static constexpr std::size_t kWords = Bytes / sizeof(std::uint64_t);
+    static constexpr std::uint64_t kPayloadOfLast = ~std::uint64_t{0} >> 8;
+    static constexpr bool kLittleEndian = std::endian::native == std::endian::little;
+    static_assert(kLittleEndian, "the last byte of a word is its highest");
+
+    alignas(Bytes) std::array<std::uint8_t, Bytes - 1> bytes;
+    std::uint8_t ring_lap;
+
+    /// As Item::fill, the last byte left 0.
+    void fill(std::uint64_t number) noexcept {
+        std::array<std::uint64_t, kWords> all;
+        for (std::size_t i = 0; i < kWords; ++i) {
+            all[i] = number + i * kStride;
+        }
+        all[kWords - 1] &= kPayloadOfLast;
+        std::memcpy(static_cast<void*>(this), all.data(), sizeof(*this));
+    }
+    [[nodiscard]] std::uint64_t differs(std::uint64_t number) const noexcept {
+        std::array<std::uint64_t, kWords> all;
+        std::memcpy(all.data(), static_cast<const void*>(this), sizeof(*this));
+        std::uint64_t difference = 0;
+        for (std::size_t i = 0; i + 1 < kWords; ++i) {
+            difference |= all[i] ^ (number + i * kStride);
+        }
+        return difference | ((all[kWords - 1] ^ (number + (kWords - 1) * kStride)) & kPayloadOfLast);
+    }
+};
+static_assert(sizeof(Slot<8>) == 8 && sizeof(Slot<32>) == 32 && sizeof(Slot<64>) == 64);
+
+}  // namespace pollcore::bench

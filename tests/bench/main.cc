@@ -1,0 +1,96 @@
+// pollbench: what the ring, the worker and the way through it cost, beside the limit of the machine and other rings, in one run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <iostream>
+#include <set>
+
+#include "base/clock.hpp"
+#include "bench.hpp"
+#include "goals.hpp"
+#include "noise.hpp"
+#include "report.hpp"
+
+namespace pollcore::bench {
+namespace {
+
+struct Part {
+    const char* name;
+    std::vector<Measurement> (*make)(const Setting&);
+};
+constexpr Part kParts[] = {{"rings", ring_streams}, {"trips", ring_trips}, {"worker", worker_costs}, {"hop", hops}};
+
+int run(int argc, char** argv) {
+    CLI::App app{"Measures the ring, the worker and the hop beside the machine's limit and other rings", "pollbench"};
+    Setting setting;
+    std::vector<std::uint32_t> cpus{setting.cpus.here, setting.cpus.there};
+    int repetitions = 7;
+    std::uint32_t time_ms = 30;
+    std::string json;
+    std::vector<std::string> parts;
+    std::vector<std::string> known;
+    for (const Part& part : kParts) {
+        known.emplace_back(part.name);
+    }
+    app.add_option("--cpus", cpus, "Two CPUs: the application's and the worker's")->delimiter(',')->expected(2)->capture_default_str();
+    app.add_option("--repetitions", repetitions, "Of each measurement, all by turns")->check(CLI::Range(1, 1000))->capture_default_str();
+    app.add_option("--time", time_ms, "Milliseconds that one measurement takes")->check(CLI::Range(1, 10000))->capture_default_str();
+    app.add_option("--only", parts, "Parts, with commas")->delimiter(',')->check(CLI::IsMember(known));
+    app.add_option("--json", json, "Write everything to this file, too");
+    CLI11_PARSE(app, argc, argv);
+    setting.cpus = {cpus[0], cpus[1]};
+    setting.time = std::chrono::milliseconds(time_ms);
+
+    (void)cycles_per_ns();  // measured now
+    pin(setting.cpus.here);
+    std::vector<Measurement> measurements;
+    for (const Part& part : kParts) {
+        if (parts.empty() || std::find(parts.begin(), parts.end(), part.name) != parts.end()) {
+            for (Measurement& one : part.make(setting)) {
+                one.samples.resize(one.columns.size());
+                measurements.push_back(std::move(one));
+            }
+        }
+    }
+
+    const NoiseWatch noise;
+    for (int i = 0; i < repetitions; ++i) {
+        std::cerr << fmt::format("pollbench: repetition {} of {}\n", i + 1, repetitions);
+        for (Measurement& one : measurements) {
+            const std::vector<double> values = one.once();
+            for (std::size_t column = 0; column < values.size(); ++column) {
+                one.samples[column].push_back(values[column]);
+            }
+        }
+    }
+    std::vector<std::string> complaints = noise.complaints();
+    const std::vector<Goal> goals = make_goals(measurements);
+    for (std::string& line : restlessness(measurements)) {
+        complaints.push_back(std::move(line));
+    }
+
+    print_tables(std::cout, measurements);
+    if (!goals.empty()) {
+        print_goals(std::cout, goals);
+    }
+    for (const std::string& line : complaints) {
+        std::cout << "\nToo noisy to be believed: " << line << ".\n";
+    }
+    if (!json.empty()) {
+        write_json(json, measurements, goals, complaints);
+    }
+    return 0;
+}
+
+}  // namespace
+}  // namespace pollcore::bench
+
+int main(int argc, char** argv) {
+    try {
+        return pollcore::bench::run(argc, argv);
+    } catch (const std::exception& error) {
+        std::cerr << "pollbench: " << error.what() << '\n';
+        return 1;
+    }
+}

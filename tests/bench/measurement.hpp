@@ -1,0 +1,45 @@
+// What is measured, and how often: each measurement is repeated, all of them by turns, so that what is compared was measured
+// within the same moments.
+//
+// Thread safety: one thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace pollcore::bench {
+
+/// Sorts a copy; of an even number the mean of the middle two. Not of nothing.
+[[nodiscard]] inline double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const std::size_t half = values.size() / 2;
+    return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+/// A row of a table.
+struct Measurement {
+    std::string table;
+    std::string row;
+    std::vector<std::string> columns;
+    /// One repetition: a value for each column.
+    std::function<std::vector<double>()> once;
+    std::vector<std::vector<double>> samples{};  ///< by column, then repetition
+
+    [[nodiscard]] double typical(std::size_t column) const { return median(samples[column]); }
+};
+
+/// A goal: what must be reached, as a ratio or a figure of each repetition.
+struct Goal {
+    std::string text;
+    bool at_least = false;  ///< else at most
+    double bound = 0;
+    std::vector<double> reached;  ///< by repetition
+
+    [[nodiscard]] double typical() const { return median(reached); }
+    [[nodiscard]] bool met() const { return at_least ? typical() >= bound : typical() <= bound; }
+};
+
+}  // namespace pollcore::bench

@@ -1,0 +1,46 @@
+#include "noise.hpp"
+
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "apps/pollperf/threads.hpp"
+
+namespace pollcore::bench {
+namespace {
+
+// Of the time that was measured; more, and medians may be of disturbed moments.
+constexpr double kShareMax = 0.02;
+
+}  // namespace
+
+NoiseWatch::NoiseWatch() : began_(read()) {}
+
+NoiseWatch::Reading NoiseWatch::read() {
+    Reading reading{.when = std::chrono::steady_clock::now(), .steal_ms = perf::steal_ms()};
+    // "some avg10=0.00 avg60=0.00 avg300=0.00 total=12345", in microseconds; not every kernel counts it.
+    std::ifstream file("/proc/pressure/cpu");
+    for (std::string word; file >> word && word != "full";) {
+        if (word.starts_with("total=")) {
+            reading.waiting_us = std::stoull(word.substr(6));
+        }
+    }
+    return reading;
+}
+
+std::vector<std::string> NoiseWatch::complaints() const {
+    const Reading now = read();
+    const double seconds = std::chrono::duration<double>(now.when - began_.when).count();
+    std::vector<std::string> lines;
+    const double stolen = static_cast<double>(now.steal_ms - began_.steal_ms) / 1e3;
+    if (stolen > kShareMax * seconds) {
+        lines.push_back(fmt::format("the hypervisor gave {:.2f} of {:.1f} s to others", stolen, seconds));
+    }
+    const double waited = static_cast<double>(now.waiting_us - began_.waiting_us) / 1e6;
+    if (waited > kShareMax * seconds) {
+        lines.push_back(fmt::format("threads waited for a CPU for {:.2f} of {:.1f} s: something else ran", waited, seconds));
+    }
+    return lines;
+}
+
+}  // namespace pollcore::bench

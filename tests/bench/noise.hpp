@@ -1,0 +1,29 @@
+// Whether the machine was quiet enough for what was measured on it to be believed.
+//
+// Thread safety: one thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pollcore::bench {
+
+class NoiseWatch {
+public:
+    NoiseWatch();
+    /// What others took meanwhile, a line each; empty: nothing worth a word.
+    [[nodiscard]] std::vector<std::string> complaints() const;
+
+private:
+    struct Reading {
+        std::chrono::steady_clock::time_point when;
+        std::uint64_t steal_ms = 0;
+        std::uint64_t waiting_us = 0;  ///< /proc/pressure/cpu: some thread waited for a CPU
+    };
+    static Reading read();
+    Reading began_;
+};
+
+}  // namespace pollcore::bench

@@ -1,0 +1,87 @@
+#include "report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "apps/pollperf/threads.hpp"
+#include "pollcore/error.hpp"
+
+namespace pollcore::bench {
+namespace {
+
+// Three digits that mean something.
+std::string figure(double value) { return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0); }
+
+std::string with_spread(const std::vector<double>& samples) {
+    const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
+    return fmt::format("{} ({}–{})", figure(median(samples)), figure(*least), figure(*most));
+}
+
+}  // namespace
+
+void print_tables(std::ostream& out, const std::vector<Measurement>& measurements) {
+    const Measurement* before = nullptr;
+    for (const Measurement& row : measurements) {
+        if (before == nullptr || before->table != row.table) {
+            out << fmt::format("\n| {} |", row.table);
+            for (const std::string& column : row.columns) {
+                out << fmt::format(" {} |", column);
+            }
+            out << "\n|---|";
+            for (std::size_t i = 0; i < row.columns.size(); ++i) {
+                out << "---|";
+            }
+            out << '\n';
+        }
+        before = &row;
+        out << fmt::format("| {} |", row.row);
+        for (const auto& samples : row.samples) {
+            out << fmt::format(" {} |", with_spread(samples));
+        }
+        out << '\n';
+    }
+}
+
+void print_goals(std::ostream& out, const std::vector<Goal>& goals) {
+    out << "\n| goal | wanted | reached | |\n|---|---|---|---|\n";
+    for (const Goal& goal : goals) {
+        out << fmt::format("| {} | {} {} | {} | {} |\n", goal.text, goal.at_least ? "≥" : "≤", figure(goal.bound),
+                           with_spread(goal.reached), goal.met() ? "met" : "**missed**");
+    }
+}
+
+void write_json(const std::string& path, const std::vector<Measurement>& measurements, const std::vector<Goal>& goals,
+                const std::vector<std::string>& complaints) {
+    const perf::Machine machine = perf::this_machine();
+    nlohmann::ordered_json json{{"machine", {{"cpu", machine.cpu_model}, {"cpus", machine.cpus_online}, {"kernel", machine.kernel}}},
+                                {"noise", complaints}};
+    for (const Measurement& row : measurements) {
+        for (std::size_t i = 0; i < row.columns.size(); ++i) {
+            json["measurements"].push_back({{"table", row.table},
+                                            {"row", row.row},
+                                            {"column", row.columns[i]},
+                                            {"median", row.typical(i)},
+                                            {"samples", row.samples[i]}});
+        }
+    }
+    for (const Goal& goal : goals) {
+        json["goals"].push_back({{"goal", goal.text},
+                                 {"at_least", goal.at_least},
+                                 {"bound", goal.bound},
+                                 {"median", goal.typical()},
+                                 {"met", goal.met()},
+                                 {"samples", goal.reached}});
+    }
+    std::ofstream file(path);
+    file << json.dump(2) << '\n';
+    if (!file.flush()) {
+        throw Error(errno, "writing " + path);
+    }
+}
+
+}  // namespace pollcore::bench

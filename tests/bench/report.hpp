@@ -1,0 +1,21 @@
+// The tables of the benchmark, for people (Markdown) and for programs (JSON).
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "measurement.hpp"
+
+namespace pollcore::bench {
+
+/// A value is the median of its repetitions, with the smallest and the largest.
+void print_tables(std::ostream& out, const std::vector<Measurement>& measurements);
+void print_goals(std::ostream& out, const std::vector<Goal>& goals);
+
+void write_json(const std::string& path, const std::vector<Measurement>& measurements, const std::vector<Goal>& goals,
+                const std::vector<std::string>& complaints);
+
+}  // namespace pollcore::bench

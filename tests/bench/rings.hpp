@@ -1,0 +1,373 @@
+// The rings that are compared, behind one interface:
+//
+//   push<N>(first)          writes items first, first + 1, … at once, as many of N as there is room for, and says how many
+//   finish()                by the writing thread, after the last: everything is told of
+//   pop<N>(first, wrong)    reads as many of N as there are, sets a bit of `wrong` if one of them is not what was written
+//
+// Each is used as its own documentation says is fastest for a batch.
+//
+// Thread safety: push by one thread, pop by another.
+#pragma once
+
+#include <rte_ring.h>
+#include <rte_ring_peek_zc.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <boost/lockfree/spsc_queue.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
+#include <new>
+
+#include <atomic_queue/atomic_queue.h>
+#include <readerwriterqueue/readerwriterqueue.h>
+
+#include "items.hpp"
+#include "pollcore/limits.hpp"
+#include "pollcore/spsc_ring.hpp"
+
+namespace pollcore::bench {
+
+/// pollcore's own.
+template <std::size_t Bytes, std::uint32_t Capacity>
+class PollcoreRing {
+public:
+    static constexpr const char* kName = "pollcore";
+
+    explicit PollcoreRing(void* memory) noexcept : memory_(memory) { format_ring<Slot<Bytes>>(memory, Capacity); }
+
+    class Writer {
+    public:
+        explicit Writer(PollcoreRing& ring) noexcept : producer_(ring.memory_, Capacity) {}
+        template <std::size_t N>
+        std::size_t push(std::uint64_t first) noexcept {
+            const std::size_t n = producer_.reserve(N);
+            for (std::size_t i = 0; i < n; ++i) {
+                producer_.slot(i).fill(first + i);
+            }
+            if (n > 0) {
+                producer_.commit(n);
+            }
+            return n;
+        }
+        void finish() noexcept {}
+
+    private:
+        RingProducer<Slot<Bytes>> producer_;
+    };
+    class Reader {
+    public:
+        explicit Reader(PollcoreRing& ring) noexcept : consumer_(ring.memory_, Capacity) {}
+        template <std::size_t N>
+        std::size_t pop(std::uint64_t first, std::uint64_t& wrong) noexcept {
+            const std::size_t n = consumer_.peek(N);
+            for (std::size_t i = 0; i < n; ++i) {
+                wrong |= consumer_.slot(i).differs(first + i);
+            }
+            if (n > 0) {
+                consumer_.release(n);
+            }
+            return n;
+        }
+
+    private:
+        RingConsumer<Slot<Bytes>> consumer_;
+    };
+
+private:
+    void* memory_;
+};
+
+/// Both ends of a ring that is one object.
+template <class Ring>
+class WriterOf {
+public:
+    explicit WriterOf(Ring& ring) noexcept : ring_(ring) {}
+    template <std::size_t N>
+    std::size_t push(std::uint64_t first) {
+        return ring_.template push<N>(first);
+    }
+    void finish() noexcept {}
+
+private:
+    Ring& ring_;
+};
+template <class Ring>
+class ReaderOf {
+public:
+    explicit ReaderOf(Ring& ring) noexcept : ring_(ring) {}
+    template <std::size_t N>
+    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) {
+        return ring_.template pop<N>(first, wrong);
+    }
+
+private:
+    Ring& ring_;
+};
+
+template <std::size_t Bytes, std::uint32_t Capacity>
+class BoostRing {
+public:
+    static constexpr const char* kName = "boost::lockfree::spsc_queue";
+    using Writer = WriterOf<BoostRing>;
+    using Reader = ReaderOf<BoostRing>;
+
+    explicit BoostRing(void* memory) : queue_(*new (memory) Queue) {}
+    ~BoostRing() { queue_.~Queue(); }
+
+    template <std::size_t N>
+    std::size_t push(std::uint64_t first) {
+        std::array<Item<Bytes>, N> items;
+        for (std::size_t i = 0; i < N; ++i) {
+            items[i].fill(first + i);
+        }
+        return N == 1 ? std::size_t{queue_.push(items[0])} : queue_.push(items.data(), N);
+    }
+    template <std::size_t N>
+    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) {
+        if constexpr (N == 1) {
+            return queue_.consume_one([&](const Item<Bytes>& item) { wrong |= item.differs(first); });
+        } else {
+            std::array<Item<Bytes>, N> items;
+            const std::size_t n = queue_.pop(items.data(), N);
+            for (std::size_t i = 0; i < n; ++i) {
+                wrong |= items[i].differs(first + i);
+            }
+            return n;
+        }
+    }
+
+private:
+    using Queue = boost::lockfree::spsc_queue<Item<Bytes>, boost::lockfree::capacity<Capacity>>;
+    Queue& queue_;
+};
+
+template <std::size_t Bytes, std::uint32_t Capacity>
+class RteRing {
+public:
+    static constexpr const char* kName = "rte_ring, elements";
+    using Writer = WriterOf<RteRing>;
+    using Reader = ReaderOf<RteRing>;
+
+    explicit RteRing(void* memory) : ring_(static_cast<rte_ring*>(memory)) {
+        if (rte_ring_init(ring_, "bench", Capacity, RING_F_SP_ENQ | RING_F_SC_DEQ) != 0) {
+            throw std::runtime_error("rte_ring_init refused the ring");
+        }
+    }
+
+    template <std::size_t N>
+    std::size_t push(std::uint64_t first) noexcept {
+        std::array<Item<Bytes>, N> items;
+        for (std::size_t i = 0; i < N; ++i) {
+            items[i].fill(first + i);
+        }
+        return rte_ring_sp_enqueue_burst_elem(ring_, items.data(), Bytes, N, nullptr);
+    }
+    template <std::size_t N>
+    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) noexcept {
+        std::array<Item<Bytes>, N> items;
+        const std::size_t n = rte_ring_sc_dequeue_burst_elem(ring_, items.data(), Bytes, N, nullptr);
+        for (std::size_t i = 0; i < n; ++i) {
+            wrong |= items[i].differs(first + i);
+        }
+        return n;
+    }
+
+protected:
+    rte_ring* ring_;
+};
+
+template <std::size_t Bytes, std::uint32_t Capacity>
+class RteZeroCopyRing : public RteRing<Bytes, Capacity> {
+public:
+    static constexpr const char* kName = "rte_ring, zero-copy";
+    using Writer = WriterOf<RteZeroCopyRing>;
+    using Reader = ReaderOf<RteZeroCopyRing>;
+    using RteRing<Bytes, Capacity>::RteRing;
+
+    template <std::size_t N>
+    std::size_t push(std::uint64_t first) noexcept {
+        rte_ring_zc_data zcd;
+        const unsigned n = rte_ring_enqueue_zc_burst_elem_start(this->ring_, Bytes, N, &zcd, nullptr);
+        for (unsigned i = 0; i < n; ++i) {
+            at(zcd, i)->fill(first + i);
+        }
+        if (n > 0) {
+            rte_ring_enqueue_zc_elem_finish(this->ring_, n);
+        }
+        return n;
+    }
+    template <std::size_t N>
+    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) noexcept {
+        rte_ring_zc_data zcd;
+        const unsigned n = rte_ring_dequeue_zc_burst_elem_start(this->ring_, Bytes, N, &zcd, nullptr);
+        for (unsigned i = 0; i < n; ++i) {
+            wrong |= at(zcd, i)->differs(first + i);
+        }
+        if (n > 0) {
+            rte_ring_dequeue_zc_elem_finish(this->ring_, n);
+        }
+        return n;
+    }
+
+private:
+    static Item<Bytes>* at(const rte_ring_zc_data& zcd, unsigned i) noexcept {
+        return i < zcd.n1 ? static_cast<Item<Bytes>*>(zcd.ptr1) + i : static_cast<Item<Bytes>*>(zcd.ptr2) + (i - zcd.n1);
+    }
+};
+
+template <std::size_t Bytes, std::uint32_t Capacity>
+class MoodycamelRing {
+public:
+    static constexpr const char* kName = "readerwriterqueue";
+    using Writer = WriterOf<MoodycamelRing>;
+    using Reader = ReaderOf<MoodycamelRing>;
+
+    explicit MoodycamelRing(void*) {}
+    void finish() noexcept {}
+
+    // It knows no batches.
+    template <std::size_t N>
+    std::size_t push(std::uint64_t first) {
+        std::size_t n = 0;
+        for (; n < N; ++n) {
+            Item<Bytes> item;
+            item.fill(first + n);
+            if (!queue_.try_enqueue(item)) {
+                break;
+            }
+        }
+        return n;
+    }
+    template <std::size_t N>
+    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) {
+        std::size_t n = 0;
+        for (; n < N; ++n) {
+            const Item<Bytes>* item = queue_.peek();
+            if (item == nullptr) {
+                break;
+            }
+            wrong |= item->differs(first + n);
+            (void)queue_.pop();
+        }
+        return n;
+    }
+
+private:
+    moodycamel::ReaderWriterQueue<Item<Bytes>, 1u << 16> queue_{Capacity - 1};  // one block of Capacity slots
+};
+
+template <std::size_t Bytes, std::uint32_t Capacity>
+class AtomicQueueRing {
+public:
+    static constexpr const char* kName = "atomic_queue, SPSC";
+    using Writer = WriterOf<AtomicQueueRing>;
+    using Reader = ReaderOf<AtomicQueueRing>;
+
+    explicit AtomicQueueRing(void* memory) : queue_(*new (memory) Queue) {}
+    ~AtomicQueueRing() { queue_.~Queue(); }
+
+    template <std::size_t N>
+    std::size_t push(std::uint64_t first) {
+        std::size_t n = 0;
+        for (; n < N; ++n) {
+            Item<Bytes> item;
+            item.fill(first + n);
+            if (!queue_.try_push(item)) {
+                break;
+            }
+        }
+        return n;
+    }
+    template <std::size_t N>
+    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) {
+        std::size_t n = 0;
+        Item<Bytes> item;
+        for (; n < N && queue_.try_pop(item); ++n) {
+            wrong |= item.differs(first + n);
+        }
+        return n;
+    }
+
+private:
+    using Queue = atomic_queue::AtomicQueue2<Item<Bytes>, Capacity, true, true, false, true>;
+    Queue& queue_;
+};
+
+/// Not a ring, but what no ring can beat: items are written one after the other with plain stores, and told of by an index
+/// once in 256.
+template <std::size_t Bytes, std::uint32_t Capacity>
+class StreamLimit {
+public:
+    static constexpr const char* kName = "limit: stream";
+    static constexpr std::uint64_t kPublishEvery = 256;
+    static_assert(Capacity >= 2 * kPublishEvery);
+
+    explicit StreamLimit(void* memory) noexcept : items_(static_cast<Item<Bytes>*>(memory)) {}
+
+    class Writer {
+    public:
+        explicit Writer(StreamLimit& stream) noexcept : stream_(stream), items_(stream.items_) {}
+        template <std::size_t N>
+        std::size_t push(std::uint64_t) noexcept {
+            if (tail_ + N - released_ > Capacity) [[unlikely]] {
+                released_ = stream_.released_.load(std::memory_order_acquire);
+                if (tail_ + N - released_ > Capacity) {
+                    return 0;
+                }
+            }
+            for (std::size_t i = 0; i < N; ++i) {
+                items_[(tail_ + i) % Capacity].fill(tail_ + i);
+            }
+            tail_ += N;
+            if (tail_ % kPublishEvery == 0) {
+                finish();
+            }
+            return N;
+        }
+        void finish() noexcept { stream_.produced_.store(tail_, std::memory_order_release); }
+
+    private:
+        StreamLimit& stream_;
+        Item<Bytes>* items_;
+        std::uint64_t tail_ = 0;
+        std::uint64_t released_ = 0;
+    };
+    class Reader {
+    public:
+        explicit Reader(StreamLimit& stream) noexcept : stream_(stream), items_(stream.items_) {}
+        template <std::size_t N>
+        std::size_t pop(std::uint64_t, std::uint64_t& wrong) noexcept {
+            if (head_ + N > produced_) [[unlikely]] {
+                produced_ = stream_.produced_.load(std::memory_order_acquire);
+                if (head_ + N > produced_) {
+                    return 0;
+                }
+            }
+            for (std::size_t i = 0; i < N; ++i) {
+                wrong |= items_[(head_ + i) % Capacity].differs(head_ + i);
+            }
+            head_ += N;
+            if (head_ % kPublishEvery == 0) {
+                stream_.released_.store(head_, std::memory_order_release);
+            }
+            return N;
+        }
+
+    private:
+        StreamLimit& stream_;
+        Item<Bytes>* items_;
+        std::uint64_t head_ = 0;
+        std::uint64_t produced_ = 0;
+    };
+
+private:
+    Item<Bytes>* items_;
+    alignas(2 * kCacheLine) std::atomic<std::uint64_t> produced_{0};
+    alignas(2 * kCacheLine) std::atomic<std::uint64_t> released_{0};
+};
+
+}  // namespace pollcore::bench

@@ -1,0 +1,117 @@
+// What an operation costs: the worker's part and the application's, in cycles of the time stamp counter, on one CPU.
+#include <memory>
+#include <string>
+
+#include "apps/pollperf/cycle_stamp.hpp"
+#include "bench.hpp"
+#include "stepped_load.hpp"
+
+namespace pollcore::bench {
+namespace {
+
+constexpr int kWarmUp = 200;
+constexpr std::size_t kRounds = 2000;
+
+// What two stamps with nothing between them show.
+double stamp_cost() {
+    std::vector<double> costs;
+    for (int i = 0; i < 1000; ++i) {
+        const std::uint64_t before = perf::stamp();
+        costs.push_back(static_cast<double>(perf::stamp() - before));
+    }
+    return median(costs);
+}
+
+/// Cycles per operation that each part takes, the median of many bursts.
+template <std::size_t N, class... Parts>
+std::array<double, N> timed(std::uint32_t burst, Parts... parts) {
+    static_assert(sizeof...(parts) == N);
+    std::array<std::vector<double>, N> cycles;
+    const double nothing = stamp_cost();
+    for (std::size_t round = 0; round < kWarmUp + kRounds; ++round) {
+        std::uint64_t before = perf::stamp();
+        std::size_t part = 0;
+        const auto run = [&](auto& what) {
+            what();
+            const std::uint64_t after = perf::stamp();
+            if (round >= kWarmUp) {
+                cycles[part].push_back(static_cast<double>(after - before) - nothing);
+            }
+            before = after;
+            ++part;
+        };
+        (run(parts), ...);
+    }
+    std::array<double, N> per_operation;
+    for (std::size_t i = 0; i < N; ++i) {
+        per_operation[i] = median(cycles[i]) / burst;
+    }
+    return per_operation;
+}
+
+std::vector<double> worker_cycles(SteppedLoad& load) {
+    const auto parts = timed<5>(
+        load.load().burst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); }, [&] { load.poll(); }, [&] { load.check(); });
+    return {parts[2], parts[1] + parts[3]};
+}
+
+Measurement row(std::string name, const Load& load) {
+    return {.table = "cycles per operation on one CPU, by load",
+            .row = std::move(name),
+            .columns = {"worker", "application: submit and poll"},
+            .once = [made = std::shared_ptr<SteppedLoad>(), load]() mutable {
+                if (made == nullptr) {
+                    made = std::make_shared<SteppedLoad>(load);
+                }
+                return worker_cycles(*made);
+            }};
+}
+
+/// Where an operation's cycles go. Each half of the step looks at the other's queues too and finds nothing.
+Measurement stages() {
+    return {.table = "cycles per operation on one CPU, by stage (bursts of 32, four idle sessions, two idle CQs)",
+            .row = "pollcore",
+            .columns = {"application: submit", "worker: take and post", "worker: poll, route, complete", "application: poll", "device: post", "device: poll"},
+            .once = [made = std::shared_ptr<SteppedLoad>()]() mutable {
+                if (made == nullptr) {
+                    made = std::make_shared<SteppedLoad>(Load{.idle_sessions = 4, .idle_cqs = 2});
+                }
+                SteppedLoad& load = *made;
+                const auto ours = timed<6>(
+                    load.load().burst, [&] { load.prepare(); }, [&] { load.submit(); },
+                    [&] {
+                        completions_held = true;
+                        load.step();
+                        completions_held = false;
+                    },
+                    [&] { load.step(); }, [&] { load.poll(); }, [&] { load.check(); });
+                std::vector<double> all(ours.begin() + 1, ours.end() - 1);
+                DirectLoad direct(load.load().burst);
+                const auto device = timed<2>(load.load().burst, [&] { direct.post(); }, [&] { direct.poll(); });
+                all.insert(all.end(), device.begin(), device.end());
+                return all;
+            }};
+}
+
+}  // namespace
+
+std::vector<Measurement> worker_costs(const Setting&) {
+    std::vector<Measurement> all;
+    all.push_back(stages());
+    all.push_back(row("bursts of 32, four idle sessions, two idle CQs", {.idle_sessions = 4, .idle_cqs = 2}));
+    for (const std::uint32_t burst : {1, 2, 4, 8, 16, 32, 64}) {
+        all.push_back(row("bursts of " + std::to_string(burst), {.burst = burst}));
+    }
+    for (const std::uint32_t qps : {4, 16, 64, 256, 1024}) {
+        all.push_back(row(std::to_string(qps) + " QPs at random", {.qps = qps}));
+    }
+    for (const std::uint32_t sessions : {4, 16, 64}) {
+        all.push_back(row(std::to_string(sessions) + " sessions by turns", {.sessions = sessions}));
+    }
+    for (const std::uint32_t cqs : {4, 16}) {
+        all.push_back(row(std::to_string(cqs) + " QPs at random on " + std::to_string(cqs) + " CQs", {.qps = cqs, .cqs = cqs}));
+    }
+    return all;
+}
+
+}  // namespace pollcore::bench
