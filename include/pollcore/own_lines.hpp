@@ -8,7 +8,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <new>
+#include <type_traits>
 #include <vector>
 
 #include "pollcore/limits.hpp"
@@ -44,5 +46,21 @@ private:
 /// A vector whose elements lie on cache lines of their own.
 template <class T>
 using OwnLines = std::vector<T, OwnLinesAllocator<T>>;
+
+/// The same with nothing but the address, for what has to be small. Of no fixed length: who made it knows that.
+struct OwnLinesDeleter {
+    void operator()(void* memory) const noexcept { ::operator delete(memory, std::align_val_t{kCacheLine}); }
+};
+template <class T>
+using OwnLinesArray = std::unique_ptr<T[], OwnLinesDeleter>;
+
+/// `n` elements, each as it is made by default.
+template <class T>
+[[nodiscard]] OwnLinesArray<T> make_own_lines(std::size_t n) {
+    static_assert(std::is_trivially_destructible_v<T>, "nobody knows how many there are");
+    T* memory = OwnLinesAllocator<T>().allocate(n);
+    std::uninitialized_value_construct_n(memory, n);
+    return OwnLinesArray<T>(memory);
+}
 
 }  // namespace pollcore

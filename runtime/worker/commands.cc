@@ -257,9 +257,8 @@ void Worker::add_qp(WorkerQp& qp) noexcept {
     qps_[qp.handle.index] = &qp;
     cqs_[qp.recv_cq]->datagram_qps += qp.datagram;
     open_shares(qp);
-    const auto qps = static_cast<std::size_t>(std::count_if(qps_.begin(), qps_.end(),
-                                                            [](const WorkerQp* q) { return q != nullptr; }));
-    retiring_.reserve(qps);
+    count_qps(1);
+    retiring_.reserve(qps_used_);
     if (qp.srq != nullptr) {
         qp.srq->qps.add(qp.qp_num, &qp);
     }

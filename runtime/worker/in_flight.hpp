@@ -85,8 +85,8 @@ public:
     InFlightTable(std::uint32_t depth, std::uint32_t sges_max)
         : mask_(std::bit_ceil(depth) - 1),
           more_keys_per_entry_(sges_max > 1 ? sges_max - 1 : 0),
-          entries_(mask_ + 1),
-          more_keys_(std::size_t{mask_ + 1} * more_keys_per_entry_) {}
+          entries_(make_own_lines<InFlightEntry>(mask_ + 1)),
+          more_keys_(make_own_lines<std::uint32_t>(std::size_t{mask_ + 1} * more_keys_per_entry_)) {}
 
     [[nodiscard]] std::uint32_t size() const noexcept { return tail_ - head_; }
     [[nodiscard]] bool empty() const noexcept { return tail_ == head_; }
@@ -119,6 +119,10 @@ public:
         --tail_;
     }
     [[nodiscard]] InFlightEntry& at(std::uint32_t position) noexcept { return entries_[position & mask_]; }
+
+    /// Asks for the line of the entry that push() will give, or at() does.
+    void prefetch_next() const noexcept { prefetch(tail_); }
+    void prefetch(std::uint32_t position) const noexcept { __builtin_prefetch(&entries_[position & mask_], 1); }
 
     /// The full position behind the bits that travelled; size() or more from the head when it names nothing
     /// in flight.
@@ -161,8 +165,9 @@ private:
     std::uint32_t tail_ = 0;
     std::uint32_t mask_ = 0;
     std::uint32_t more_keys_per_entry_ = 0;
-    OwnLines<InFlightEntry> entries_;
-    OwnLines<std::uint32_t> more_keys_;
+    OwnLinesArray<InFlightEntry> entries_;
+    OwnLinesArray<std::uint32_t> more_keys_;
 };
+static_assert(sizeof(InFlightTable) == 32, "half a line of a WorkerQp");
 
 }  // namespace pollcore

@@ -250,6 +250,7 @@ void Worker::drop(WorkerQp& qp) noexcept {
     dismiss(qp.rendezvous);
     dismiss(qp);
     qps_[qp.handle.index] = nullptr;
+    count_qps(-1);
     cqs_[qp.recv_cq]->datagram_qps -= qp.datagram;
 }
 

@@ -73,7 +73,30 @@ template <class Slots>
 
 }  // namespace
 
+// With many queue pairs a burst would wait for each one's lines in turn: here it asks for all of them at once. What stands in
+// the ring is believed no further than that.
+[[gnu::noinline]] void Worker::prefetch_qps(const WorkerSession& session) const noexcept {
+    const std::size_t n = session.submissions.peek(options_.submit_burst);
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::uint32_t index = session.submissions.slot(i).qp.index & qps_mask_;
+        if (const WorkerQp* qp = qps_[index]; qp != nullptr) {
+            __builtin_prefetch(qp, 1);
+            __builtin_prefetch(&qp->sends, 1);
+            __builtin_prefetch(&session.shares[index], 1);
+        }
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+        if (const WorkerQp* qp = qps_[session.submissions.slot(i).qp.index & qps_mask_]; qp != nullptr) {
+            qp->sends.prefetch_next();
+            __builtin_prefetch(qp->qp);
+        }
+    }
+}
+
 std::uint32_t Worker::submit(WorkerSession& session) noexcept {
+    if (many_qps_) {
+        prefetch_qps(session);
+    }
     std::uint32_t slots_taken = 0;
     std::uint32_t requests = 0;
     while (slots_taken < options_.submit_burst && session.submissions.ready(slots_taken)) {
@@ -258,7 +281,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
 
 /// Into the queue pair's chain. `slots` has the continuations of the request, which stands in `slot`.
 template <class Slots>
-[[gnu::always_inline]] inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share& share,
+inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share& share,
                                                             const WorkRequest& request, const Slots& slots, std::size_t slot,
                                                             ibv_ah* ah) noexcept {
     const bool is_inline = (request.flags & kInline) != 0;
@@ -472,7 +495,7 @@ static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(
 
 // The request's SGEs in the worker's own memory: the first from its line, the rest from continuations.
 template <class Slots>
-[[gnu::always_inline]] inline std::span<ibv_sge> Worker::gather(const Slots& slots, const WorkRequest& request, std::size_t slot) noexcept {
+inline std::span<ibv_sge> Worker::gather(const Slots& slots, const WorkRequest& request, std::size_t slot) noexcept {
     ibv_sge* to = &sges_[sges_used_];
     const std::size_t n = request.num_sge;
     sges_used_ += n;
@@ -489,7 +512,7 @@ template <class Slots>
 }
 
 template <class Slots>
-[[gnu::always_inline]] inline ibv_sge* Worker::gather_inline(const Slots& slots, const WorkRequest& request, std::size_t slot,
+inline ibv_sge* Worker::gather_inline(const Slots& slots, const WorkRequest& request, std::size_t slot,
                                                              std::size_t room) noexcept {
     std::byte* bytes = &inline_[inline_used_];
     const std::uint32_t length = request.sge.length;

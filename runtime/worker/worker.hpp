@@ -145,30 +145,37 @@ struct ShareOptions {
 /// The worker's end of a queue pair. Made by the control thread, the worker's from add_qp until the answer to
 /// forget_qp.
 struct alignas(kCacheLine) WorkerQp {
-    // Per burst.
+    // What a send and its completion look at: two lines.
     ibv_qp* qp = nullptr;
-    QpHandle handle;
-    QpState state = QpState::init;
-    Status cause = Status::success;
-    OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< what its send queue takes
-    bool datagram = false;                        ///< UD
-    bool send_failed = false;                     ///< in this life a request of its send queue has failed, or its completion was lost
-    std::uint32_t parked = 0;
-    std::uint32_t unsignaled_run = 0;
-    std::uint32_t signal_interval = 1;  ///< a signal at least this often
-    std::uint64_t budget_step = 0;      ///< the step that budget_used counts
-    std::uint32_t budget_used = 0;
     ibv_send_wr* send_head = nullptr;
     ibv_send_wr* send_tail = nullptr;
     ibv_recv_wr* recv_head = nullptr;
-    ibv_recv_wr* recv_tail = nullptr;
-    bool chained = false;  ///< stands in the list that begins with Worker::chained_
     WorkerQp* next_chained = nullptr;
+    std::unique_ptr<CreditFlow> flow;  ///< null: without flow control
+    QpHandle handle;
+    std::uint32_t parked = 0;
+    OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< what its send queue takes
+    QpState state = QpState::init;
+    Status cause = Status::success;
+    bool datagram = false;      ///< UD
+    bool send_failed = false;   ///< in this life a request of its send queue has failed, or its completion was lost
+    bool chained = false;       ///< stands in the list that begins with Worker::chained_
+    bool cover_wanted = false;  ///< a marker is to follow when one can be posted
+
     InFlightTable sends;
+    std::uint64_t budget_step = 0;  ///< the step that budget_used counts
+    std::uint32_t budget_used = 0;
+    std::uint32_t unsignaled_run = 0;
+    std::uint32_t signal_interval = 1;  ///< a signal at least this often
+    std::uint16_t inline_max = 0;
+    std::uint8_t sges_max = 1;
+    bool flush_held = false;  ///< in error, and its device not yet: the peer may still read what was announced to it
+
+    // A receive besides these.
+    ibv_recv_wr* recv_tail = nullptr;
     InFlightTable recvs;
     PoolTaker pool;
     PoolTaker rendezvous;  ///< of messages that are too long for its receives, one at a time; pool null: it takes none
-    std::unique_ptr<CreditFlow> flow;  ///< null: without flow control
     // Cold.
     std::uint32_t device = 0;  ///< whose keys its requests name
     std::uint32_t pd = 0;      ///< whose windows, regions and (UD) address handles they name; the control thread's number
@@ -178,10 +185,6 @@ struct alignas(kCacheLine) WorkerQp {
     std::uint32_t qp_num = 0;
     WorkerSrq* srq = nullptr;  ///< where its receives are taken from; null: it has a receive queue
     bool marker_in_flight = false;
-    bool cover_wanted = false;  ///< a marker is to follow when one can be posted
-    bool flush_held = false;    ///< in error, and its device not yet: the peer may still read what was announced to it
-    std::uint8_t sges_max = 1;
-    std::uint16_t inline_max = 0;
     Status leftover_status = Status::qp_closed;   ///< of what no device completed
     Status unposted_status = Status::wr_flush_err;  ///< of what came when it was in error already
     std::vector<ShareOptions> shares;
@@ -205,6 +208,7 @@ struct alignas(kCacheLine) WorkerQp {
     bool waiting_empty = false;
     bool timed_out = false;
 };
+static_assert(offsetof(WorkerQp, sends) == kCacheLine && offsetof(WorkerQp, recv_tail) == 2 * kCacheLine - sizeof(ibv_recv_wr*));
 
 /// The worker's end of a memory window. Made by the control thread, the worker's from add_window until the answer to
 /// remove_window.
@@ -315,6 +319,7 @@ private:
 
     // submit.cc
     std::uint32_t submit(WorkerSession& session) noexcept;
+    void prefetch_qps(const WorkerSession& session) const noexcept;
     Take take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     Take take_recv(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                    std::size_t slot) noexcept;
@@ -329,12 +334,13 @@ private:
         return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + sges < kChainSges &&
                inline_used_ + inline_bytes <= kChainInline;
     }
+    // Inlined by what is said here: where a template's body stands below its use, what is said there comes too late.
     template <class Slots>
-    std::span<ibv_sge> gather(const Slots& slots, const WorkRequest& request, std::size_t slot) noexcept;
+    [[gnu::always_inline]] std::span<ibv_sge> gather(const Slots& slots, const WorkRequest& request, std::size_t slot) noexcept;
     template <class Slots>
-    ibv_sge* gather_inline(const Slots& slots, const WorkRequest& request, std::size_t slot, std::size_t room) noexcept;
+    [[gnu::always_inline]] ibv_sge* gather_inline(const Slots& slots, const WorkRequest& request, std::size_t slot, std::size_t room) noexcept;
     template <class Slots>
-    Take put_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, const Slots& slots,
+    [[gnu::always_inline]] Take put_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, const Slots& slots,
                   std::size_t slot, ibv_ah* ah) noexcept;
     /// What an inline payload takes of inline_.
     [[nodiscard]] static constexpr std::size_t inline_room(std::uint32_t length) noexcept {
@@ -370,6 +376,7 @@ private:
     // complete.cc
     void route(WorkerCq& cq, std::uint32_t n) noexcept;
     void route(WorkerCq& cq, const ibv_wc& wc) noexcept;
+    void prefetch_entries(std::uint32_t n) noexcept;
     static const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc, Completion& completion) noexcept;
     void complete_send(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept;
     void complete_own(WorkerQp& qp, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
@@ -525,6 +532,12 @@ private:
         WorkerQp* qp = qps_[handle.index & qps_mask_];
         return qp != nullptr && qp->handle == handle ? qp : nullptr;
     }
+    /// One came, or went.
+    void count_qps(std::ptrdiff_t more) noexcept {
+        constexpr std::size_t kFew = 32;
+        qps_used_ += static_cast<std::size_t>(more);
+        many_qps_ = qps_used_ > kFew;
+    }
     [[nodiscard]] WorkerSrq* find_srq(SrqHandle handle) noexcept {
         WorkerSrq* srq = handle.index < kSrqsMax ? srqs_[handle.index] : nullptr;
         return srq != nullptr && srq->handle == handle ? srq : nullptr;
@@ -540,6 +553,7 @@ private:
     std::size_t first_session_ = 0;  ///< whose turn it is to be first; one past the last stands for 0
     std::size_t first_cq_ = 0;
     std::uint32_t qps_mask_ = 0;
+    bool many_qps_ = false;          ///< more than the first cache holds
     RingConsumer<Command> commands_;
     RingProducer<Answer> answers_;
     OwnLines<WorkerSession*> polled_sessions_;
@@ -561,6 +575,7 @@ private:
     OwnLines<WatchedRing> rings_;        ///< that messages may come to
     OwnLines<WorkerWindow*> windows_;    ///< by index
     OwnLines<WorkerRegion> regions_;     ///< by index
+    std::size_t qps_used_ = 0;           ///< that there are
     std::vector<WorkerQp*> retiring_;
     std::vector<WorkerSession*> closing_;
     std::vector<WorkerSession*> to_wake_;        ///< completions were written whose applications may sleep
