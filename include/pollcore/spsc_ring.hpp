@@ -5,12 +5,16 @@
 //
 // Readiness is written into the slot itself: the last byte of each slot holds the *lap* (how often the
 // producer went round, plus one) and is stored last. The consumer looks at the line that it wants to read
-// anyway, so a hand-over costs one cache-line transfer where an index ring needs two. The consumer gives
-// slots back in batches through an index on a line of its own, which the producer reads only when its
+// anyway, so a hand-over costs one cache-line transfer where an index ring needs two, and the producer stores
+// nothing but the slot: each store more keeps another line from being on its way at the same time. The consumer
+// gives slots back in batches through an index on a line of its own, which the producer reads only when its
 // cached copy says that the ring is full.
 //
+// Of a batch the first slot alone says that it is there: the others have their laps as they are written, while their lines
+// are at hand, and who takes slots in their order does not look at one before it has seen all that stand ahead of it.
+//
 // Invariants
-//   - slot i of lap l holds lap_of(i of lap l) if and only if all bytes of that slot were written before.
+//   - slot i of lap l, and all slots ahead of it, hold their laps if and only if all bytes of them were written before.
 //   - released <= produced <= released + capacity, in 64-bit arithmetic that may wrap.
 //   - The layout holds no address: each side may map it where it likes.
 // The producer trusts nothing that the consumer writes, and the reverse: an index that moves too far is
@@ -19,6 +23,8 @@
 
 #include <atomic>
 #include <bit>
+#include <cassert>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -41,11 +47,9 @@ struct RingHeader {
     std::uint32_t slot_bytes = 0;
     std::uint32_t capacity = 0;
 
-    alignas(kCacheLine) std::atomic<std::uint64_t> produced{0};  ///< by the producer, for observers only
     alignas(kCacheLine) std::atomic<std::uint64_t> released{0};  ///< by the consumer
 };
-static_assert(sizeof(RingHeader) == 3 * kCacheLine);
-static_assert(offsetof(RingHeader, produced) == kCacheLine && offsetof(RingHeader, released) == 2 * kCacheLine);
+static_assert(sizeof(RingHeader) == 2 * kCacheLine && offsetof(RingHeader, released) == kCacheLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 template <class T>
@@ -88,7 +92,6 @@ void format_ring(void* memory, std::uint32_t capacity, std::uint64_t start = 0) 
     auto* header = new (memory) RingHeader;
     header->slot_bytes = sizeof(T);
     header->capacity = capacity;
-    header->produced.store(start, std::memory_order_relaxed);
     header->released.store(start, std::memory_order_relaxed);
     auto* slots = reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader));
     const auto log2 = static_cast<unsigned>(std::countr_zero(capacity));
@@ -105,14 +108,19 @@ template <RingSlot T>
 class RingProducer {
 public:
     RingProducer() = default;
-    /// Joins a formatted ring. `capacity` is what this side knows to be right; the header is not believed.
+    /// Joins a formatted ring, where the one who had it before left off. `capacity` is what this side knows to be right; the
+    /// header is not believed.
     RingProducer(void* memory, std::uint32_t capacity) noexcept
         : header_(static_cast<RingHeader*>(memory)),
           slots_(reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader))),
           mask_(capacity - 1),
           capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
-          tail_(header_->produced.load(std::memory_order_relaxed)),
-          released_cached_(tail_) {}
+          released_cached_(header_->released.load(std::memory_order_acquire)) {
+        tail_ = released_cached_;
+        for (std::uint32_t i = 0; i < capacity && at(0).ring_lap == lap_of(0); ++i) {
+            ++tail_;
+        }
+    }
 
     RingProducer(RingProducer&& other) noexcept { *this = std::move(other); }
     RingProducer& operator=(RingProducer&& other) noexcept {
@@ -134,7 +142,7 @@ public:
     /// line from the consumer, who watches it, takes as long as a hop. Nothing happens while the ring may be full.
     void prefetch() const noexcept {
         if (tail_ - released_cached_ <= mask_) [[likely]] {
-            ring_detail::prefetch_for_write(slots_ + (tail_ & mask_));
+            ring_detail::prefetch_for_write(&at(0));
         }
     }
 
@@ -148,29 +156,32 @@ public:
         return room < wanted ? room : wanted;
     }
 
-    /// The i-th reserved slot, to be written in place: every field but ring_lap. The consumer does not see it
-    /// before commit(). What it holds before is of no meaning.
-    [[nodiscard]] T& slot(std::size_t i) noexcept { return slots_[(tail_ + i) & mask_]; }
-
-    /// Writes the i-th reserved slot.
+    /// Writes the i-th reserved slot. The consumer does not see it before commit(), of which it has to be a part.
     void write(std::size_t i, const T& value) noexcept {
-        std::memcpy(static_cast<void*>(&slot(i)), &value, sizeof(T) - sizeof(T::ring_lap));
+        write(i, [&](T& slot) { std::memcpy(static_cast<void*>(&slot), &value, sizeof(T) - sizeof(T::ring_lap)); });
+    }
+    /// The same in place: `fill` is given the slot, and writes every field but ring_lap. What it holds before is of no meaning.
+    template <std::invocable<T&> Fill>
+    void write(std::size_t i, Fill&& fill) noexcept {
+        T& slot = at(i);
+        fill(slot);
+        if (i != 0) {
+            // Relaxed: commit() tells of it.
+            std::atomic_ref(slot.ring_lap).store(lap_of(i), std::memory_order_relaxed);
+        }
     }
 
-    /// Publishes the first n reserved slots, at once: a consumer that sees the first sees all n.
+    /// Publishes the first n reserved slots, at once: a consumer that sees the first sees all n. They are those that were
+    /// written since the last commit, n >= 1.
     void commit(std::size_t n) noexcept {
-        for (std::size_t i = n; i-- > 0;) {
-            schedule_point(SchedulePoint::publish);
-            // Release, with the acquire in RingConsumer::ready: the slot's bytes before its lap.
-            std::atomic_ref(slot(i).ring_lap)
-                .store(ring_detail::lap_of(tail_ + i, capacity_log2_), std::memory_order_release);
-        }
+        assert(n >= 1 && (n > mask_ || at(n).ring_lap != lap_of(n)));
+        schedule_point(SchedulePoint::publish);
+        // Release, with the acquire in RingConsumer::ready: the bytes of all n slots, and the others' laps, before this.
+        std::atomic_ref(at(0).ring_lap).store(lap_of(0), std::memory_order_release);
         tail_ += n;
-        // Relaxed: only observers read it, and an old value does them no harm.
-        header_->produced.store(tail_, std::memory_order_relaxed);
-        // Batches only: one item at a time it takes lines from a consumer that watches them, and costs more than it saves.
-        if (n > 1 && mask_ >= 4 * kPrefetchLines) {
-            ring_detail::prefetch_for_write(&slots_[(tail_ + kPrefetchLines * (kCacheLine / sizeof(T))) & mask_]);
+        // Batches only: one item at a time it lengthens a hop by a twentieth.
+        if (n > 1) {
+            prefetch_ahead(n);
         }
     }
 
@@ -199,8 +210,23 @@ public:
     [[nodiscard]] bool broken() const noexcept { return broken_; }
 
 private:
-    // How far ahead lines are fetched for writing; 4 to 64 measured alike.
-    static constexpr std::size_t kPrefetchLines = 16;
+    // How far ahead of a batch lines are fetched for writing: a batch of the largest slots.
+    static constexpr std::size_t kLinesAhead = 32;
+    static constexpr std::size_t kSlotsPerLine = kCacheLine / sizeof(T);
+
+    [[nodiscard]] T& at(std::size_t i) const noexcept { return slots_[(tail_ + i) & mask_]; }
+
+    [[nodiscard]] std::uint8_t lap_of(std::size_t i) const noexcept { return ring_detail::lap_of(tail_ + i, capacity_log2_); }
+
+    /// As many lines as the n slots before the tail had.
+    void prefetch_ahead(std::size_t n) const noexcept {
+        if (capacity() < 4 * kLinesAhead * kSlotsPerLine) {
+            return;  // they may be what the consumer is about to read
+        }
+        for (std::size_t i = 0; i < n; i += kSlotsPerLine) {
+            ring_detail::prefetch_for_write(&at(kLinesAhead * kSlotsPerLine + i));
+        }
+    }
 
     [[gnu::noinline]] void refresh() noexcept {
         // Acquire, with the release in RingConsumer::publish: the consumer's reads before our next writes.
@@ -251,7 +277,7 @@ public:
 
     [[nodiscard]] std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
 
-    /// True when the i-th slot from the front was published.
+    /// True when the i-th slot from the front was published, if those ahead of it were.
     [[nodiscard]] bool ready(std::size_t i = 0) const noexcept {
         const std::uint64_t index = head_ + i;
         // Acquire, with the release in RingProducer::commit.

@@ -6,8 +6,8 @@
 //   header, worker's line      the worker
 //   header, sleep words        in turn: see SleepWord
 //   records, retired counts    the worker (of queue pairs and shared receive queues)
-//   submission ring            slots and produced: the session; released: the worker
-//   completion ring            slots and produced: the worker; released: the session
+//   submission ring            slots: the session; released: the worker
+//   completion ring            slots: the worker; released: the session
 #pragma once
 
 #include <atomic>

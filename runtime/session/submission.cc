@@ -350,23 +350,25 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
         return refusal;
     }
     count_accepted(request);
-    // In place, as below: a changed copy would have to leave the store buffer before it could be copied again.
-    submissions_.write(0, request);
-    WorkRequest& first = submissions_.slot(0);
-    first.flags = static_cast<std::uint8_t>(request.flags | kInline);
-    first.num_sge = 0;
-    first.sge.length = length;
-    if (summing_) [[unlikely]] {
-        summing_ = false;
-        first.payload_sum = sum_of(payload);
-    }
-    if (length <= WorkRequest::kOwnPayload) {
-        std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
-    }
+    // In place: a changed copy would have to leave the store buffer before it could be copied again.
+    submissions_.write(0, [&](WorkRequest& first) {
+        std::memcpy(static_cast<void*>(&first), &request, sizeof(request) - sizeof(request.ring_lap));
+        first.flags = static_cast<std::uint8_t>(request.flags | kInline);
+        first.num_sge = 0;
+        first.sge.length = length;
+        if (summing_) [[unlikely]] {
+            summing_ = false;
+            first.payload_sum = sum_of(payload);
+        }
+        if (length <= WorkRequest::kOwnPayload) {
+            std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
+        }
+    });
     for (std::uint32_t slot = 1; slot < slots; ++slot) {
         const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
-        std::memcpy(static_cast<void*>(&submissions_.slot(slot)), rest.data(),
-                    std::min(WorkRequestContinuation::kPayload, rest.size()));
+        submissions_.write(slot, [&](WorkRequest& more) {
+            std::memcpy(static_cast<void*>(&more), rest.data(), std::min(WorkRequestContinuation::kPayload, rest.size()));
+        });
     }
     submissions_.commit(slots);
     submitted();

@@ -321,7 +321,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
         break_session(session);
         return;
     }
-    write_slot(session.completions.slot(0), completion);
+    session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });
     session.completions.commit(1);
     counters_.delivered.add();
     if (session.tells) [[unlikely]] {
@@ -336,7 +336,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
         break_session(session);
         return;
     }
-    write_slot(session.completions.slot(0), completion);
+    session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });
     CompletionExtension more;
     if (datagram != nullptr) {
         more.src_qp = datagram->src_qp;

@@ -310,7 +310,7 @@ void moving_indices() {
         Block block = open_session();
         const auto until = Clock::now() + std::chrono::milliseconds(20);
         while (Clock::now() < until) {
-            auto* released = reinterpret_cast<std::uint64_t*>(block.data + block.completions + 2 * kLine);
+            auto* released = reinterpret_cast<std::uint64_t*>(block.data + block.completions + kLine);
             std::atomic_ref(*released).store(g_random(), std::memory_order_release);
             if (block.next - taken(block) < kSlots) {
                 Line line = garbage();  // whole, so that it is refused, which fills the completion ring

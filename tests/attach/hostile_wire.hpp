@@ -181,7 +181,7 @@ inline void attach() {
 constexpr std::size_t kLine = 64;
 inline std::size_t lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 constexpr std::uint32_t kSlots = 64;
-constexpr std::size_t kRingHeader = 3 * kLine;
+constexpr std::size_t kRingHeader = 2 * kLine;
 constexpr std::size_t kSrqs = 256;
 
 struct Block {
@@ -246,13 +246,20 @@ inline void publish(Block& block, const std::byte* line) {
     ++block.next;
 }
 inline std::uint64_t taken(Block& block) {
-    return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(block.data + block.submissions + 2 * kLine)).load(std::memory_order_acquire);
+    return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(block.data + block.submissions + kLine)).load(std::memory_order_acquire);
 }
 inline void take_completions(Block& block) {
     // Whatever stands there: all of it was read.
-    auto* produced = reinterpret_cast<std::uint64_t*>(block.data + block.completions + kLine);
-    auto* released = reinterpret_cast<std::uint64_t*>(block.data + block.completions + 2 * kLine);
-    std::atomic_ref(*released).store(std::atomic_ref(*produced).load(std::memory_order_acquire), std::memory_order_release);
+    const auto lap = [&](std::uint64_t index) {
+        return std::atomic_ref(*reinterpret_cast<std::uint8_t*>(block.data + block.completions + kRingHeader + index % kSlots * 32 + 31))
+            .load(std::memory_order_acquire);
+    };
+    auto* released = reinterpret_cast<std::uint64_t*>(block.data + block.completions + kLine);
+    std::uint64_t next = std::atomic_ref(*released).load(std::memory_order_relaxed);
+    while (lap(next) == static_cast<std::uint8_t>(next / kSlots + 1)) {
+        ++next;
+    }
+    std::atomic_ref(*released).store(next, std::memory_order_release);
 }
 
 struct Handle {

@@ -46,7 +46,7 @@ public:
         std::size_t push(std::uint64_t first) noexcept {
             const std::size_t n = producer_.reserve(N);
             for (std::size_t i = 0; i < n; ++i) {
-                producer_.slot(i).fill(first + i);
+                producer_.write(i, [&](Slot<Bytes>& slot) { slot.fill(first + i); });
             }
             if (n > 0) {
                 producer_.commit(n);

@@ -64,6 +64,8 @@ protected:
         await_asleep(0);
         await_asleep(1);
     }
+    // Its bell may have been rung long before its thread runs. Once it has answered a command, it has heard it.
+    void await_heard(const char* worker) { runtime.open_session({.worker = worker}).close(); }
     // A stretch in which whatever is to happen would have happened.
     static void pass_time() { std::this_thread::sleep_for(TestDevice::get().verbs ? 300ms : 50ms); }
 
@@ -330,6 +332,7 @@ TEST_F(WaitingForSolicited, OnlySolicitedAndFailedCompletionsWakeTheWorker) {
     for (std::uint64_t tag = 1; tag <= 6; ++tag) {
         submit(far, recv(tag, 64));
     }
+    await_heard("w1");
     await_asleep();
     const std::uint64_t before = sleeps(1);
     submit(near, send(1, 32, 0));

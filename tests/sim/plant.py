@@ -58,13 +58,13 @@ PLANTS = {
     ],
     "worker/complete.cc": [
         # lost, twice
-        ("    write_slot(session.completions.slot(0), completion);\n    session.completions.commit(1);\n    counters_.delivered",
+        ("    session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });\n    session.completions.commit(1);\n    counters_.delivered",
          "    if (sim::planted(sim::Bug::lost, 100'000)) {\n"
          "        return;\n"
          "    }\n"
-         "    write_slot(session.completions.slot(0), completion);\n    session.completions.commit(1);\n"
+         "    session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });\n    session.completions.commit(1);\n"
          "    if (sim::planted(sim::Bug::twice, 10'000) && session.completions.reserve(1) == 1) {\n"
-         "        write_slot(session.completions.slot(0), completion);\n        session.completions.commit(1);\n"
+         "        session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });\n        session.completions.commit(1);\n"
          "    }\n"
          "    counters_.delivered"),
         # swapped
