@@ -2,9 +2,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <iostream>
-#include <set>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "bench.hpp"
@@ -74,8 +75,8 @@ int run(int argc, char** argv) {
     if (!goals.empty()) {
         print_goals(std::cout, goals);
     }
-    for (const std::string& line : complaints) {
-        std::cout << "\nToo noisy to be believed: " << line << ".\n";
+    for (bool first = true; const std::string& line : complaints) {
+        std::cout << (std::exchange(first, false) ? "\nToo noisy to be believed:\n" : "") << "- " << line << '\n';
     }
     if (!json.empty()) {
         write_json(json, measurements, goals, complaints);
