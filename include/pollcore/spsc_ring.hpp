@@ -40,7 +40,7 @@ namespace pollcore {
 /// What stands before the slots. A line per writer (I5).
 struct RingHeader {
     static constexpr std::uint32_t kMagic = 0x676e6952;  // "Ring"
-    static constexpr std::uint32_t kVersion = 1;
+    static constexpr std::uint32_t kVersion = 2;
 
     std::uint32_t magic = kMagic;
     std::uint32_t version = kVersion;
@@ -108,8 +108,8 @@ template <RingSlot T>
 class RingProducer {
 public:
     RingProducer() = default;
-    /// Joins a formatted ring, where the one who had it before left off. `capacity` is what this side knows to be right; the
-    /// header is not believed.
+    /// Joins a formatted ring, where the one who had it before left off with nothing written that was not committed.
+    /// `capacity` is what this side knows to be right; the header is not believed.
     RingProducer(void* memory, std::uint32_t capacity) noexcept
         : header_(static_cast<RingHeader*>(memory)),
           slots_(reinterpret_cast<T*>(static_cast<std::byte*>(memory) + sizeof(RingHeader))),
@@ -117,7 +117,7 @@ public:
           capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
           released_cached_(header_->released.load(std::memory_order_acquire)) {
         tail_ = released_cached_;
-        for (std::uint32_t i = 0; i < capacity && at(0).ring_lap == lap_of(0); ++i) {
+        for (std::uint32_t i = 0; i < capacity && std::atomic_ref(at(0).ring_lap).load(std::memory_order_relaxed) == lap_of(0); ++i) {
             ++tail_;
         }
     }
@@ -171,10 +171,10 @@ public:
         }
     }
 
-    /// Publishes the first n reserved slots, at once: a consumer that sees the first sees all n. They are those that were
-    /// written since the last commit, n >= 1.
+    /// Publishes the first n reserved slots, at once: a consumer that sees the first sees all n. They are all that were
+    /// written since the last commit (what is written and left out would be seen behind a later one), n >= 1.
     void commit(std::size_t n) noexcept {
-        assert(n >= 1 && (n > mask_ || at(n).ring_lap != lap_of(n)));
+        assert(n >= 1);
         schedule_point(SchedulePoint::publish);
         // Release, with the acquire in RingConsumer::ready: the bytes of all n slots, and the others' laps, before this.
         std::atomic_ref(at(0).ring_lap).store(lap_of(0), std::memory_order_release);
@@ -218,13 +218,14 @@ private:
 
     [[nodiscard]] std::uint8_t lap_of(std::size_t i) const noexcept { return ring_detail::lap_of(tail_ + i, capacity_log2_); }
 
-    /// As many lines as the n slots before the tail had.
+    /// As many lines as the n slots before the tail had, and none that the consumer may still have to read.
     void prefetch_ahead(std::size_t n) const noexcept {
-        if (capacity() < 4 * kLinesAhead * kSlotsPerLine) {
-            return;  // they may be what the consumer is about to read
+        constexpr std::size_t kAhead = kLinesAhead * kSlotsPerLine;
+        if (tail_ + kAhead + n - released_cached_ > capacity()) {
+            return;
         }
         for (std::size_t i = 0; i < n; i += kSlotsPerLine) {
-            ring_detail::prefetch_for_write(&at(kLinesAhead * kSlotsPerLine + i));
+            ring_detail::prefetch_for_write(&at(kAhead + i));
         }
     }
 

@@ -42,6 +42,7 @@ struct Slot {
     static constexpr std::uint64_t kPayloadOfLast = ~std::uint64_t{0} >> 8;
     static constexpr bool kLittleEndian = std::endian::native == std::endian::little;
     static_assert(kLittleEndian, "the last byte of a word is its highest");
+    static_assert(kWords == 1 || kWords == 4 || kWords == 8, "fill() knows these");
 
     alignas(Bytes) std::array<std::uint8_t, Bytes - 1> bytes;
     std::uint8_t ring_lap;

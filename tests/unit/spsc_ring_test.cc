@@ -114,7 +114,7 @@ TEST_P(RingAt, ShowsNothingOfABatchBeforeItsCommit) {
     }
 }
 
-TEST_P(RingAt, AReservationThatIsNotCommittedMayBeMadeAgain) {
+TEST_P(RingAt, ASlotMayBeWrittenAgainBeforeItsCommit) {
     producer.write(0, item<Completion>(1));
     ASSERT_EQ(producer.reserve(1), 1u);
     producer.write(0, item<Completion>(2));
