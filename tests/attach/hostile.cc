@@ -286,6 +286,16 @@ void flipped_everything() {
         const Handle a = create_qp(block);
         const Handle b = create_qp(block);
         connect_pair(a, b);
+        const auto garbage_request = [] {
+            Line line = garbage();
+            line[60] = line[61] = line[62] = std::byte{0};
+            return line;
+        };
+        // One that the worker sees: what follows may have torn the ring before it looks again.
+        publish(block, garbage_request().data());
+        while (taken(block) == 0 && !over()) {
+            std::this_thread::yield();
+        }
         const auto until = Clock::now() + std::chrono::milliseconds(20);
         while (Clock::now() < until) {
             for (int i = 0; i < 16; ++i) {
@@ -293,9 +303,7 @@ void flipped_everything() {
                 const std::uint64_t value = g_random();
                 std::memcpy(block.data + at, &value, 8);
             }
-            Line line = garbage();
-            line[60] = line[61] = line[62] = std::byte{0};
-            publish(block, line.data());
+            publish(block, garbage_request().data());
         }
         (void)ask(kCloseSession, 8, [&](std::byte* body) { put(body, block.session, 4); });
         ::munmap(block.data, (block.size + 4095) / 4096 * 4096);
