@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include <fmt/format.h>
+#include "base/clock.hpp"
 #include <nlohmann/json.hpp>
 
 #include "pollcore/error.hpp"
@@ -23,6 +24,11 @@ Json of(const Summary& summary) {
             {"p99_9", summary.p999},      {"p99_99", summary.p9999}};
 }
 
+Json of(const LatencyHistogram& histogram) {
+    const auto ns = [&](double fraction) { return static_cast<double>(histogram.percentile(fraction)) / cycles_per_ns(); };
+    return {{"samples", histogram.count()}, {"median", ns(0.5)}, {"p99", ns(0.99)}};
+}
+
 Json of(const PathResult& result) {
     Json json = {{"op", op_name(result.op)},
                  {"path", path_name(result.path)},
@@ -39,6 +45,11 @@ Json of(const PathResult& result) {
                  {"steal_ms", result.steal_ms}};
     if (result.worker) {
         json["context_switches"]["worker"] = of(*result.worker);
+    }
+    if (result.stages) {
+        json["stages_ns"] = {{"submission_ring", of(result.stages->submission_ring)},
+                             {"device", of(result.stages->device)},
+                             {"completion_ring", of(result.stages->completion_ring)}};
     }
     return json;
 }

@@ -57,8 +57,11 @@ public:
         if constexpr (has_worker(Path::kKind)) {
             if (!total_.worker) {
                 total_.worker.emplace();
+                total_.stages.emplace();
             }
             *total_.worker += after.worker - before.worker;
+            *total_.stages += after.stages;
+            *total_.stages -= before.stages;
         }
     }
 
@@ -89,6 +92,7 @@ private:
         std::uint64_t receive_doorbells = 0;
         std::uint64_t steal = 0;
         ContextSwitches worker;
+        StageLatency stages;
     };
 
     [[nodiscard]] Snapshot take() {
@@ -99,6 +103,7 @@ private:
         now.steal = steal_ms();
         if constexpr (has_worker(Path::kKind)) {
             now.worker = path_.worker_thread_id() != 0 ? context_switches(path_.worker_thread_id()) : ContextSwitches{};
+            now.stages = path_.stage_latency();
         }
         return now;
     }

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "base/clock.hpp"
+
 namespace pollcore::perf {
 
 std::vector<Hop> hops(const LatResults& results) {
@@ -147,6 +149,27 @@ void side_effects(Out out, const LatResults& results) {
     fmt::format_to(out, "\n");
 }
 
+// Where the time of a request goes, in the sample of them that sessions follow.
+void stages(Out out, const LatResults& results) {
+    if (std::ranges::none_of(results.paths, [](const PathResult& result) { return result.stages.has_value(); })) {
+        return;
+    }
+    fmt::format_to(out, "{:<20}{:>26}{:>26}{:>26}{:>12}\n", "one request in " + std::to_string(kLatencySampleEvery), "submission ring",
+                   "device", "completion ring", "followed");
+    fmt::format_to(out, "{:<20}{:>26}{:>26}{:>26}\n", "", "median / 99% ns", "median / 99% ns", "median / 99% ns");
+    const auto figures = [](const LatencyHistogram& histogram) {
+        const auto ns = [&](double fraction) { return static_cast<double>(histogram.percentile(fraction)) / cycles_per_ns(); };
+        return histogram.count() == 0 ? std::string("-") : fmt::format("{:.0f} / {:.0f}", ns(0.5), ns(0.99));
+    };
+    for (const PathResult& result : results.paths) {
+        if (result.stages) {
+            fmt::format_to(out, "{:<20}{:>26}{:>26}{:>26}{:>12}\n", label(result), figures(result.stages->submission_ring),
+                           figures(result.stages->device), figures(result.stages->completion_ring), result.stages->submission_ring.count());
+        }
+    }
+    fmt::format_to(out, "\n");
+}
+
 // A stamp taken at the wrong moment loses time or counts it twice.
 void check_stamps(Out out, const LatOptions& options, const LatResults& results) {
     for (const PathResult& result : results.paths) {
@@ -205,6 +228,7 @@ std::string report(const LatOptions& options, const LatResults& results) {
     if (!results.paths.empty()) {
         columns(out, results);
         side_effects(out, results);
+        stages(out, results);
         check_stamps(out, options, results);
     } else {
         fmt::format_to(out, "the client did its operations and left; its report has the figures\n\n");

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "pollcore/latency.hpp"
 #include "round_trip.hpp"
 #include "statistics.hpp"
 #include "threads.hpp"
@@ -32,6 +33,7 @@ struct PathResult {
     std::uint64_t receive_doorbells = 0;
     ContextSwitches application;
     std::optional<ContextSwitches> worker;
+    std::optional<StageLatency> stages;  ///< of a sample of the requests; what went through a worker
     std::uint64_t steal_ms = 0;
 
     [[nodiscard]] double per_message(std::uint64_t count) const noexcept {

@@ -117,6 +117,7 @@ public:
 
     [[nodiscard]] std::uint64_t send_doorbells() const { return counters().send_doorbells.value(); }
     [[nodiscard]] std::uint64_t receive_doorbells() const { return counters().receive_doorbells.value(); }
+    [[nodiscard]] StageLatency stage_latency() const noexcept { return session_.stage_latency(); }
     /// Kernel thread id of the worker; 0: it is another process's.
     [[nodiscard]] int worker_thread_id() const noexcept { return worker_thread_; }
 

@@ -105,7 +105,7 @@ struct alignas(32) Completion {
     Status status = Status::success;
     CompletionOpcode opcode = CompletionOpcode::send;
     std::uint8_t flags = 0;  ///< CompletionFlag bits
-    std::uint8_t reserved_too[4] = {};
+    std::uint8_t sampled_at[4] = {};  ///< low half of a clock, in a sample, for stage latency; the library's
     std::uint8_t ring_lap = 0;  ///< the ring's
 
     [[nodiscard]] constexpr bool ok() const noexcept { return status == Status::success; }
@@ -127,7 +127,7 @@ static_assert(std::is_trivially_copyable_v<Completion> && std::is_standard_layou
 static_assert(sizeof(Completion) == 32);
 static_assert(offsetof(Completion, qp) == 8 && offsetof(Completion, byte_len) == 12);
 static_assert(offsetof(Completion, imm_data) == 16 && offsetof(Completion, srq) == 20);
-static_assert(offsetof(Completion, status) == 24);
+static_assert(offsetof(Completion, status) == 24 && offsetof(Completion, sampled_at) == 27);
 static_assert(offsetof(Completion, ring_lap) == 31);
 
 /// The second half of a WideCompletion. Of a datagram that was received it says where it came from, as `struct ibv_wc`

@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "pollcore/completion.hpp"
+#include "pollcore/latency.hpp"
 #include "pollcore/own_lines.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "pollcore/spsc_ring.hpp"
@@ -93,10 +94,12 @@ struct SessionWaking {
 };
 
 class InFlightLog;
+class RequestHead;
 struct SessionLayout;
 struct SessionHeader;
 struct QpRecord;
 struct SrqRecord;
+struct SessionStages;
 
 /// Figures of one session since it was opened. Accepted = completed + retired + in flight, always.
 struct SessionFigures {
@@ -179,6 +182,8 @@ public:
     [[nodiscard]] Status cause(QpHandle qp) const noexcept;
 
     [[nodiscard]] SessionFigures figures() noexcept;
+    /// Where the time of this session's requests went since it was opened, in a sample of them. Any thread.
+    [[nodiscard]] StageLatency stage_latency() const noexcept;
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
     [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
     [[nodiscard]] bool valid() const noexcept { return header_ != nullptr; }
@@ -191,21 +196,32 @@ public:
 private:
     // What the application's side counts per queue pair; private to this side.
     struct QpAccount {
+        // As long as QpRecord::status is this: what an ordinary request may be, and what it may have.
+        std::uint64_t known_status = 0;
+        std::uint32_t send_depth = 0;
+        OpcodeMask ordinary = 0;
+        std::uint16_t inline_max = 0;
+
         std::uint16_t generation = 0;
         std::uint32_t send_outstanding = 0;
         std::uint32_t recv_outstanding = 0;
         std::uint32_t retired_seen = 0;
     };
+    static_assert(sizeof(QpAccount) == kCacheLine / 2);
 
     struct SrqAccount {
         std::uint16_t generation = 0;
         std::uint32_t outstanding = 0;
     };
 
+    [[nodiscard]] bool admits_at_once(RequestHead head, std::uint32_t inline_length) noexcept;
+    [[nodiscard]] std::size_t ordinary_room(std::size_t wanted) noexcept;
+    [[nodiscard]] std::size_t write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
     [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
                                 std::uint64_t bytes, std::uint32_t slots, std::size_t ahead = 0) noexcept;
     [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
                                        std::size_t ahead) noexcept;
+    static void learn(QpAccount& account, std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept;
     [[nodiscard]] Refusal admit_slots(std::uint32_t slots, std::size_t ahead) noexcept;
     void count_refused() noexcept;
     [[nodiscard]] WorkRequest summed(const WorkRequest& request, std::span<const Sge> sges) noexcept;
@@ -215,6 +231,10 @@ private:
     [[nodiscard]] bool completion_room() noexcept;
     [[nodiscard]] bool refresh_completion_room() noexcept;
     void count_accepted(const WorkRequest& request) noexcept;
+    void sample(WorkRequest& slot, Opcode opcode) noexcept;
+    void follow(WorkRequest& slot, Opcode opcode) noexcept;
+    void follow_one_of(std::span<const WorkRequest> requests) noexcept;
+    void sampled(std::uint32_t since) noexcept;
     void destroy() noexcept;
     template <class Record>
     [[nodiscard]] std::size_t take(std::span<Record> out) noexcept;
@@ -233,6 +253,7 @@ private:
     [[nodiscard]] bool expect_news() noexcept;
     void sleep(std::chrono::nanoseconds most) noexcept;
     void settle(const Completion& completion) noexcept;
+    void settle_sends(QpHandle qp, std::uint32_t ended) noexcept;
     void settle_other(const Completion& completion) noexcept;
     void assert_owner() noexcept;
 
@@ -250,9 +271,11 @@ private:
     bool summing_ = false;  // the request that was just admitted needs the sum of its payload
     bool logging_ = false;  // log_ is there
     std::uint64_t accepted_ = 0;
+    std::uint64_t next_sample_ = 0;  // what accepted_ is at least when the next request is followed
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
     std::uint64_t refused_ = 0;
     std::uint64_t pooled_taken_ = 0;  // completions that no request of this session asked for
+    SessionStages* stages_ = nullptr;
     SrqRecord* srq_records_ = nullptr;  // written by the worker
     OwnLines<SrqAccount> srq_accounts_;  // by SRQ index
     // Cold.

@@ -4,11 +4,11 @@
 // Holding the object is the permission; both are move-only.
 //
 // Readiness is written into the slot itself: the last byte of each slot holds the *lap* (how often the
-// producer went round, plus one) and is stored last. The consumer looks at the line that it wants to read
-// anyway, so a hand-over costs one cache-line transfer where an index ring needs two, and the producer stores
-// nothing but the slot: each store more keeps another line from being on its way at the same time. The consumer
-// gives slots back in batches through an index on a line of its own, which the producer reads only when its
-// cached copy says that the ring is full.
+// producer went round, plus one) and is stored last, in one store with the seven bytes before it. The consumer looks
+// at the line that it wants to read anyway, so a hand-over costs one cache-line transfer where an index ring needs two,
+// and the producer stores nothing but the slot, in as few stores as that takes: each store more keeps another line from
+// being on its way at the same time. The consumer gives slots back in batches through an index on a line of its own,
+// which the producer reads only when its cached copy says that the ring is full.
 //
 // Of a batch the first slot alone says that it is there: the others have their laps as they are written, while their lines
 // are at hand, and who takes slots in their order does not look at one before it has seen all that stand ahead of it.
@@ -34,6 +34,7 @@
 
 #include "pollcore/limits.hpp"
 #include "pollcore/schedule_point.hpp"
+#include "pollcore/words.hpp"
 
 namespace pollcore {
 
@@ -53,7 +54,7 @@ static_assert(sizeof(RingHeader) == 2 * kCacheLine && offsetof(RingHeader, relea
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 template <class T>
-concept RingSlot = std::is_trivially_copyable_v<T> && kCacheLine % sizeof(T) == 0 && sizeof(T) > 1 &&
+concept RingSlot = std::is_trivially_copyable_v<T> && kCacheLine % sizeof(T) == 0 && sizeof(T) % sizeof(Word) == 0 && alignof(T) % alignof(Word) == 0 &&
                    std::is_same_v<decltype(T::ring_lap), std::uint8_t> && offsetof(T, ring_lap) == sizeof(T) - 1;
 
 template <RingSlot T>
@@ -71,6 +72,14 @@ namespace ring_detail {
 
 [[nodiscard]] constexpr std::uint8_t lap_of(std::uint64_t index, unsigned capacity_log2) noexcept {
     return static_cast<std::uint8_t>((index >> capacity_log2) + 1);
+}
+
+inline constexpr unsigned kLapShift = 56;
+inline constexpr std::uint64_t kBelowLap = (std::uint64_t{1} << kLapShift) - 1;
+
+template <class T>
+[[nodiscard]] Word* last_word(T& slot) noexcept {
+    return words_of(slot) + sizeof(T) / sizeof(Word) - 1;
 }
 
 // Takes the line into this core's cache in a writable state before it is needed. Without -mprfchw the
@@ -117,7 +126,7 @@ public:
           capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
           released_cached_(header_->released.load(std::memory_order_acquire)) {
         tail_ = released_cached_;
-        for (std::uint32_t i = 0; i < capacity && std::atomic_ref(at(0).ring_lap).load(std::memory_order_relaxed) == lap_of(0); ++i) {
+        for (std::uint32_t i = 0; i < capacity && __atomic_load_n(ring_detail::last_word(at(0)), __ATOMIC_RELAXED) >> ring_detail::kLapShift == lap_of(0); ++i) {
             ++tail_;
         }
     }
@@ -130,6 +139,7 @@ public:
         capacity_log2_ = other.capacity_log2_;
         broken_ = other.broken_;
         tail_ = other.tail_;
+        first_word_ = other.first_word_;
         released_cached_ = other.released_cached_;
         return *this;
     }
@@ -158,16 +168,19 @@ public:
 
     /// Writes the i-th reserved slot. The consumer does not see it before commit(), of which it has to be a part.
     void write(std::size_t i, const T& value) noexcept {
-        write(i, [&](T& slot) { std::memcpy(static_cast<void*>(&slot), &value, sizeof(T) - sizeof(T::ring_lap)); });
+        write(i, [&](T& slot) { return all_but_last(slot, value); });
     }
-    /// The same in place: `fill` is given the slot, and writes every field but ring_lap. What it holds before is of no meaning.
+    /// The same in place: `fill` is given the slot, writes all of it but the last eight bytes, and returns these, of which the
+    /// highest is of no meaning. Nor is what the slot holds before.
     template <std::invocable<T&> Fill>
     void write(std::size_t i, Fill&& fill) noexcept {
         T& slot = at(i);
-        fill(slot);
-        if (i != 0) {
+        const std::uint64_t last = with_lap(fill(slot), i);
+        if (i == 0) {
+            first_word_ = last;  // commit() writes it
+        } else {
             // Relaxed: commit() tells of it.
-            std::atomic_ref(slot.ring_lap).store(lap_of(i), std::memory_order_relaxed);
+            __atomic_store_n(ring_detail::last_word(slot), last, __ATOMIC_RELAXED);
         }
     }
 
@@ -175,9 +188,7 @@ public:
     /// written since the last commit (what is written and left out would be seen behind a later one), n >= 1.
     void commit(std::size_t n) noexcept {
         assert(n >= 1);
-        schedule_point(SchedulePoint::publish);
-        // Release, with the acquire in RingConsumer::ready: the bytes of all n slots, and the others' laps, before this.
-        std::atomic_ref(at(0).ring_lap).store(lap_of(0), std::memory_order_release);
+        publish(first_word_);
         tail_ += n;
         // Batches only: one item at a time it lengthens a hop by a twentieth.
         if (n > 1) {
@@ -187,13 +198,20 @@ public:
 
     /// reserve(1), write and commit(1) in one. False when the ring is full.
     [[nodiscard]] bool try_push(const T& value) noexcept {
+        return try_push([&](T& slot) { return all_but_last(slot, value); });
+    }
+    template <std::invocable<T&> Fill>
+    [[nodiscard]] bool try_push(Fill&& fill) noexcept {
         if (reserve(1) == 0) {
             return false;
         }
-        write(0, value);
-        commit(1);
+        publish(with_lap(fill(at(0)), 0));
+        ++tail_;
         return true;
     }
+
+    /// The i-th slot that was written and is not committed, to be changed, but for its last eight bytes.
+    [[nodiscard]] T& written(std::size_t i) noexcept { return at(i); }
 
     /// Slots written since the ring began; this side's own figure.
     [[nodiscard]] std::uint64_t produced() const noexcept { return tail_; }
@@ -217,6 +235,26 @@ private:
     [[nodiscard]] T& at(std::size_t i) const noexcept { return slots_[(tail_ + i) & mask_]; }
 
     [[nodiscard]] std::uint8_t lap_of(std::size_t i) const noexcept { return ring_detail::lap_of(tail_ + i, capacity_log2_); }
+    [[nodiscard]] std::uint64_t with_lap(std::uint64_t last, std::size_t i) const noexcept {
+        return (last & ring_detail::kBelowLap) | std::uint64_t{lap_of(i)} << ring_detail::kLapShift;
+    }
+
+    static std::uint64_t all_but_last(T& slot, const T& value) noexcept {
+        constexpr std::size_t kBytes = sizeof(T) - sizeof(Word);
+        if constexpr (kBytes > 0) {
+            std::memcpy(static_cast<void*>(&slot), &value, kBytes);
+        }
+        std::uint64_t last;
+        std::memcpy(&last, reinterpret_cast<const std::byte*>(&value) + kBytes, sizeof(last));
+        return last;
+    }
+
+    /// The last word of the slot at the tail, and with it all that was written.
+    void publish(std::uint64_t last) const noexcept {
+        schedule_point(SchedulePoint::publish);
+        // Release, with the acquire in RingConsumer::ready: the bytes of all slots, and the others' laps, before this.
+        __atomic_store_n(ring_detail::last_word(at(0)), last, __ATOMIC_RELEASE);
+    }
 
     /// As many lines as the n slots before the tail had, and none that the consumer may still have to read.
     void prefetch_ahead(std::size_t n) const noexcept {
@@ -229,14 +267,19 @@ private:
         }
     }
 
-    [[gnu::noinline]] void refresh() noexcept {
-        // Acquire, with the release in RingConsumer::publish: the consumer's reads before our next writes.
-        const std::uint64_t released = header_->released.load(std::memory_order_acquire);
+    void refresh() noexcept {
+        const std::uint64_t released = read_released(header_);
         if (released - released_cached_ > tail_ - released_cached_) {
             broken_ = true;
             return;
         }
         released_cached_ = released;
+    }
+    // Not a member function, so that a loop that pushes may keep what this object holds in registers: a store into it beside
+    // each slot would keep other lines from being on their way.
+    [[nodiscard, gnu::noinline]] static std::uint64_t read_released(const RingHeader* header) noexcept {
+        // Acquire, with the release in RingConsumer::publish: the consumer's reads before our next writes.
+        return header->released.load(std::memory_order_acquire);
     }
 
     RingHeader* header_ = nullptr;
@@ -245,6 +288,7 @@ private:
     unsigned capacity_log2_ = 0;
     bool broken_ = false;
     std::uint64_t tail_ = 0;
+    std::uint64_t first_word_ = 0;       // of the slot at the tail, the last eight bytes that commit() will write
     std::uint64_t released_cached_ = 0;  // private copy of RingHeader::released
 };
 
@@ -280,10 +324,16 @@ public:
 
     /// True when the i-th slot from the front was published, if those ahead of it were.
     [[nodiscard]] bool ready(std::size_t i = 0) const noexcept {
+        std::uint64_t last = 0;
+        return ready(i, last);
+    }
+
+    /// As ready(), with the slot's last word, which holds the lap and was read once.
+    [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept {
         const std::uint64_t index = head_ + i;
-        // Acquire, with the release in RingProducer::commit.
-        return std::atomic_ref(slots_[index & mask_].ring_lap).load(std::memory_order_acquire) ==
-               ring_detail::lap_of(index, capacity_log2_);
+        // Acquire, with the release in RingProducer::publish.
+        last = __atomic_load_n(ring_detail::last_word(slots_[index & mask_]), __ATOMIC_ACQUIRE);
+        return last >> ring_detail::kLapShift == ring_detail::lap_of(index, capacity_log2_);
     }
 
     /// The byte whose change makes the next slot ready, for a CPU that can watch its line.
@@ -314,6 +364,12 @@ public:
         // For all that the compiler knows this changes the copy, so it cannot go back to the slot for a field.
         asm volatile("" : "+m"(value));
         return value;
+    }
+
+    /// The i-th ready slot by its words, for who does not need them all.
+    [[nodiscard]] SharedWords words(std::size_t i) const noexcept {
+        schedule_point(SchedulePoint::take);
+        return SharedWords(words_of(slots_[(head_ + i) & mask_]));
     }
 
     /// Gives back the first n slots. The producer learns of it in batches, or by publish().

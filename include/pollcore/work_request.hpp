@@ -163,7 +163,7 @@ struct alignas(kCacheLine) WorkRequest {
         std::uint32_t rkey = 0;
         std::uint32_t remote_qkey;  ///< on a UD queue pair: must be the destination's (ibv_post_send(3))
     };
-    std::uint32_t submitted_at = 0;     ///< low half of a sampled clock, for stage latency; the library's
+    std::uint32_t submitted_at = 0;     ///< low half of a sampled clock, for stage latency; the library's: leave it 0
     union {
         QpHandle qp{};                  ///< the queue pair
         PlainHandle<SrqTag> srq;        ///< srq_recv: the shared receive queue

@@ -74,6 +74,7 @@ public:
 
     Clock::time_point now() override { return Clock::now(); }
     std::uint64_t cycles() override { return cycles_now(); }
+    auto cycles_function() -> std::uint64_t (*)() noexcept override { return &cycles_now; }
     std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return pollcore::cycles_from(duration); }
     void sleep(std::chrono::microseconds duration) override { std::this_thread::sleep_for(duration); }
     bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds timeout,

@@ -65,6 +65,8 @@ public:
     [[nodiscard]] virtual Clock::time_point now() = 0;
     /// The clock that workers are stepped with.
     [[nodiscard]] virtual std::uint64_t cycles() = 0;
+    /// The same for who has no platform at hand; null: there is none but through this.
+    [[nodiscard]] virtual auto cycles_function() -> std::uint64_t (*)() noexcept { return nullptr; }
     [[nodiscard]] virtual std::uint64_t cycles_from(std::chrono::nanoseconds duration) = 0;
     virtual void sleep(std::chrono::microseconds duration) = 0;
     /// On `changed`, with its mutex locked by `lock`: returns done(), which is asked under the lock, when it is true or

@@ -65,6 +65,7 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
                                                           .bell = slot->bell.get(),
                                                           .visitors = slot->visitors.get(),
                                                           .solicited_only = worker_config.wake_on == WakeOn::solicited,
+                                                          .clock = platform->cycles_function(),
                                                           .probe_cycles = platform->cycles_from(kProbeEvery)});
     slot->proxy = std::make_unique<WorkerProxy>(*slot->worker, worker_config.name, counters,
                                                 [this] { platform->sleep(std::chrono::microseconds(20)); },

@@ -52,7 +52,7 @@ struct AnnouncedSend {
     WorkerSession* session = nullptr;
     std::uint32_t lkey = 0;
     Opcode opcode = Opcode::send;
-    bool signaled = false;
+    std::uint8_t flags = 0;
 
     [[nodiscard]] bool open() const noexcept { return state != State::none; }
     [[nodiscard]] bool arrived() const noexcept { return state == State::arrived; }

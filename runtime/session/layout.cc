@@ -53,6 +53,7 @@ void format_session(void* block, const SessionLayout& layout) noexcept {
     for (std::uint32_t i = 0; i < kSrqsMax; ++i) {
         new (at_offset<SrqRecord>(block, layout.srq_records()) + i) SrqRecord;
     }
+    new (at_offset<SessionStages>(block, layout.stages())) SessionStages;
     format_ring<WorkRequest>(at_offset<void>(block, layout.submissions()), layout.submission_slots);
     format_ring<Completion>(at_offset<void>(block, layout.completions()), layout.completion_ring_slots());
     // Release, with the acquire in is_formatted: what is there when this is there.

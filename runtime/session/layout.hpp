@@ -6,6 +6,7 @@
 //   header, worker's line      the worker
 //   header, sleep words        in turn: see SleepWord
 //   records, retired counts    the worker (of queue pairs and shared receive queues)
+//   stages                     as said of each
 //   submission ring            slots: the session; released: the worker
 //   completion ring            slots: the worker; released: the session
 #pragma once
@@ -17,6 +18,7 @@
 
 #include "base/sleep_word.hpp"
 #include "pollcore/completion.hpp"
+#include "pollcore/latency.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "pollcore/session.hpp"
 #include "pollcore/spsc_ring.hpp"
@@ -128,9 +130,16 @@ struct RetiredWord {
     [[nodiscard]] constexpr std::uint64_t pack() const noexcept { return std::uint64_t{generation} << 32 | count; }
 };
 
+/// How long a sample of the requests took: StageLatency.
+struct SessionStages {
+    LatencyCounters submission_ring;  ///< by the worker
+    LatencyCounters device;           ///< by the worker
+    LatencyCounters completion_ring;  ///< by the session's thread
+};
+
 struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
-    static constexpr std::uint16_t kVersion = 2;
+    static constexpr std::uint16_t kVersion = 3;
     static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
     static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: who submits looks at worker_sleep
     static constexpr std::uint32_t kDetached = 1;    ///< closed: the worker takes nothing more, and all that it took has completed
@@ -181,9 +190,8 @@ struct SessionLayout {
     [[nodiscard]] constexpr std::size_t srq_records() const noexcept {
         return retired() + align(qps_max * sizeof(std::atomic<std::uint64_t>));
     }
-    [[nodiscard]] constexpr std::size_t submissions() const noexcept {
-        return srq_records() + align(kSrqsMax * sizeof(SrqRecord));
-    }
+    [[nodiscard]] constexpr std::size_t stages() const noexcept { return srq_records() + align(kSrqsMax * sizeof(SrqRecord)); }
+    [[nodiscard]] constexpr std::size_t submissions() const noexcept { return stages() + sizeof(SessionStages); }
     [[nodiscard]] constexpr std::size_t completions() const noexcept {
         return submissions() + ring_bytes<WorkRequest>(submission_slots);
     }

@@ -1,12 +1,30 @@
 // The application's side of a session: its life, and what comes out of it. What goes in is submission.cc's.
 #include "pollcore/session.hpp"
 
+#include "base/clock.hpp"
 #include "session/in_flight_log.hpp"
 #include "session/layout.hpp"
 #include "session/owner_check.hpp"
 #include "session/refused_completion.hpp"
 
 namespace pollcore {
+namespace {
+
+// Where in the last word of a completion its fields stand.
+constexpr unsigned kStatus = 8 * (offsetof(Completion, status) % sizeof(Word));
+constexpr unsigned kFlags = 8 * (offsetof(Completion, flags) % sizeof(Word));
+constexpr unsigned kSampledAt = 8 * (offsetof(Completion, sampled_at) % sizeof(Word));
+
+[[nodiscard]] constexpr std::uint32_t sampled_at(std::uint64_t last) noexcept { return static_cast<std::uint32_t>(last >> kSampledAt); }
+
+/// A send that succeeded and was not followed: nothing is to be done about it but counting.
+[[nodiscard]] constexpr bool is_ordinary(std::uint64_t last) noexcept {
+    constexpr std::uint64_t kOther = std::uint64_t{0xff} << kStatus | std::uint64_t{kFromRecvQueue | kPooled} << kFlags |
+                                     std::uint64_t{0xffffffff} << kSampledAt;
+    return (last & kOther) == 0;
+}
+
+}  // namespace
 
 Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
                  const SessionLayout& layout, const SessionWaking& waking, std::shared_ptr<InFlightLog> log)
@@ -21,6 +39,7 @@ Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint3
       wide_(layout.wide),
       worker_sleeps_(layout.worker_sleeps),
       logging_(log != nullptr),
+      stages_(at_offset<SessionStages>(block, layout.stages())),
       srq_records_(at_offset<SrqRecord>(block, layout.srq_records())),
       srq_accounts_(kSrqsMax),
       waking_(waking),
@@ -51,6 +70,8 @@ Session& Session::operator=(Session&& other) noexcept {
     logging_ = other.logging_;
     waking_ = other.waking_;
     accepted_ = other.accepted_;
+    next_sample_ = other.next_sample_;
+    stages_ = std::exchange(other.stages_, nullptr);
     retired_seen_ = other.retired_seen_;
     refused_ = other.refused_;
     pooled_taken_ = other.pooled_taken_;
@@ -120,6 +141,13 @@ void Session::close() noexcept {
     }
 }
 
+[[gnu::always_inline]] inline void Session::settle_sends(QpHandle qp, std::uint32_t ended) noexcept {
+    QpAccount& mine = accounts_[qp.index & qps_mask_];
+    if (mine.generation == qp.generation) [[likely]] {
+        mine.send_outstanding -= ended;
+    }
+}
+
 /// It may have been refused while others before it are in flight.
 [[gnu::noinline]] void Session::settle_out_of_turn(const Completion& completion, std::uint32_t in_flight) noexcept {
     const std::uint16_t qp = completion.qp.index & static_cast<std::uint16_t>(qps_mask_);
@@ -138,16 +166,33 @@ template <class Record>
     assert_owner();
     const std::uint32_t wide = wide_;
     std::size_t n = 0;
-    while (n < out.size() && completions_.ready(n << wide)) {
+    std::uint64_t last = 0;
+    // Completions of one queue pair often stand together: they are counted once for all.
+    QpHandle qp{};
+    std::uint32_t ended = 0;
+    while (n < out.size() && completions_.ready(n << wide, last)) {
         static_cast<Completion&>(out[n]) = completions_.slot(n << wide);
         if constexpr (std::is_same_v<Record, WideCompletion>) {
             static_cast<CompletionExtension&>(out[n]) =
                 wide != 0 ? std::bit_cast<CompletionExtension>(completions_.slot((n << wide) + 1)) : CompletionExtension{};
         }
-        settle(out[n]);
+        if (!is_ordinary(last)) [[unlikely]] {
+            settle_sends(qp, std::exchange(ended, 0));  // what follows looks at the account
+            if (const std::uint32_t since = sampled_at(last); since != 0) {
+                sampled(since);
+            }
+            settle(out[n]);
+        } else if (out[n].qp == qp) [[likely]] {
+            ++ended;
+        } else {
+            settle_sends(qp, ended);
+            qp = out[n].qp;
+            ended = 1;
+        }
         ++n;
     }
     if (n > 0) {
+        settle_sends(qp, ended);
         completions_.release(n << wide);
         submissions_.prefetch();  // what comes is often answered
         return n;
@@ -157,6 +202,15 @@ template <class Record>
         return closed == SessionHeader::kDaemonGone && logging_ ? complete_gone(out) : complete_untaken(out);
     }
     return 0;
+}
+
+[[gnu::noinline]] void Session::sampled(std::uint32_t since) noexcept {
+    stages_->completion_ring.add(since, static_cast<std::uint32_t>(cycles_now()));
+}
+
+StageLatency Session::stage_latency() const noexcept {
+    return stages_ == nullptr ? StageLatency{}
+                              : StageLatency{stages_->submission_ring.read(), stages_->device.read(), stages_->completion_ring.read()};
 }
 
 /// How much is in flight, now that no worker changes it any more.

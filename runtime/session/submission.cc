@@ -9,10 +9,12 @@
 #include "session/in_flight_log.hpp"
 #include "session/layout.hpp"
 #include "session/owner_check.hpp"
+#include "session/request_head.hpp"
 
 namespace pollcore {
 
-// ---- Admission (I3): the one place on this side that decides whether a work request is taken. ----
+// ---- Admission (I3): what decides on this side whether a work request is taken: admit(), and for requests like one that it let
+// through, admits_at_once() with ordinary_room(). ----
 
 [[gnu::always_inline]] inline Session::QpAccount& Session::account(QpHandle qp) noexcept {
     QpAccount& account = accounts_[qp.index];
@@ -54,11 +56,26 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     return accepted_ + pooled_taken_ - retired_seen_ - (completions_.published() >> wide_) < completion_slots_;
 }
 
+/// Whether all that admit() looks at of the queue pair is as it was when it let a request like this one through.
+[[gnu::always_inline]] inline bool Session::admits_at_once(RequestHead head, std::uint32_t inline_length) noexcept {
+    const std::uint32_t index = head.qp_index();
+    if (!head.is_plain(kInline) || index > qps_mask_) [[unlikely]] {
+        return false;
+    }
+    const QpAccount& mine = accounts_[index];
+    // Acquire, with the worker's release: as in admit().
+    return records_[index].status.load(std::memory_order_acquire) == mine.known_status && head.qp_generation() == mine.generation &&
+           head.is_one_of(mine.ordinary) && inline_length <= mine.inline_max && mine.send_outstanding < mine.send_depth;
+}
+
 // Inlined, so that each way of submitting has only those checks that it can fail.
 [[gnu::always_inline]] inline Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
                        std::uint64_t bytes, std::uint32_t slots, std::size_t ahead) noexcept {
     if (closed_ || header_ == nullptr) [[unlikely]] {
         return Refusal::session_closed;
+    }
+    if (slots == 1 && admits_at_once(head_of(request), inline_length)) [[likely]] {
+        return admit_slots(slots, ahead);
     }
     if (request.opcode == Opcode::srq_recv) [[unlikely]] {
         return inline_length != 0 ? Refusal::bad_flags : admit_shared(request, num_sge, slots, ahead);
@@ -68,7 +85,8 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     }
     QpRecord& record = records_[request.qp.index];
     // Acquire, with the worker's release: the limits belong to this status.
-    const auto qp = QpStatusWord::unpack(record.status.load(std::memory_order_acquire));
+    const std::uint64_t status = record.status.load(std::memory_order_acquire);
+    const auto qp = QpStatusWord::unpack(status);
     if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {
         return Refusal::stale_handle;
     }
@@ -134,11 +152,24 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
                 return Refusal::send_queue_full;
             }
         }
+        if (mine.known_status != status) [[unlikely]] {
+            learn(mine, status, limits.opcodes, limits.send_depth);
+        }
     }
     if (slots > submissions_.capacity()) [[unlikely]] {
         return inline_length > 0 ? Refusal::inline_too_long : Refusal::too_many_sges;
     }
     return admit_slots(slots, ahead);
+}
+
+/// From here on admits_at_once() knows what this status means.
+[[gnu::noinline]] void Session::learn(QpAccount& account, std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept {
+    const auto qp = QpStatusWord::unpack(status);
+    const bool ordinary = qp.sges_max > 0 && (qp.flags & (QpStatusWord::kCredits | QpStatusWord::kSums)) == 0;
+    account.known_status = status;
+    account.ordinary = ordinary ? static_cast<OpcodeMask>(opcodes & RequestHead::kOrdinary) : OpcodeMask{0};
+    account.send_depth = send_depth;
+    account.inline_max = qp.inline_max;
 }
 
 /// What every request needs: the slots of its own and one for its completion.
@@ -232,6 +263,31 @@ namespace {
     summing_ = false;
 }
 
+/// A request that stands in its slot and is not published may be the one of many that is followed.
+[[gnu::always_inline]] inline void Session::sample(WorkRequest& slot, Opcode opcode) noexcept {
+    if (accepted_ >= next_sample_) [[unlikely]] {
+        follow(slot, opcode);
+    }
+}
+
+// Of receives there is no time to be told: the next send is it.
+[[gnu::noinline]] void Session::follow(WorkRequest& slot, Opcode opcode) noexcept {
+    if (is_recv(opcode)) {
+        return;
+    }
+    next_sample_ = accepted_ + kLatencySampleEvery;
+    slot.submitted_at = static_cast<std::uint32_t>(cycles_now()) | 1;  // 0: it is not followed
+}
+
+/// Of those that are written: not always the first, which waits the least.
+[[gnu::noinline]] void Session::follow_one_of(std::span<const WorkRequest> requests) noexcept {
+    const std::size_t begin = accepted_ % requests.size();
+    for (std::size_t i = 0; i < requests.size() && accepted_ >= next_sample_; ++i) {
+        const std::size_t at = (begin + i) % requests.size();
+        follow(submissions_.written(at), requests[at].opcode);
+    }
+}
+
 // A worker that never sleeps costs no more than the question.
 [[gnu::always_inline]] inline void Session::submitted() noexcept {
     if (worker_sleeps_) [[unlikely]] {
@@ -262,17 +318,74 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
         submitted();
         return Refusal::none;
     }
-    (void)submissions_.try_push(request);  // admit() reserved the slot
+    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it
+        std::memcpy(static_cast<void*>(&slot), &request, offsetof(WorkRequest, qp));
+        sample(slot, request.opcode);
+        return head_of(request).word();
+    });
     submitted();
     return Refusal::none;
+}
+
+/// So many requests have room whatever they are. Where each has to be noted, none goes this way.
+[[gnu::always_inline]] inline std::size_t Session::ordinary_room(std::size_t wanted) noexcept {
+    if (closed_ || header_ == nullptr || logging_) [[unlikely]] {
+        return 0;
+    }
+    const auto room = [&]() -> std::uint64_t {
+        // More than there are slots, where messages of pools were taken and their slots not yet given back.
+        const std::uint64_t used = accepted_ + pooled_taken_ - retired_seen_ - (completions_.published() >> wide_);
+        return completion_slots_ - std::min<std::uint64_t>(used, completion_slots_);
+    };
+    if (room() < wanted) [[unlikely]] {
+        (void)refresh_completion_room();
+    }
+    return std::min<std::size_t>(room(), submissions_.reserve(wanted));
+}
+
+/// Of `requests` those at the front that admit() would let through at once, behind `ahead` that are written. Returns how many.
+[[gnu::always_inline]] inline std::size_t Session::write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept {
+    const std::size_t reserved = ordinary_room(ahead + requests.size());
+    const std::size_t most = std::min(requests.size(), reserved - std::min(ahead, reserved));
+    // Requests of one queue pair often stand together: it is looked up, and its account is written, once for all of them.
+    std::uint64_t looked_up = ~std::uint64_t{0};  // no handle's bits
+    QpAccount* mine = nullptr;
+    std::uint32_t outstanding = 0;
+    const auto settle = [&] {
+        if (mine != nullptr) {
+            mine->send_outstanding = outstanding;
+        }
+    };
+    std::size_t n = 0;
+    for (; n < most; ++n) {
+        const RequestHead head = head_of(requests[n]);
+        if (head.qp_bits() != looked_up) {
+            settle();
+            mine = nullptr;
+            if (!admits_at_once(head, 0)) [[unlikely]] {
+                break;
+            }
+            looked_up = head.qp_bits();
+            mine = &accounts_[head.qp_index()];
+            outstanding = mine->send_outstanding;
+        } else if (!head.is_plain(kInline) || !head.is_one_of(mine->ordinary) || outstanding >= mine->send_depth) [[unlikely]] {
+            break;
+        }
+        ++outstanding;
+        submissions_.write(ahead + n, requests[n]);
+    }
+    settle();
+    accepted_ += n;
+    return n;
 }
 
 Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
     assert_owner();
     submissions_.prefetch();
     Submitted result;
-    for (const WorkRequest& request : requests) {
-        // Written and not yet published: the worker sees all of them at once, and rings one doorbell.
+    // Written and not yet published: the worker sees all of them at once, and rings one doorbell.
+    while ((result.accepted += write_ordinary(requests.subspan(result.accepted), result.accepted)) < requests.size()) {
+        const WorkRequest& request = requests[result.accepted];
         const std::size_t ahead = result.accepted;
         result.refusal = request.num_sge > 1 ? Refusal::too_many_sges : admit(request, request.num_sge, 0, own_bytes(request), 1, ahead);
         if (result.refusal != Refusal::none) {
@@ -288,6 +401,9 @@ Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
         ++result.accepted;
     }
     if (result.accepted > 0) {
+        if (accepted_ >= next_sample_) [[unlikely]] {
+            follow_one_of(requests.first(result.accepted));
+        }
         submissions_.commit(result.accepted);
         submitted();
     }
@@ -329,6 +445,7 @@ Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sge
         }
         submissions_.write(slot, std::bit_cast<WorkRequest>(more));
     }
+    sample(submissions_.written(0), request.opcode);
     submissions_.commit(slots);
     submitted();
     return Refusal::none;
@@ -352,9 +469,7 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
     count_accepted(request);
     // In place: a changed copy would have to leave the store buffer before it could be copied again.
     submissions_.write(0, [&](WorkRequest& first) {
-        std::memcpy(static_cast<void*>(&first), &request, sizeof(request) - sizeof(request.ring_lap));
-        first.flags = static_cast<std::uint8_t>(request.flags | kInline);
-        first.num_sge = 0;
+        std::memcpy(static_cast<void*>(&first), &request, offsetof(WorkRequest, qp));
         first.sge.length = length;
         if (summing_) [[unlikely]] {
             summing_ = false;
@@ -363,13 +478,16 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
         if (length <= WorkRequest::kOwnPayload) {
             std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
         }
+        return head_of(request).as_inline().word();
     });
     for (std::uint32_t slot = 1; slot < slots; ++slot) {
         const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
         submissions_.write(slot, [&](WorkRequest& more) {
             std::memcpy(static_cast<void*>(&more), rest.data(), std::min(WorkRequestContinuation::kPayload, rest.size()));
+            return std::uint64_t{0};
         });
     }
+    sample(submissions_.written(0), request.opcode);
     submissions_.commit(slots);
     submitted();
     return Refusal::none;

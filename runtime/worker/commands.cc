@@ -106,6 +106,7 @@ std::uint32_t Worker::run_commands() noexcept {
         case CommandKind::park_qp: {
             WorkerQp& qp = *qps_[command.index];
             ++qp.parked;
+            choose_way(qp);
             ++cqs_[qp.send_cq]->parked;
             ++cqs_[qp.recv_cq]->parked;
             break;
@@ -122,6 +123,7 @@ std::uint32_t Worker::run_commands() noexcept {
                 qp.state = command.state;
                 publish_record(qp);
             }
+            choose_way(qp);
             if (qp.cover_wanted) {
                 cover(qp);
             }
@@ -242,10 +244,11 @@ void Worker::begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) 
     }
 }
 
-void Worker::open_shares(const WorkerQp& qp) noexcept {
+void Worker::open_shares(WorkerQp& qp) noexcept {
     for (const ShareOptions& options : qp.shares) {
         WorkerSession& session = *sessions_[options.session];
-        session.shares[qp.handle.index] = Share{.generation = qp.handle.generation,
+        session.shares[qp.handle.index] = Share{.qp = &qp,
+                                                .handle = qp.handle,
                                                 .send_depth = options.send_depth,
                                                 .recv_depth = options.recv_depth};
         const RetiredWord none{.generation = qp.handle.generation, .count = 0};
@@ -255,6 +258,8 @@ void Worker::open_shares(const WorkerQp& qp) noexcept {
 
 void Worker::add_qp(WorkerQp& qp) noexcept {
     qps_[qp.handle.index] = &qp;
+    qp.send_end = &qp.send_head;
+    choose_way(qp);
     cqs_[qp.recv_cq]->datagram_qps += qp.datagram;
     open_shares(qp);
     count_qps(1);

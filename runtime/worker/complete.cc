@@ -1,6 +1,8 @@
 // From a CQ to the sessions: each work completion finds its in-flight entry by wr_id.
 #include <arpa/inet.h>
 
+#include <cstring>
+
 #include "session/completion_opcode.hpp"
 #include "session/refused_completion.hpp"
 #include "worker/worker.hpp"
@@ -15,23 +17,24 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     if (many_qps_) {
         prefetch_entries(n);
     }
-    for (std::uint32_t i = 0; i < n; ++i) {
+    for (std::uint32_t i = 0; (i = route_ordinary(cq, i, n)) < n; ++i) {
         route(cq, wcs_[i]);
     }
 }
 
 // As prefetch_qps(), for the first `n` of wcs_. Those of shared receive queues name none, and nothing is fetched in vain but a line.
 [[gnu::noinline]] void Worker::prefetch_entries(std::uint32_t n) noexcept {
+    std::array<const WorkerQp*, kBurstMax> qps;
     for (std::uint32_t i = 0; i < n; ++i) {
-        if (const WorkerQp* qp = qps_[WrId::unpack(wcs_[i].wr_id).qp.index & qps_mask_]; qp != nullptr) {
-            __builtin_prefetch(qp, 1);
-            __builtin_prefetch(&qp->sends, 1);
-        }
+        const WorkerQp* const qp = qps_[WrId::unpack(wcs_[i].wr_id).qp.index & qps_mask_];
+        qps[i] = qp;
+        __builtin_prefetch(qp, 1);
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(qp) + offsetof(WorkerQp, sends)), 1);
     }
     for (std::uint32_t i = 0; i < n; ++i) {
-        const WrId id = WrId::unpack(wcs_[i].wr_id);
-        if (const WorkerQp* qp = qps_[id.qp.index & qps_mask_]; qp != nullptr) {
-            (id.recv ? qp->recvs : qp->sends).prefetch(id.position);
+        if (qps[i] != nullptr) {
+            const WrId id = WrId::unpack(wcs_[i].wr_id);
+            (id.recv ? qps[i]->recvs : qps[i]->sends).prefetch(id.position);
         }
     }
 }
@@ -52,7 +55,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         counters_.stale_completions.add();
         return;
     }
-    if (const InFlightEntry& entry = table.at(id.position); entry.kind <= InFlightEntry::Kind::pooled && entry.signaled) [[likely]] {
+    if (const InFlightEntry& entry = table.at(id.position); entry.kind <= InFlightEntry::Kind::pooled && entry.signaled()) [[likely]] {
         cq.served = entry.session;
         cq.served->completions.prefetch();
     }
@@ -76,7 +79,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
                 // Signaled ones complete themselves and in order; one that is passed over has been lost by
                 // the provider, and the application must not wait for it for ever. So has any that stands behind a
                 // failure, since what is flushed completes, signaled or not.
-                if (entry.signaled || qp.send_failed) [[unlikely]] {
+                if (entry.signaled() || qp.send_failed) [[unlikely]] {
                     qp.send_failed = true;
                     deliver_by_runtime(qp, entry, Status::general_err);
                 } else {
@@ -105,7 +108,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     const InFlightEntry& entry = qp.sends.pop();
     if (entry.kind >= InFlightEntry::Kind::announced && entry.kind <= InFlightEntry::Kind::marker) [[unlikely]] {
         complete_own(qp, entry, wc);
-    } else if (wc.status == IBV_WC_SUCCESS && !entry.signaled) {
+    } else if (wc.status == IBV_WC_SUCCESS && !entry.signaled()) {
         retire_entry(qp, entry);  // the signal was the worker's own
     } else {
         Completion completion;
@@ -259,6 +262,10 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
             }
         }
     }
+    if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
+        const std::uint32_t now = end_sample(*entry.session, completion.ok());
+        std::memcpy(completion.sampled_at, &now, sizeof(now));
+    }
     // The application first: what follows is seen by nobody else.
     publish(*entry.session, completion, datagram);
     settle(qp, entry, from_recv_queue);
@@ -297,16 +304,19 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     deliver(srq, slot, completion);
 }
 
-// Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer.
-[[gnu::always_inline]] static inline void write_slot(Completion& slot, const Completion& completion) noexcept {
+// Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer. Returns the last
+// eight bytes.
+[[gnu::always_inline]] static inline std::uint64_t write_slot(Completion& slot, const Completion& completion) noexcept {
     slot.tag = completion.tag;
     slot.qp = completion.qp;
     slot.byte_len = completion.byte_len;
     slot.imm_data = completion.imm_data;
     slot.srq = completion.srq;
-    slot.status = completion.status;
-    slot.opcode = completion.opcode;
-    slot.flags = completion.flags;
+    static_assert(offsetof(Completion, status) == 24 && offsetof(Completion, opcode) == 25 && offsetof(Completion, flags) == 26);
+    std::uint32_t sampled_at;
+    std::memcpy(&sampled_at, completion.sampled_at, sizeof(sampled_at));
+    return std::uint64_t{static_cast<std::uint8_t>(completion.status)} | std::uint64_t{static_cast<std::uint8_t>(completion.opcode)} << 8 |
+           std::uint64_t{completion.flags} << 16 | std::uint64_t{sampled_at} << 24;
 }
 
 // Its slot was reserved when the request was taken, so this finds room; a consumer that takes slots back
@@ -321,7 +331,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
         break_session(session);
         return;
     }
-    session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });
+    session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });
     session.completions.commit(1);
     counters_.delivered.add();
     if (session.tells) [[unlikely]] {
@@ -336,7 +346,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
         break_session(session);
         return;
     }
-    session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });
+    session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });
     CompletionExtension more;
     if (datagram != nullptr) {
         more.src_qp = datagram->src_qp;
@@ -378,6 +388,39 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     pool.counters->held.add();
 }
 
+// ---- A request in many is followed ----
+
+// Once in a step: a worker takes and completes in bursts, whose moments are not told apart.
+std::uint32_t Worker::sample_clock() noexcept {
+    if (sample_step_ != step_ + 1) {
+        sample_step_ = step_ + 1;
+        sample_now_ = static_cast<std::uint32_t>(options_.clock != nullptr ? options_.clock() : now_);
+    }
+    return sample_now_;
+}
+
+/// Of a session one at a time is followed to its completion.
+[[gnu::noinline]] void Worker::begin_sample(WorkerSession& session, InFlightEntry& entry, std::uint32_t submitted_at) noexcept {
+    const std::uint32_t now = sample_clock();
+    session.stages->submission_ring.add(submitted_at, now);
+    if (!session.sampling) {
+        session.sampling = true;
+        session.sampled_at = now;
+        entry.flags |= InFlightEntry::kSampled;
+    }
+}
+
+/// Returns what Completion::sampled_at is to be.
+[[gnu::noinline]] std::uint32_t Worker::end_sample(WorkerSession& session, bool success) noexcept {
+    session.sampling = false;
+    if (!success) {
+        return 0;  // of how long a failure took, this is no measure
+    }
+    const std::uint32_t now = sample_clock();
+    session.stages->device.add(session.sampled_at, now);
+    return now | 1;
+}
+
 // Gives back what the entry held: its share of the queue and its place among the session's requests.
 [[gnu::always_inline]] inline void Worker::settle(WorkerQp& qp, const InFlightEntry& entry,
                                                   bool from_recv_queue) noexcept {
@@ -385,7 +428,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     Share& share = session.shares[qp.handle.index];
     --(from_recv_queue ? share.recvs : share.sends);
     --session.in_flight;
-    session.unsignaled -= !entry.signaled;
+    session.unsignaled -= !entry.signaled();
 }
 
 [[gnu::always_inline]] inline void Worker::retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept {
@@ -394,11 +437,14 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     }
     settle(qp, entry, false);
     WorkerSession& session = *entry.session;
+    if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
+        (void)end_sample(session, false);  // when it ended nobody knows: only that a later one has
+    }
     Share& share = session.shares[qp.handle.index];
     ++share.retired;
     ++session.retired;
     // Release, with the acquire in Session::refresh_retired: the device is done with the buffer.
-    const RetiredWord word{.generation = share.generation, .count = share.retired};
+    const RetiredWord word{.generation = share.handle.generation, .count = share.retired};
     session.retired_counts[qp.handle.index].store(word.pack(), std::memory_order_release);
     session.header->retired.store(session.retired, std::memory_order_release);
     counters_.retired.add();
@@ -409,7 +455,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
 
 /// A request of the send queue that is in no table any more ends as `completion` says.
 [[gnu::noinline]] void Worker::end_send(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept {
-    if (completion.ok() && !entry.signaled) {
+    if (completion.ok() && !entry.signaled()) {
         retire_entry(qp, entry);
     } else {
         deliver(qp, entry, completion, false);

@@ -173,8 +173,8 @@ void Worker::give_credit_back(WorkerQp& qp, Opcode opcode) noexcept {
                  .session = &qp.flow->waiting.front_session(),
                  .lkey = request.sge.lkey,
                  .opcode = request.opcode,
+                 .flags = InFlightEntry::known(request.flags),
                  .kind = InFlightEntry::Kind::unposted,
-                 .signaled = (request.flags & kSignaled) != 0,
                  .status = qp.unposted_status};
         if (request.opcode == Opcode::bind_mw) {
             let_bind_go(request);

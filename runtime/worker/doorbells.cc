@@ -89,8 +89,8 @@ template <class Wr>
 }
 
 [[gnu::always_inline]] inline void Worker::post_sends(WorkerQp& qp) noexcept {
+    *std::exchange(qp.send_end, &qp.send_head) = nullptr;
     ibv_send_wr* next = std::exchange(qp.send_head, nullptr);
-    qp.send_tail = nullptr;
     while (next != nullptr) {
         ibv_send_wr* bad = nullptr;
         counters_.send_doorbells.add();

@@ -8,14 +8,18 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "pollcore/completion.hpp"
 #include "pollcore/handle.hpp"
 #include "pollcore/own_lines.hpp"
+#include "pollcore/words.hpp"
 #include "pollcore/work_request.hpp"
+#include "session/request_head.hpp"
 
 namespace pollcore {
 
@@ -29,12 +33,15 @@ struct WrId {
     static constexpr std::uint32_t kPositionMask = (1u << kPositionBits) - 1;
 
     [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
-        return std::uint64_t{qp.index} << 48 | std::uint64_t{qp.generation} << 32 | std::uint64_t{recv} << 24 |
-               (position & kPositionMask);
+        return std::uint64_t{bits_of(qp)} << 32 | std::uint64_t{recv} << kPositionBits | (position & kPositionMask);
+    }
+    /// The same of a send queue's, from bits_of(qp).
+    [[nodiscard]] static constexpr std::uint64_t pack_send(std::uint32_t qp_bits, std::uint32_t position) noexcept {
+        return std::uint64_t{qp_bits} << 32 | (position & kPositionMask);
     }
     [[nodiscard]] static constexpr WrId unpack(std::uint64_t word) noexcept {
-        return {QpHandle{static_cast<std::uint16_t>(word >> 48), static_cast<std::uint16_t>(word >> 32)},
-                (word >> 24 & 1) != 0, static_cast<std::uint32_t>(word) & kPositionMask};
+        return {std::bit_cast<QpHandle>(static_cast<std::uint32_t>(word >> 32)), (word >> kPositionBits & 1) != 0,
+                static_cast<std::uint32_t>(word) & kPositionMask};
     }
 };
 
@@ -58,10 +65,13 @@ struct InFlightEntry {
         std::uint32_t lkey = 0;  ///< of the first SGE; the others stand in the table's side array
         std::uint32_t new_rkey;  ///< bind: the window's key when it has succeeded
     };
+    static constexpr std::uint8_t kSampled = 1 << 7;  ///< of `flags`: see Worker::begin_sample
+
+    // These four as in the last word of the request.
     Opcode opcode = Opcode::send;
-    Kind kind = Kind::posted;
-    bool signaled = false;  ///< the application asked for a completion
+    std::uint8_t flags = 0;  ///< the application's, and kSampled
     std::uint8_t num_sge = 0;
+    Kind kind = Kind::posted;
     Status status = Status::success;  ///< unposted: how it completes
     /// What a bind names, by their indices.
     struct Bind {
@@ -73,10 +83,36 @@ struct InFlightEntry {
         Bind bind;      ///< bind_mw
     };
 
+    /// What of a request's flags an entry holds: the worker's own bit is nobody else's to set.
+    [[nodiscard]] static constexpr std::uint8_t known(std::uint8_t flags) noexcept {
+        return flags & (kFence | kSignaled | kSolicited | kInline);
+    }
     [[nodiscard]] bool with_provider() const noexcept { return kind <= Kind::marker; }
+    /// The application asked for a completion.
+    [[nodiscard]] bool signaled() const noexcept { return (flags & kSignaled) != 0; }
+
+    /// Makes it that of an ordinary request, which the provider is given.
+    void post(std::uint64_t its_tag, WorkerSession* its_session, std::uint32_t its_lkey, RequestHead head) noexcept {
+        Word* const words = words_of(*this);
+        words[0] = its_tag;
+        session = its_session;
+        words[2] = (head.word() & kWhat) | its_lkey;
+        words[3] = 0;
+    }
+    /// Whether it is one of an ordinary request that the provider has, and completes by itself.
+    [[nodiscard]] bool is_ordinary() const noexcept {
+        constexpr std::uint64_t kSignal = std::uint64_t{kSignaled} << RequestHead::kFlags;
+        constexpr std::uint64_t kOther = std::uint64_t{0xf8} << RequestHead::kOpcode | std::uint64_t{0xff} << kKind | std::uint64_t{kSampled} << RequestHead::kFlags;
+        return (words_of(const_cast<InFlightEntry&>(*this))[2] & (kOther | kSignal)) == kSignal;
+    }
+
+private:
+    static constexpr unsigned kKind = 56;
+    static constexpr std::uint64_t kWhat = std::uint64_t{0xffffff} << RequestHead::kOpcode;
 };
 
-static_assert(sizeof(InFlightEntry) == 32);
+static_assert(sizeof(InFlightEntry) == 32 && offsetof(InFlightEntry, opcode) == 20 && offsetof(InFlightEntry, kind) == 23);
+static_assert(InFlightEntry::Kind{} == InFlightEntry::Kind::posted);
 
 class InFlightTable {
 public:
@@ -84,9 +120,13 @@ public:
     /// Room for `depth` entries; `sges_max` keys each.
     InFlightTable(std::uint32_t depth, std::uint32_t sges_max)
         : mask_(std::bit_ceil(depth) - 1),
-          more_keys_per_entry_(sges_max > 1 ? sges_max - 1 : 0),
-          entries_(make_own_lines<InFlightEntry>(mask_ + 1)),
-          more_keys_(make_own_lines<std::uint32_t>(std::size_t{mask_ + 1} * more_keys_per_entry_)) {}
+          entries_(make_own_lines<InFlightEntry>(mask_ + 1)) {
+        if (sges_max > 1) {
+            const std::uint32_t per_entry = sges_max - 1;
+            more_keys_ = make_own_lines<std::uint32_t>(1 + std::size_t{mask_ + 1} * per_entry);
+            more_keys_[0] = per_entry;
+        }
+    }
 
     [[nodiscard]] std::uint32_t size() const noexcept { return tail_ - head_; }
     [[nodiscard]] bool empty() const noexcept { return tail_ == head_; }
@@ -96,33 +136,34 @@ public:
     [[nodiscard]] std::uint32_t head_position() const noexcept { return head_; }
 
     /// Adds an entry at next_position(), to be filled in by the caller. The reference holds until the next push.
-    [[nodiscard]] InFlightEntry& push() noexcept { return entries_[tail_++ & mask_]; }
+    [[nodiscard]] InFlightEntry& push() noexcept {
+        base_ = empty() ? tail_ : base_;
+        return at(tail_++);
+    }
     /// The keys of the newest entry's SGEs after the first.
     void push_more_keys(std::span<const ibv_sge> more) noexcept {
-        for (std::size_t i = 0; i < more.size() && i < more_keys_per_entry_; ++i) {
-            more_keys_[std::size_t{(tail_ - 1) & mask_} * more_keys_per_entry_ + i] = more[i].lkey;
+        const std::size_t most = std::min<std::size_t>(more.size(), more_keys_per_entry());
+        for (std::size_t i = 0; i < most; ++i) {
+            more_keys_of(tail_ - 1)[i] = more[i].lkey;
         }
     }
-    [[nodiscard]] InFlightEntry& front() noexcept { return entries_[head_ & mask_]; }
+    [[nodiscard]] InFlightEntry& front() noexcept { return at(head_); }
     /// Removes the front. The reference holds until the next push.
-    InFlightEntry& pop() noexcept { return entries_[head_++ & mask_]; }
+    InFlightEntry& pop() noexcept { return at(head_++); }
     void pop_back() noexcept { --tail_; }
     /// Removes one from the middle. Those behind it, which no provider may know yet, move up by one position.
     void erase(std::uint32_t position) noexcept {
         for (std::uint32_t next = position + 1; next != tail_; ++next) {
-            entries_[(next - 1) & mask_] = entries_[next & mask_];
-            for (std::size_t i = 0; i < more_keys_per_entry_; ++i) {
-                more_keys_[std::size_t{(next - 1) & mask_} * more_keys_per_entry_ + i] =
-                    more_keys_[std::size_t{next & mask_} * more_keys_per_entry_ + i];
-            }
+            at(next - 1) = at(next);
+            std::copy_n(more_keys_of(next), more_keys_per_entry(), more_keys_of(next - 1));
         }
         --tail_;
     }
-    [[nodiscard]] InFlightEntry& at(std::uint32_t position) noexcept { return entries_[position & mask_]; }
+    [[nodiscard]] InFlightEntry& at(std::uint32_t position) noexcept { return entries_[slot(position)]; }
 
     /// Asks for the line of the entry that push() will give, or at() does.
-    void prefetch_next() const noexcept { prefetch(tail_); }
-    void prefetch(std::uint32_t position) const noexcept { __builtin_prefetch(&entries_[position & mask_], 1); }
+    void prefetch_next() const noexcept { __builtin_prefetch(&entries_[empty() ? 0 : slot(tail_)], 1); }
+    void prefetch(std::uint32_t position) const noexcept { __builtin_prefetch(&entries_[slot(position)], 1); }
 
     /// The full position behind the bits that travelled; size() or more from the head when it names nothing
     /// in flight.
@@ -133,17 +174,17 @@ public:
     /// True when a posted entry uses this key.
     [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
         for (std::uint32_t p = head_; p != tail_; ++p) {
-            const InFlightEntry& entry = entries_[p & mask_];
+            const InFlightEntry& entry = entries_[slot(p)];
             if (!entry.with_provider() || entry.num_sge == 0) {
                 continue;
             }
             if (entry.lkey == lkey) {
                 return true;
             }
-            for (std::uint32_t i = 0; i + 1 < entry.num_sge && i < more_keys_per_entry_; ++i) {
-                if (more_keys_[std::size_t{p & mask_} * more_keys_per_entry_ + i] == lkey) {
-                    return true;
-                }
+            const std::uint32_t* const more = more_keys_of(p);
+            const std::uint32_t most = std::min<std::uint32_t>(entry.num_sge - 1u, more_keys_per_entry());
+            if (std::find(more, more + most, lkey) != more + most) {
+                return true;
             }
         }
         return false;
@@ -152,7 +193,7 @@ public:
     /// True when a posted entry uses this address handle.
     [[nodiscard]] bool uses_ah(AhHandle ah) const noexcept {
         for (std::uint32_t p = head_; p != tail_; ++p) {
-            const InFlightEntry& entry = entries_[p & mask_];
+            const InFlightEntry& entry = entries_[slot(p)];
             if (entry.kind == InFlightEntry::Kind::posted && entry.ah == ah) {
                 return true;
             }
@@ -161,12 +202,21 @@ public:
     }
 
 private:
+    // A table that was empty begins with its first entry: so it takes no more of the cache than is in flight, however long the
+    // queue is.
+    [[nodiscard]] std::size_t slot(std::uint32_t position) const noexcept { return (position - base_) & mask_; }
+
+    [[nodiscard]] std::uint32_t more_keys_per_entry() const noexcept { return more_keys_ == nullptr ? 0 : more_keys_[0]; }
+    [[nodiscard]] std::uint32_t* more_keys_of(std::uint32_t position) const noexcept {
+        return more_keys_ == nullptr ? nullptr : &more_keys_[1 + slot(position) * more_keys_[0]];
+    }
+
     std::uint32_t head_ = 0;
     std::uint32_t tail_ = 0;
     std::uint32_t mask_ = 0;
-    std::uint32_t more_keys_per_entry_ = 0;
+    std::uint32_t base_ = 0;  // the position whose slot is the first
     OwnLinesArray<InFlightEntry> entries_;
-    OwnLinesArray<std::uint32_t> more_keys_;
+    OwnLinesArray<std::uint32_t> more_keys_;  // with how many each entry has before them; null where that is none
 };
 static_assert(sizeof(InFlightTable) == 32, "half a line of a WorkerQp");
 

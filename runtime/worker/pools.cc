@@ -99,9 +99,9 @@ std::uint32_t Worker::post_receives(PoolTaker& taker) noexcept {
                                   .session = pool.session,
                                   .lkey = pool.lkey,
                                   .opcode = taker.qp != nullptr ? Opcode::recv : Opcode::srq_recv,
-                                  .kind = InFlightEntry::Kind::pooled,
-                                  .signaled = true,
-                                  .num_sge = 1};
+                                  .flags = kSignaled,
+                                  .num_sge = 1,
+                                  .kind = InFlightEntry::Kind::pooled};
         ibv_sge& sge = sges_[sges_used_++];
         sge = {.addr = pool.addr + std::uint64_t{buffer} * pool.stride, .length = pool.buffer_bytes, .lkey = pool.lkey};
         ibv_recv_wr& wr = recv_wrs_[recv_wrs_used_++];

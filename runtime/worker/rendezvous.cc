@@ -26,9 +26,9 @@ bool Worker::can_announce(const WorkerQp& qp, const WorkRequest& request, std::u
              .session = &session,
              .lkey = request.sge.lkey,
              .opcode = request.opcode,
-             .kind = InFlightEntry::Kind::announced,
-             .signaled = (request.flags & kSignaled) != 0,
-             .num_sge = 1};
+             .flags = InFlightEntry::known(request.flags),
+             .num_sge = 1,
+             .kind = InFlightEntry::Kind::announced};
     if (qp.state == QpState::error) {
         entry.kind = InFlightEntry::Kind::unposted;
         entry.status = qp.unposted_status;
@@ -78,7 +78,7 @@ void Worker::complete_announced(WorkerQp& qp, const InFlightEntry& entry, const 
                               .session = entry.session,
                               .lkey = entry.lkey,
                               .opcode = entry.opcode,
-                              .signaled = entry.signaled};
+                              .flags = entry.flags};
         return;
     }
     qp.flow->announced = {};
@@ -93,7 +93,7 @@ void Worker::complete_announced(WorkerQp& qp, const InFlightEntry& entry, const 
             .session = announced.session,
             .lkey = announced.lkey,
             .opcode = announced.opcode,
-            .signaled = announced.signaled,
+            .flags = announced.flags,
             .num_sge = 1};
 }
 

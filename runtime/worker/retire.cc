@@ -26,6 +26,7 @@ namespace pollcore {
         return;
     }
     qp.state = QpState::error;
+    choose_way(qp);
     qp.cause = cause;
     publish_record(qp);
     qp.flush_held = !device_too && qp.flow != nullptr && qp.flow->announced.open();
@@ -260,6 +261,7 @@ void Worker::renew(WorkerQp& qp) noexcept {
     leave_ring(qp);
     qp.handle.generation = qp.next_generation;
     qp.state = qp.next_state;
+    choose_way(qp);
     qp.cause = Status::success;
     qp.leftover_status = Status::qp_closed;
     qp.unposted_status = Status::wr_flush_err;

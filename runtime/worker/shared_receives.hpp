@@ -36,13 +36,16 @@ struct SrqWrId {
 
     [[nodiscard]] static constexpr bool names(std::uint64_t word) noexcept { return (word & kMark) != 0; }
     [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
-        return std::uint64_t{srq.index} << 48 | std::uint64_t{srq.generation} << 32 | kMark | kRecv | slot;
+        return std::uint64_t{std::bit_cast<std::uint32_t>(srq)} << 32 | kMark | kRecv | slot;
     }
     [[nodiscard]] static constexpr SrqWrId unpack(std::uint64_t word) noexcept {
-        return {SrqHandle{static_cast<std::uint16_t>(word >> 48), static_cast<std::uint16_t>(word >> 32)},
+        return {std::bit_cast<SrqHandle>(static_cast<std::uint32_t>(word >> 32)),
                 static_cast<std::uint32_t>(word) & WrId::kPositionMask};
     }
 };
+
+/// A wr_id of a send queue.
+[[nodiscard]] constexpr bool names_send(std::uint64_t word) noexcept { return (word & (SrqWrId::kMark | SrqWrId::kRecv)) == 0; }
 
 /// Receives in flight, by slot.
 class SlotTable {

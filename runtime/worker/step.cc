@@ -13,6 +13,7 @@ WorkerSession::WorkerSession(void* block, const SessionLayout& layout)
       records(at_offset<QpRecord>(block, layout.records())),
       retired_counts(at_offset<std::atomic<std::uint64_t>>(block, layout.retired())),
       srq_records(at_offset<SrqRecord>(block, layout.srq_records())),
+      stages(at_offset<SessionStages>(block, layout.stages())),
       shares(layout.qps_max) {}
 
 Worker::Worker(const WorkerOptions& options)

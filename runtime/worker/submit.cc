@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "worker/worker.hpp"
+#include "worker/admission.hpp"
 
 namespace pollcore {
 namespace {
@@ -76,19 +76,21 @@ template <class Slots>
 // With many queue pairs a burst would wait for each one's lines in turn: here it asks for all of them at once. What stands in
 // the ring is believed no further than that.
 [[gnu::noinline]] void Worker::prefetch_qps(const WorkerSession& session) const noexcept {
-    const std::size_t n = session.submissions.peek(options_.submit_burst);
-    for (std::size_t i = 0; i < n; ++i) {
-        const std::uint32_t index = session.submissions.slot(i).qp.index & qps_mask_;
-        if (const WorkerQp* qp = qps_[index]; qp != nullptr) {
-            __builtin_prefetch(qp, 1);
-            __builtin_prefetch(&qp->sends, 1);
-            __builtin_prefetch(&session.shares[index], 1);
-        }
+    std::array<const WorkerQp*, kBurstMax> qps;
+    std::uint32_t n = 0;
+    std::uint64_t last = 0;
+    for (; n < options_.submit_burst && session.submissions.ready(n, last); ++n) {
+        const std::uint32_t index = RequestHead(last).qp_index() & qps_mask_;
+        __builtin_prefetch(&session.shares[index], 1);
+        const WorkerQp* const qp = qps_[index];
+        qps[n] = qp;
+        __builtin_prefetch(qp, 1);  // which may be null
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(qp) + offsetof(WorkerQp, sends)), 1);
     }
-    for (std::size_t i = 0; i < n; ++i) {
-        if (const WorkerQp* qp = qps_[session.submissions.slot(i).qp.index & qps_mask_]; qp != nullptr) {
-            qp->sends.prefetch_next();
-            __builtin_prefetch(qp->qp);
+    for (std::uint32_t i = 0; i < n; ++i) {
+        if (qps[i] != nullptr) {
+            qps[i]->sends.prefetch_next();
+            __builtin_prefetch(qps[i]->qp);
         }
     }
 }
@@ -99,7 +101,13 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     }
     std::uint32_t slots_taken = 0;
     std::uint32_t requests = 0;
-    while (slots_taken < options_.submit_burst && session.submissions.ready(slots_taken)) {
+    for (;;) {
+        const std::uint32_t ordinary = submit_ordinary(session, slots_taken);
+        slots_taken += ordinary;
+        requests += ordinary;
+        if (slots_taken >= options_.submit_burst || !session.submissions.ready(slots_taken)) {
+            break;
+        }
         const WorkRequest request = session.submissions.copy(slots_taken);
         const std::uint32_t slots = slots_of(request);
         // A session publishes a request and its continuations at once; anything else waits here, which
@@ -126,30 +134,10 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     return requests;
 }
 
-// A process that has had its share of this step waits for the next. What its sessions have in their rings stays there, so
-// nothing is kept for it.
-[[gnu::always_inline]] inline bool Worker::has_share_left(WorkerSession& session, std::size_t slots_taken) noexcept {
-    ClientShare& share = *session.client;
-    if (share.step != step_) {
-        share.step = step_;
-        const std::int64_t quantum = std::int64_t{options_.submit_burst} * ClientShare::kRequest;
-        share.left = std::min(share.left + quantum, quantum);
-    }
-    if (share.left > 0) [[likely]] {
-        return true;
-    }
-    if (const std::uint64_t head = session.submissions.released() + slots_taken + 1; session.throttled_at != head) {
-        session.throttled_at = head;
-        // Relaxed: a statistic, and nobody else writes it; what a hostile process writes there is its own.
-        session.header->throttled.store(++session.throttled, std::memory_order_relaxed);
-    }
-    return false;
-}
-
 [[gnu::always_inline]] inline void Worker::use_share(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
     const bool carries = request.opcode < Opcode::local_inv && !is_recv(request.opcode);
     const std::uint64_t bytes = carries ? message_length(request, session.submissions, slot) : 0;
-    session.client->left -= std::max(ClientShare::kRequest, static_cast<std::int64_t>(bytes));
+    session.client->use(bytes);
 }
 
 // For one completion beside all that are owed already: only a session that miscounts has none.
@@ -173,22 +161,13 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         refuse(session, request, Status::session_closed);
         return Take::taken;
     }
-    WorkerQp* qp = find_qp(request.qp);
     Share& share = session.shares[request.qp.index & qps_mask_];
-    if (qp == nullptr || share.generation != request.qp.generation) [[unlikely]] {
+    if (share.qp == nullptr || share.handle != request.qp) [[unlikely]] {
         refuse(session, request, Status::request_refused);
         return Take::taken;
     }
-    return is_recv(request.opcode) ? take_recv(session, *qp, share, request, slot)
-                                   : take_send(session, *qp, share, request, slot);
-}
-
-[[gnu::always_inline]] inline bool Worker::over_budget(WorkerQp& qp) noexcept {
-    if (qp.budget_step != step_) {
-        qp.budget_step = step_;
-        qp.budget_used = 0;
-    }
-    return qp.budget_used++ >= options_.qp_burst;
+    return is_recv(request.opcode) ? take_recv(session, *share.qp, share, request, slot)
+                                   : take_send(session, *share.qp, share, request, slot);
 }
 
 [[gnu::always_inline]] inline Worker::Take Worker::take_recv(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
@@ -211,7 +190,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
              .session = &session,
              .lkey = request.sge.lkey,
              .opcode = request.opcode,
-             .signaled = true,
+             .flags = kSignaled,
              .num_sge = request.num_sge};
     if (qp.state == QpState::error) [[unlikely]] {
         // Some providers never flush a receive that is posted in ERR (H1), so it is not posted.
@@ -297,9 +276,12 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
              .session = &session,
              .lkey = request.sge.lkey,
              .opcode = request.opcode,
-             .signaled = signaled,
+             .flags = InFlightEntry::known(request.flags),
              .num_sge = is_inline ? std::uint8_t{0} : request.num_sge,
              .ah = ah != nullptr ? request.ud.ah() : AhHandle{}};
+    if (request.submitted_at != 0) [[unlikely]] {
+        begin_sample(session, entry, request.submitted_at);
+    }
     if (qp.state == QpState::error) [[unlikely]] {
         entry.kind = InFlightEntry::Kind::unposted;
         entry.status = qp.unposted_status;
@@ -323,7 +305,6 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
 
     ibv_send_wr& wr = wrs_[wrs_used_++];
     wr.wr_id = WrId{qp.handle, false, position}.pack();
-    wr.next = nullptr;
     wr.send_flags = (request.flags & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
     if (ah != nullptr) [[unlikely]] {
         fill_datagram(wr, request, ah);
@@ -345,8 +326,8 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
         sges_used_ += !is_inline;
         frame(qp, wr, request, position);
     }
-    (qp.send_tail != nullptr ? qp.send_tail->next : qp.send_head) = &wr;
-    qp.send_tail = &wr;
+    *qp.send_end = &wr;
+    qp.send_end = &wr.next;
     counters_.sends.add();
     chain(qp);
     return Take::taken;
@@ -464,7 +445,7 @@ Worker::Take Worker::take_shared_recv(WorkerSession& session, const WorkRequest&
                             .session = &session,
                             .lkey = request.sge.lkey,
                             .opcode = request.opcode,
-                            .signaled = true,
+                            .flags = kSignaled,
                             .num_sge = request.num_sge};
     const std::span<ibv_sge> sges = gather(session.submissions, request, slot);
     if (sges.size() > 1) {
@@ -478,14 +459,6 @@ Worker::Take Worker::take_shared_recv(WorkerSession& session, const WorkRequest&
     chain(*srq, wr);
     counters_.receives.add();
     return Take::taken;
-}
-
-// A signal that nobody asked for keeps things moving: before unsignaled work could fill the send queue, and
-// on the request that takes the last place this session has, so that a refused session always has a
-// completion or a retirement to wait for.
-[[gnu::always_inline]] inline bool Worker::must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept {
-    return qp.unsignaled_run + 1 >= qp.signal_interval || share.sends >= share.send_depth ||
-           session.in_flight >= session.completion_slots || session.unsignaled > session.completion_slots / 2;
 }
 
 // ---- Chains ----

@@ -5,6 +5,7 @@
 //   submit.cc    session ring -> chain per QP            retire.cc     taking queue pairs out of service
 //   doorbells.cc chain per QP -> post                    sleep.cc      falling asleep, and being woken
 //   complete.cc  CQ -> in-flight entry -> session ring   windows.cc    binds of memory windows
+//   fast_path.cc both of that for ordinary requests
 //   pools.cc     receives from pools, and buffers        credits.cc    what waits for the peer's receives, and what it
 //                that come back                                        is told of ours
 //   rings.cc     messages by write rings                 rendezvous.cc messages that the peer reads
@@ -18,6 +19,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -46,19 +48,25 @@ struct WorkerOptions {
     int bell = -1;
     int visitors = -1;  ///< an epoll of sockets by which sessions of other processes wake it; -1: there are none
     bool solicited_only = false;  ///< completions that nobody asked to be told of do not wake it
+    /// Read for the requests of which the latency is followed, once in a step; null: `now` is what there is.
+    std::uint64_t (*clock)() noexcept = nullptr;
     /// A peer for whose credit requests wait is written to so often, which finds those that have vanished; 0: never.
     std::uint64_t probe_cycles = 0;
 };
 
+struct WorkerQp;
+
 /// A session's part in one queue pair, as the worker counts it.
 struct Share {
-    std::uint16_t generation = 0;  ///< of the queue pair
+    WorkerQp* qp = nullptr;  ///< null: it has none
+    QpHandle handle;         ///< the queue pair's
     std::uint32_t send_depth = 0;
     std::uint32_t recv_depth = 0;
     std::uint32_t sends = 0;  ///< in flight
     std::uint32_t recvs = 0;
     std::uint32_t retired = 0;  ///< modulo 2^32
 };
+static_assert(sizeof(Share) == 32);
 
 /// What the sessions of one other process have of a worker together: in each step so much, whatever is left of the step before
 /// (deficit round robin). The worker's.
@@ -69,6 +77,8 @@ struct ClientShare {
     std::uint32_t id = 0;     ///< of the process; 0 is the worker's own
     std::uint64_t step = 0;   ///< that `left` is of
     std::int64_t left = 0;    ///< below 0: a long message has taken it in advance
+
+    void use(std::uint64_t bytes) noexcept { left -= std::max(kRequest, static_cast<std::int64_t>(bytes)); }
 };
 
 /// The worker's end of a session. Made by the control thread, the worker's from add_session until the answer
@@ -101,6 +111,9 @@ struct alignas(kCacheLine) WorkerSession {
     QpRecord* records = nullptr;
     std::atomic<std::uint64_t>* retired_counts = nullptr;
     SrqRecord* srq_records = nullptr;
+    SessionStages* stages = nullptr;
+    bool sampling = false;         ///< a request of its is followed
+    std::uint32_t sampled_at = 0;  ///< when that was taken
     OwnLines<Share> shares;  ///< by QP index
 };
 
@@ -148,13 +161,14 @@ struct alignas(kCacheLine) WorkerQp {
     // What a send and its completion look at: two lines.
     ibv_qp* qp = nullptr;
     ibv_send_wr* send_head = nullptr;
-    ibv_send_wr* send_tail = nullptr;
+    ibv_send_wr** send_end = nullptr;  ///< where the chain goes on
     ibv_recv_wr* recv_head = nullptr;
     WorkerQp* next_chained = nullptr;
     std::unique_ptr<CreditFlow> flow;  ///< null: without flow control
     QpHandle handle;
-    std::uint32_t parked = 0;
+    std::uint16_t parked = 0;  ///< nesting
     OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< what its send queue takes
+    OpcodeMask ordinary = 0;  ///< what of that goes by fast_path.cc, as it is now: Worker::choose_way
     QpState state = QpState::init;
     Status cause = Status::success;
     bool datagram = false;      ///< UD
@@ -295,6 +309,8 @@ private:
     static constexpr std::size_t kChainSges = kChainWrs * 4;
     static constexpr std::size_t kChainInline = 64 * kInlineMax;
     static_assert(kChainSges > kSgesMax && kChainInline >= kInlineMax);
+    // Completions that a session sees together, where so many have come: who waits for the first waits for them all.
+    static constexpr std::uint32_t kPublishedAtOnce = 32;
 
     enum class Take : std::uint8_t { taken, later };
 
@@ -326,9 +342,22 @@ private:
     [[nodiscard]] ibv_ah* find_ah(const WorkerQp& qp, AhHandle handle) const noexcept;
     Take take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                    std::size_t slot) noexcept;
+    [[nodiscard]] std::uint32_t budget_left(WorkerQp& qp) const noexcept;
     bool over_budget(WorkerQp& qp) noexcept;
     [[nodiscard]] bool has_share_left(WorkerSession& session, std::size_t slots_taken) noexcept;
     static void use_share(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    // fast_path.cc
+    static void choose_way(WorkerQp& qp) noexcept;
+    [[nodiscard]] std::uint32_t ordinary_room(WorkerSession& session, std::uint32_t wanted) noexcept;
+    struct SendRun;
+    struct EndRun;
+    [[nodiscard]] bool begin(SendRun& run, WorkerSession& session, RequestHead head) noexcept;
+    static void count(SendRun& run, WorkerSession& session) noexcept;
+    void settle(SendRun& run, WorkerSession& session) noexcept;
+    static void settle(EndRun& run) noexcept;
+    [[nodiscard]] std::uint32_t submit_ordinary(WorkerSession& session, std::uint32_t taken) noexcept;
+    [[nodiscard]] std::uint32_t route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_t n) noexcept;
+    void publish_written(WorkerSession* session, std::uint32_t n) noexcept;
     [[nodiscard]] bool must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept;
     [[nodiscard]] [[gnu::always_inline]] bool chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept {
         return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + sges < kChainSges &&
@@ -395,6 +424,9 @@ private:
     void hand_out(PoolTaker& taker, std::uint32_t buffer, Completion& completion, const ibv_wc* datagram) noexcept;
     void hand_out(WorkerPool& pool, std::uint32_t place, Completion& completion) noexcept;
     void settle(WorkerQp& qp, const InFlightEntry& entry, bool from_recv_queue) noexcept;
+    [[nodiscard]] std::uint32_t sample_clock() noexcept;
+    void begin_sample(WorkerSession& session, InFlightEntry& entry, std::uint32_t submitted_at) noexcept;
+    [[nodiscard]] std::uint32_t end_sample(WorkerSession& session, bool success) noexcept;
     void retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept;
     void end_send(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept;
     void complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept;
@@ -507,7 +539,7 @@ private:
     void add_qp(WorkerQp& qp) noexcept;
     void add_srq(WorkerSrq& srq) noexcept;
     void add_taker(PoolTaker& taker) noexcept;
-    void open_shares(const WorkerQp& qp) noexcept;
+    void open_shares(WorkerQp& qp) noexcept;
     void begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) noexcept;
     void remove_if_drained(WorkerSession& session) noexcept;
     enum class Looked { found, over, more };
@@ -534,7 +566,7 @@ private:
     }
     /// One came, or went.
     void count_qps(std::ptrdiff_t more) noexcept {
-        constexpr std::size_t kFew = 32;
+        constexpr std::size_t kFew = 256;
         qps_used_ += static_cast<std::size_t>(more);
         many_qps_ = qps_used_ > kFew;
     }
@@ -550,6 +582,8 @@ private:
     WorkerOptions options_;
     std::uint64_t now_ = 0;
     std::uint64_t step_ = 0;
+    std::uint64_t sample_step_ = 0;   ///< in which sample_now_ was read
+    std::uint32_t sample_now_ = 0;
     std::size_t first_session_ = 0;  ///< whose turn it is to be first; one past the last stands for 0
     std::size_t first_cq_ = 0;
     std::uint32_t qps_mask_ = 0;

@@ -209,6 +209,7 @@ inline std::size_t block_bytes(Block& block) {
     at += lines(g_qps_max * 24);  // records
     at += lines(g_qps_max * 8);   // retired
     at += lines(kSrqs * 8);
+    at += 3 * lines(124 * 8);  // histograms
     block.submissions = at;
     at += kRingHeader + kSlots * kLine;
     block.completions = at;

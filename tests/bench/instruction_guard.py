@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Counts the instructions of the hot path and compares them with what they may be (instructions.json).
 
-usage: instruction_guard.py PROGRAM [--update]
+usage: instruction_guard.py PROGRAM [--update | --table]
 
 Time tells nothing on a machine that is shared; the number of instructions is the same each time. An operation is counted
 through Session::try_submit, Worker::step and Session::poll, on a device that completes at once; that device's few
 instructions are among the step's. A count above its bound fails; one far below it fails too, so that the bound follows
-what was won. --update writes the bounds anew, from what is counted: say in the commit why it had to be.
+what was won. --update writes the bounds anew, from what is counted: say in the commit why it had to be. --table prints what is
+counted as Markdown, and compares nothing.
 """
 import json
 import pathlib
@@ -43,13 +44,19 @@ def instructions(program, load, rounds):
 def main():
     program = sys.argv[1]
     update = sys.argv[2:] == ["--update"]
+    table = sys.argv[2:] == ["--table"]
     loads = json.loads(BOUNDS.read_text())
     wrong = 0
+    if table:
+        print("| instructions per operation, counted by callgrind | application: submit | worker: step | application: poll |\n|---|---|---|---|")
     for load in loads:
         few, many = instructions(program, load, FEW), instructions(program, load, MANY)
         operations = (MANY - FEW) * load["burst"]
         counted = {part: round((many[part] - few[part]) / operations, 1) for part in few}
         name = ", ".join(f"{load[k]} {k}" for k in ("burst", "qps", "sessions", "cqs"))
+        if table:
+            print(f"| {name} | {counted['submit']} | {counted['step']} | {counted['poll']} |")
+            continue
         if update:
             load["instructions"] = counted
             print(f"{name}: {counted}")

@@ -40,16 +40,14 @@ template <std::size_t Bytes>
 struct Slot {
     static constexpr std::size_t kWords = Bytes / sizeof(std::uint64_t);
     static constexpr std::uint64_t kPayloadOfLast = ~std::uint64_t{0} >> 8;
-    static constexpr bool kLittleEndian = std::endian::native == std::endian::little;
-    static_assert(kLittleEndian, "the last byte of a word is its highest");
     static_assert(kWords == 1 || kWords == 4 || kWords == 8, "fill() knows these");
 
     alignas(Bytes) std::array<std::uint8_t, Bytes - 1> bytes;
     std::uint8_t ring_lap;
 
-    /// As Item::fill, without the last byte. In as few stores as the compiler makes of that: what a line of many stores
-    /// costs is that fewer lines are on their way at once. From registers: a copy of what was just made would wait for it.
-    void fill(std::uint64_t number) noexcept {
+    /// As Item::fill, in as few stores as the compiler makes of that, without the last word, which is returned. From registers: a
+    /// copy of what was just made would wait for it.
+    std::uint64_t fill(std::uint64_t number) noexcept {
         std::uint8_t* to = bytes.data();
         if constexpr (kWords == 8) {
             store(to, Four{0, kStride, 2 * kStride, 3 * kStride} + number);
@@ -59,11 +57,9 @@ struct Slot {
         if constexpr (kWords >= 4) {
             store(to, Two{0, kStride} + number);
             store(to + sizeof(Two), number + 2 * kStride);
-            to += sizeof(Two) + sizeof(number);
             number += 3 * kStride;
         }
-        store(to, static_cast<std::uint32_t>(number));
-        store(to + 3, static_cast<std::uint32_t>(number >> 24));
+        return number;
     }
     /// As Item::differs.
     [[nodiscard]] std::uint64_t differs(std::uint64_t number) const noexcept {

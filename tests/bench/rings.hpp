@@ -44,9 +44,12 @@ public:
         explicit Writer(PollcoreRing& ring) noexcept : producer_(ring.memory_, Capacity) {}
         template <std::size_t N>
         std::size_t push(std::uint64_t first) noexcept {
+            if constexpr (N == 1) {
+                return producer_.try_push([&](Slot<Bytes>& slot) { return slot.fill(first); });
+            }
             const std::size_t n = producer_.reserve(N);
             for (std::size_t i = 0; i < n; ++i) {
-                producer_.write(i, [&](Slot<Bytes>& slot) { slot.fill(first + i); });
+                producer_.write(i, [&](Slot<Bytes>& slot) { return slot.fill(first + i); });
             }
             if (n > 0) {
                 producer_.commit(n);

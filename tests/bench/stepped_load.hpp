@@ -107,24 +107,32 @@ private:
     std::uint32_t random_ = 1;
 };
 
-/// The same bursts without the runtime: a chain that is posted, and polled.
+/// The same bursts without the runtime: a chain that is made, posted, and polled.
 class DirectLoad {
 public:
-    explicit DirectLoad(std::uint32_t burst) : context_{}, requests_(burst), completions_(burst) {
+    explicit DirectLoad(std::uint32_t burst) : context_{}, sges_(burst), requests_(burst), completions_(burst) {
         make_instant(context_);
         cq_.context = qp_.context = &context_;
         cq_.cqe = 1024;
         qp_.send_cq = &cq_;
-        for (std::uint32_t i = 0; i < burst; ++i) {
-            requests_[i].wr_id = i;
-            requests_[i].next = i + 1 < burst ? &requests_[i + 1] : nullptr;
-            requests_[i].opcode = IBV_WR_RDMA_WRITE;
-            requests_[i].send_flags = IBV_SEND_SIGNALED;
-        }
+        make();
     }
     DirectLoad(const DirectLoad&) = delete;
     DirectLoad& operator=(const DirectLoad&) = delete;
 
+    /// What an application knows of each request, as the verbs want it.
+    [[gnu::noinline]] void make() {
+        for (std::size_t i = 0; i < requests_.size(); ++i) {
+            sges_[i] = {.addr = 4096 + 64 * i, .length = 8, .lkey = 1};
+            requests_[i] = {.wr_id = i,
+                            .next = i + 1 < requests_.size() ? &requests_[i + 1] : nullptr,
+                            .sg_list = &sges_[i],
+                            .num_sge = 1,
+                            .opcode = IBV_WR_RDMA_WRITE,
+                            .send_flags = IBV_SEND_SIGNALED};
+            requests_[i].wr.rdma = {.remote_addr = 8192 + 64 * i, .rkey = 2};
+        }
+    }
     [[gnu::noinline]] void post() {
         ibv_send_wr* bad = nullptr;
         if (ibv_post_send(&qp_, requests_.data(), &bad) != 0) {
@@ -142,6 +150,7 @@ private:
     ibv_context context_;
     ibv_cq cq_{};
     ibv_qp qp_{};
+    std::vector<ibv_sge> sges_;
     std::vector<ibv_send_wr> requests_;
     std::vector<ibv_wc> completions_;
 };

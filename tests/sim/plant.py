@@ -3,16 +3,19 @@
 
 usage: plant.py SOURCE COPY
 
-Each bug is a piece of text that must stand in the source exactly once, and what stands there instead. Where a source has
-changed so that it does not, the build fails here, and the bug wants to be planted anew.
+Each bug is a piece of text of the source, and what stands there instead: see changed_copy.py.
 """
 import pathlib
 import sys
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from changed_copy import write_copy
+
 PLANTS = {
     "session/submission.cc": [
         # published_early, late_word
-        ("    (void)submissions_.try_push(request);  // admit() reserved the slot\n    submitted();\n",
+        ("    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it\n",
          "    if (sim::planted(sim::Bug::published_early)) {\n"
          "        submissions_.commit(1);\n"
          "        schedule_point(SchedulePoint::publish);\n"
@@ -25,7 +28,7 @@ PLANTS = {
          "        (void)submissions_.try_push(request);\n"
          "        return Refusal::none;\n"
          "    }\n"
-         "    (void)submissions_.try_push(request);  // admit() reserved the slot\n    submitted();\n"),
+         "    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it\n"),
         # stale_handle
         ("    if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {\n",
          "    if ((qp.generation != request.qp.generation && !sim::planted(sim::Bug::stale_handle)) ||\n"
@@ -46,33 +49,42 @@ PLANTS = {
     ],
     "worker/submit.cc": [
         # stale_handle
-        ("    WorkerQp* qp = find_qp(request.qp);\n    Share& share",
-         "    WorkerQp* qp = sim::planted(sim::Bug::stale_handle) ? qps_[request.qp.index & qps_mask_] : find_qp(request.qp);\n"
-         "    Share& share"),
-        ("    if (qp == nullptr || share.generation != request.qp.generation) [[unlikely]] {\n",
-         "    if (qp == nullptr || (share.generation != request.qp.generation && !sim::planted(sim::Bug::stale_handle))) {\n"),
+        ("    if (share.qp == nullptr || share.handle != request.qp) [[unlikely]] {\n",
+         "    if (share.qp == nullptr || (share.handle != request.qp && !sim::planted(sim::Bug::stale_handle))) {\n"),
         # wedged
-        ("    return qp.unsignaled_run + 1 >= qp.signal_interval ||",
-         "    return !sim::planted(sim::Bug::wedged) && (qp.unsignaled_run + 1 >= qp.signal_interval ||"),
-        ("session.unsignaled > session.completion_slots / 2;\n", "session.unsignaled > session.completion_slots / 2);\n"),
+        ("    const bool signal = signaled || must_signal(session, qp, share);\n",
+         "    const bool signal = signaled || (!sim::planted(sim::Bug::wedged) && must_signal(session, qp, share));\n"),
+    ],
+    "worker/fast_path.cc": [
+        # wedged
+        ("            signal = must_signal(session, *qp, *run.share);\n",
+         "            signal = !sim::planted(sim::Bug::wedged) && must_signal(session, *qp, *run.share);\n"),
+        # lost, twice
+        ("        run.session->completions.write(run.written++, [&](Completion& slot) {\n",
+         "        const auto times = sim::planted(sim::Bug::lost, 100'000) ? 0u\n"
+         "                           : sim::planted(sim::Bug::twice, 10'000) && run.session->completions.reserve(run.written + 2) == run.written + 2 ? 2u : 1u;\n"
+         "        for (unsigned time = 0; time < times; ++time) run.session->completions.write(run.written++, [&](Completion& slot) {\n"),
+        # kept_reservation
+        ("        run.session->shares[run.qp->handle.index].sends -= run.ended;\n",
+         "        run.session->shares[run.qp->handle.index].sends -= run.ended - sim::planted(sim::Bug::kept_reservation, 1'000);\n"),
     ],
     "worker/complete.cc": [
         # lost, twice
-        ("    session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });\n    session.completions.commit(1);\n    counters_.delivered",
+        ("    session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });\n    session.completions.commit(1);\n    counters_.delivered",
          "    if (sim::planted(sim::Bug::lost, 100'000)) {\n"
          "        return;\n"
          "    }\n"
-         "    session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });\n    session.completions.commit(1);\n"
+         "    session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });\n    session.completions.commit(1);\n"
          "    if (sim::planted(sim::Bug::twice, 10'000) && session.completions.reserve(1) == 1) {\n"
-         "        session.completions.write(0, [&](Completion& slot) { write_slot(slot, completion); });\n        session.completions.commit(1);\n"
+         "        session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });\n        session.completions.commit(1);\n"
          "    }\n"
          "    counters_.delivered"),
         # swapped
-        ("    for (std::uint32_t i = 0; i < n; ++i) {\n        route(cq, wcs_[i]);\n",
+        ("    for (std::uint32_t i = 0; (i = route_ordinary(cq, i, n)) < n; ++i) {\n",
          "    if (n > 1 && sim::planted(sim::Bug::swapped, 1'000)) {\n"
          "        std::swap(wcs_[0], wcs_[1]);\n"
          "    }\n"
-         "    for (std::uint32_t i = 0; i < n; ++i) {\n        route(cq, wcs_[i]);\n"),
+         "    for (std::uint32_t i = 0; (i = route_ordinary(cq, i, n)) < n; ++i) {\n"),
         # misread_status
         ("            completion.vendor_err = wc.vendor_err;\n            qp.send_failed = true;\n",
          "            completion.vendor_err = wc.vendor_err;\n            qp.send_failed = true;\n"
@@ -116,13 +128,7 @@ PLANTS = {
 
 def main():
     source, copy = map(pathlib.Path, sys.argv[1:3])
-    plants = PLANTS["/".join(source.parts[-2:])]
-    text = source.read_text()
-    for old, new in plants:
-        if text.count(old) != 1:
-            sys.exit(f"plant.py: {source} has this {text.count(old)} times and not once; see there and in plant.py:\n{old}")
-        text = text.replace(old, new)
-    copy.write_text(f'#include "sim/planted.hpp"\n#line 1 "{source}"\n{text}')
+    write_copy(source, copy, PLANTS["/".join(source.parts[-2:])], '#include "sim/planted.hpp"\n')
 
 
 if __name__ == "__main__":

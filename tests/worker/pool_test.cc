@@ -80,6 +80,25 @@ protected:
     std::vector<SteppedWorld::Qp*> to;
 };
 
+TEST_F(WorkerPoolTest, AMessageThatWasTakenMakesNoRoomForRequestsBeforeItsSlotIsGivenBack) {
+    SteppedWorld::Options of_world = options(32);
+    of_world.completion_slots = 16;
+    make(std::move(of_world), 32, {.depth = 8, .share = 8}, 3);
+    send(1);
+    world->step(10);
+    const auto write = [&](std::size_t pair) { return SteppedWorld::write(pair, *to[pair], *region); };
+    for (std::size_t i = 0; i < 16; ++i) {
+        ASSERT_EQ(world->session(kReceiver).try_submit(write(i % 2)), Refusal::none);
+    }
+    ASSERT_EQ(world->poll(kReceiver).size(), 1u) << "the message; nothing else has been stepped";
+    const std::array<WorkRequest, 2> more{write(2), write(2)};
+    const Submitted submitted = world->session(kReceiver).try_submit(more);
+    EXPECT_EQ(submitted.accepted, 0u);
+    EXPECT_EQ(submitted.refusal, Refusal::completion_ring_full);
+    EXPECT_EQ(received(16).size(), 16u);
+    EXPECT_EQ(world->worker.counters().broken_sessions.value(), 0u);
+}
+
 TEST_F(WorkerPoolTest, ReceivesArePostedWithoutTheApplicationByOneDoorbell) {
     make(32, {.depth = 16, .share = 32});
     EXPECT_EQ(world->worker.counters().receives.value(), 16u);

@@ -1,0 +1,63 @@
+// The last eight bytes of a work request as one word: which queue pair, and what. One look at it tells whether the request is
+// an ordinary one.
+//
+// Thread safety: pure.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "pollcore/handle.hpp"
+#include "pollcore/words.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+/// A handle as it stands in records.
+[[nodiscard]] constexpr std::uint32_t bits_of(QpHandle handle) noexcept { return std::bit_cast<std::uint32_t>(handle); }
+
+class RequestHead {
+public:
+    static constexpr std::size_t kWord = offsetof(WorkRequest, qp) / sizeof(std::uint64_t);  ///< which of the request's
+    static constexpr unsigned kOpcode = 8 * (offsetof(WorkRequest, opcode) % sizeof(std::uint64_t));
+    static constexpr unsigned kFlags = 8 * (offsetof(WorkRequest, flags) % sizeof(std::uint64_t));
+    static constexpr unsigned kNumSge = 8 * (offsetof(WorkRequest, num_sge) % sizeof(std::uint64_t));
+    static_assert(kOpcode == 32 && kFlags == 40 && kNumSge == 48 && offsetof(WorkRequest, ring_lap) == 63);
+
+    /// What ordinary requests post: it needs no operands but an address, a key and an immediate.
+    static constexpr OpcodeMask kOrdinary = opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm) |
+                                            opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) | opcode_bit(Opcode::rdma_read);
+
+    constexpr explicit RequestHead(std::uint64_t word) noexcept : word_(word) {}
+
+    [[nodiscard]] constexpr std::uint64_t word() const noexcept { return word_; }
+    [[nodiscard]] constexpr std::uint32_t qp_bits() const noexcept { return static_cast<std::uint32_t>(word_); }
+    [[nodiscard]] constexpr std::uint16_t qp_index() const noexcept { return static_cast<std::uint16_t>(word_); }
+    [[nodiscard]] constexpr std::uint16_t qp_generation() const noexcept { return static_cast<std::uint16_t>(word_ >> 16); }
+    [[nodiscard]] constexpr Opcode opcode() const noexcept { return static_cast<Opcode>(word_ >> kOpcode & 0xff); }
+    [[nodiscard]] constexpr unsigned flags() const noexcept { return static_cast<unsigned>(word_ >> kFlags & 0xff); }
+    [[nodiscard]] constexpr std::uint32_t num_sge() const noexcept { return static_cast<std::uint32_t>(word_ >> kNumSge & 0xff); }
+
+    /// One of the first eight opcodes, known flags without those of `but`, and one SGE at most. `opcode()` is one of a mask's bits then.
+    [[nodiscard]] constexpr bool is_plain(unsigned but = 0) const noexcept {
+        const std::uint64_t other = std::uint64_t{0xf8} << kOpcode | std::uint64_t{0xfe} << kNumSge |
+                                    ((0xff & ~std::uint64_t{kFence | kSignaled | kSolicited | kInline}) | but) << kFlags;
+        return (word_ & other) == 0;
+    }
+    [[nodiscard]] constexpr bool is_one_of(OpcodeMask opcodes) const noexcept { return (opcodes >> (word_ >> kOpcode & 7) & 1) != 0; }
+
+    /// The same of an inline payload.
+    [[nodiscard]] constexpr RequestHead as_inline() const noexcept {
+        return RequestHead((word_ & ~(std::uint64_t{0xff} << kNumSge)) | std::uint64_t{kInline} << kFlags);
+    }
+
+private:
+    std::uint64_t word_;
+};
+
+[[nodiscard]] inline RequestHead head_of(const WorkRequest& request) noexcept {
+    return RequestHead(words_of(const_cast<WorkRequest&>(request))[RequestHead::kWord]);
+}
+
+}  // namespace pollcore

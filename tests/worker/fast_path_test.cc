@@ -1,0 +1,216 @@
+// Ordinary requests have a way of their own (fast_path.cc): where it ends, and that nobody sees which way a request went.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class FastPathTest : public ::testing::Test {
+protected:
+    void make(const SteppedWorld::QpShape& shape = {}, const SteppedWorld::Options& options = {}) {
+        world = std::make_unique<SteppedWorld>(options);
+        std::tie(a, b) = world->pair(shape);
+        region = &world->register_memory(memory.data(), memory.size());
+    }
+    [[nodiscard]] WorkRequest write(std::uint64_t tag) const { return SteppedWorld::write(tag, *a, *region); }
+    [[nodiscard]] WorkRequest fetch_add(std::uint64_t tag) const {
+        WorkRequest request = write(tag);
+        request.opcode = Opcode::atomic_fetch_and_add;
+        request.sge.length = 8;
+        request.remote_addr = reinterpret_cast<std::uintptr_t>(memory.data() + 512);
+        request.compare_add = 1;
+        return request;
+    }
+    std::vector<Completion> turn(std::size_t wanted) {
+        std::vector<Completion> all;
+        for (int i = 0; i < 200 && all.size() < wanted; ++i) {
+            world->step();
+            for (const Completion& completion : world->poll()) {
+                all.push_back(completion);
+            }
+        }
+        return all;
+    }
+    /// What no session writes.
+    [[nodiscard]] RingProducer<WorkRequest> raw() const {
+        const SteppedWorld::End& end = *world->ends[0];
+        return {at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots};
+    }
+
+    alignas(64) std::array<std::byte, 4096> memory{};
+    std::unique_ptr<SteppedWorld> world;
+    SteppedWorld::Qp* a = nullptr;
+    SteppedWorld::Qp* b = nullptr;
+    ibv_mr* region = nullptr;
+};
+
+TEST_F(FastPathTest, AQueuePairIsOrdinaryWhileItIsConnectedAndNotParked) {
+    make();
+    EXPECT_NE(a->end.ordinary, 0);
+    world->proxy.park(a->handle());
+    EXPECT_EQ(a->end.ordinary, 0);
+    world->proxy.unpark(a->handle(), QpState::ready, Status::success);
+    EXPECT_NE(a->end.ordinary, 0);
+    world->proxy.park(a->handle());
+    world->proxy.unpark(a->handle(), QpState::error, Status::wr_flush_err);
+    EXPECT_EQ(a->end.ordinary, 0);
+}
+
+TEST_F(FastPathTest, WithFlowControlNothingIsOrdinary) {
+    make({.credits = true});
+    EXPECT_EQ(a->end.ordinary, 0);
+}
+
+TEST_F(FastPathTest, OrdinaryRequestsAndOthersKeepTheirOrder) {
+    make();
+    std::array<WorkRequest, 12> requests;
+    for (std::uint64_t i = 0; i < requests.size(); ++i) {
+        requests[i] = i % 3 == 1 ? fetch_add(i) : write(i);
+    }
+    ASSERT_EQ(world->session().try_submit(requests).accepted, requests.size());
+    const std::vector<Completion> got = turn(requests.size());
+    ASSERT_EQ(got.size(), requests.size());
+    for (std::uint64_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].tag, i);
+        EXPECT_TRUE(got[i].ok());
+        EXPECT_EQ(got[i].opcode, i % 3 == 1 ? CompletionOpcode::fetch_add : CompletionOpcode::rdma_write);
+        EXPECT_EQ(got[i].byte_len, i % 3 == 1 ? 8u : 0u);
+    }
+}
+
+TEST_F(FastPathTest, AReadSaysHowManyBytesCame) {
+    make();
+    WorkRequest read = write(1);
+    read.opcode = Opcode::rdma_read;
+    read.sge.length = 24;
+    ASSERT_EQ(world->session().try_submit(read), Refusal::none);
+    const std::vector<Completion> got = turn(1);
+    ASSERT_EQ(got.size(), 1u);
+    EXPECT_EQ(got[0].opcode, CompletionOpcode::rdma_read);
+    EXPECT_EQ(got[0].byte_len, 24u);
+}
+
+TEST_F(FastPathTest, AParkedQueuePairIsLeftAloneAndItsRequestsWait) {
+    make();
+    world->proxy.park(a->handle());
+    ASSERT_EQ(world->session().try_submit(write(1)), Refusal::none);
+    world->step(10);
+    EXPECT_EQ(world->worker.counters().send_doorbells.value(), 0u);
+    world->proxy.unpark(a->handle(), QpState::ready, Status::success);
+    EXPECT_EQ(turn(1).size(), 1u);
+}
+
+TEST_F(FastPathTest, InlinePayloadsArriveWhateverTheirLengthIs) {
+    make({.inline_max = 64});
+    for (const std::size_t length : {0u, 1u, 15u, 16u, 17u, 64u}) {
+        std::array<std::byte, 64> payload;
+        for (std::size_t i = 0; i < payload.size(); ++i) {
+            payload[i] = static_cast<std::byte>(length * 3 + i + 1);
+        }
+        std::memset(memory.data() + 1024, 0, 128);
+        WorkRequest request = write(length);
+        request.remote_addr = reinterpret_cast<std::uintptr_t>(memory.data() + 1024);
+        ASSERT_EQ(world->session().try_submit_inline(request, std::span(payload).first(length)), Refusal::none);
+        const std::vector<Completion> got = turn(1);
+        ASSERT_EQ(got.size(), 1u) << length;
+        EXPECT_TRUE(got[0].ok());
+        EXPECT_EQ(std::memcmp(memory.data() + 1024, payload.data(), length), 0) << length;
+        EXPECT_EQ(memory[1024 + length], std::byte{0}) << "nothing behind it";
+    }
+}
+
+// Each of these the session refuses, so only who writes the ring itself brings it there.
+TEST_F(FastPathTest, WhatNoSessionLetsThroughTheWorkerRefuses) {
+    make({.shares = {{0, 4, 4}}, .inline_max = 8});
+    const auto with = [&](auto change) {
+        WorkRequest request = write(0);
+        change(request);
+        return request;
+    };
+    std::vector<WorkRequest> bad{
+        with([](WorkRequest& r) { r.qp.generation += 1; }),
+        with([](WorkRequest& r) { r.qp.index += 1000; }),
+        with([](WorkRequest& r) { r.qp = {}; }),
+        with([](WorkRequest& r) { r.opcode = Opcode{200}; }),
+        with([](WorkRequest& r) { r.opcode = Opcode{15}; }),
+        with([](WorkRequest& r) { r.flags = kInline | kSignaled; r.sge.length = 16; }),                               // beyond inline_max
+        with([](WorkRequest& r) { r.flags = kInline | kSignaled; r.sge.length = 4; r.opcode = Opcode::rdma_read; }),  // reads have none
+    };
+    RingProducer<WorkRequest> ring = raw();
+    for (std::size_t i = 0; i < bad.size(); ++i) {
+        bad[i].tag = i;
+        // Behind an ordinary one, as part of its burst.
+        ASSERT_EQ(ring.reserve(2), 2u);
+        ring.write(0, write(100 + i));
+        ring.write(1, bad[i]);
+        ring.commit(2);
+        world->step(20);
+        EXPECT_EQ(world->worker.counters().refused_requests.value(), i + 1) << i;
+    }
+    EXPECT_EQ(world->worker.counters().delivered.value(), 2 * bad.size());
+    EXPECT_EQ(world->worker.counters().broken_sessions.value(), 0u);
+}
+
+TEST_F(FastPathTest, MoreThanItsShareOfTheQueueIsRefusedThere) {
+    make({.shares = {{0, 4, 4}}});
+    RingProducer<WorkRequest> ring = raw();
+    ASSERT_EQ(ring.reserve(6), 6u);
+    for (std::size_t i = 0; i < 6; ++i) {
+        ring.write(i, write(i));
+    }
+    ring.commit(6);
+    world->step();
+    EXPECT_EQ(world->worker.counters().sends.value(), 4u);
+    EXPECT_EQ(world->worker.counters().refused_requests.value(), 2u);
+}
+
+TEST_F(FastPathTest, ARequestThatNamesNoQueuePairIsRefusedInABurst) {
+    make();
+    const std::array<WorkRequest, 1> nothing{};
+    EXPECT_EQ(world->session().try_submit(nothing).refusal, Refusal::stale_handle);
+    const std::array<WorkRequest, 3> behind{write(1), fetch_add(2), WorkRequest{}};
+    const Submitted submitted = world->session().try_submit(behind);
+    EXPECT_EQ(submitted.accepted, 2u);
+    EXPECT_EQ(submitted.refusal, Refusal::stale_handle);
+    EXPECT_EQ(turn(2).size(), 2u);
+}
+
+TEST_F(FastPathTest, ARequestOfSeveralSlotsAtTheEndOfABurstEndsIt) {
+    SteppedWorld::Options options;
+    options.worker.submit_burst = 2;
+    make({.shares = {{0, 32, 1}}}, options);
+    WorkRequest several = write(0);
+    const std::array<Sge, 4> sges{several.sge, several.sge, several.sge, several.sge};
+    ASSERT_EQ(world->session().try_submit(write(1)), Refusal::none);
+    ASSERT_EQ(world->session().try_submit(several, sges), Refusal::none);
+    for (std::uint64_t i = 2; i < 20; ++i) {
+        ASSERT_EQ(world->session().try_submit(write(i)), Refusal::none);
+    }
+    world->step();
+    EXPECT_EQ(world->worker.counters().sends.value(), 2u);
+    EXPECT_EQ(turn(20).size(), 20u);
+}
+
+TEST_F(FastPathTest, ACompletionThatFailsStandsInItsPlaceAmongThoseThatDoNot) {
+    make();
+    std::array<WorkRequest, 5> requests;
+    for (std::uint64_t i = 0; i < requests.size(); ++i) {
+        requests[i] = write(i);
+    }
+    requests[3].rkey ^= 0x5a5a;
+    ASSERT_EQ(world->session().try_submit(requests).accepted, requests.size());
+    const std::vector<Completion> got = turn(requests.size());
+    ASSERT_EQ(got.size(), requests.size());
+    for (std::uint64_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].tag, i);
+        EXPECT_EQ(got[i].ok(), i < 3) << i;
+    }
+}
+
+}  // namespace
+}  // namespace pollcore::testing

@@ -1,0 +1,154 @@
+// Of many requests one is followed, and where its time went is counted.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class StageLatencyTest : public ::testing::Test {
+protected:
+    void make(const SteppedWorld::QpShape& shape = {}, const SteppedWorld::Options& options = {}) {
+        world = std::make_unique<SteppedWorld>(options);
+        std::tie(a, b) = world->pair(shape);
+        region = &world->register_memory(memory.data(), memory.size());
+        // The session's clock is the machine's, so the worker's goes on from there.
+        world->now = cycles_now();
+    }
+    [[nodiscard]] WorkRequest write(std::uint64_t tag, std::uint8_t flags = kSignaled) const {
+        WorkRequest request = SteppedWorld::write(tag, *a, *region);
+        request.flags = flags;
+        return request;
+    }
+    /// One request from beginning to end.
+    void complete(const WorkRequest& request) {
+        ASSERT_EQ(world->session().try_submit(request), Refusal::none);
+        std::vector<Completion> got;
+        for (int i = 0; i < 100 && got.empty(); ++i) {
+            world->step();
+            got = world->poll();
+        }
+        ASSERT_EQ(got.size(), 1u);
+    }
+    [[nodiscard]] static std::array<std::uint64_t, 3> counts(const StageLatency& stages) {
+        return {stages.submission_ring.count(), stages.device.count(), stages.completion_ring.count()};
+    }
+    using Counts = std::array<std::uint64_t, 3>;
+
+    alignas(64) std::array<std::byte, 4096> memory{};
+    std::unique_ptr<SteppedWorld> world;
+    SteppedWorld::Qp* a = nullptr;
+    SteppedWorld::Qp* b = nullptr;
+    ibv_mr* region = nullptr;
+};
+
+TEST_F(StageLatencyTest, OneRequestInManyIsCountedInEachStage) {
+    make();
+    for (std::uint64_t i = 0; i < 3 * kLatencySampleEvery + 1; ++i) {
+        complete(write(i));
+    }
+    EXPECT_EQ(counts(world->session().stage_latency()), (Counts{4, 4, 4}));
+}
+
+TEST_F(StageLatencyTest, TheDevicesPartIsFromTheStepThatTookTheRequestToTheOneThatFoundItsCompletion) {
+    make();
+    WorkRequest send = write(1);
+    send.opcode = Opcode::send;
+    ASSERT_EQ(world->session().try_submit(send), Refusal::none);
+    world->step(3);  // it finds no receive there
+    const std::uint64_t taken = world->now;
+    world->now += 50'000'000;
+    ASSERT_EQ(world->session().try_submit({.sge = {reinterpret_cast<std::uintptr_t>(memory.data() + 128), 64, region->lkey}, .qp = b->handle(), .opcode = Opcode::recv, .num_sge = 1}), Refusal::none);
+    std::size_t got = 0;
+    for (int i = 0; i < 100 && got < 2; ++i) {
+        world->step();
+        got += world->poll().size();
+    }
+    ASSERT_EQ(got, 2u);
+    const LatencyHistogram device = world->session().stage_latency().device;
+    EXPECT_EQ(device.counts[LatencyHistogram::bucket_of(static_cast<std::uint32_t>(world->now - taken))], 1u);
+}
+
+TEST_F(StageLatencyTest, AFollowedRequestIsLikeAnyOtherToItsApplication) {
+    make();
+    for (std::uint64_t first = 0; first < 10 * kLatencySampleEvery; first += 8) {
+        std::array<WorkRequest, 8> requests;
+        for (std::uint64_t i = 0; i < requests.size(); ++i) {
+            requests[i] = write(first + i);
+        }
+        ASSERT_EQ(world->session().try_submit(requests).accepted, requests.size());
+        std::uint64_t next = first;
+        for (int i = 0; i < 100 && next < first + requests.size(); ++i) {
+            world->step();
+            for (const Completion& completion : world->poll()) {
+                EXPECT_EQ(completion.tag, next++);
+                EXPECT_TRUE(completion.ok());
+                EXPECT_EQ(completion.byte_len, 0u);
+                EXPECT_EQ(completion.flags, 0);
+            }
+        }
+        ASSERT_EQ(next, first + requests.size());
+    }
+    EXPECT_EQ(counts(world->session().stage_latency()), (Counts{10, 10, 10}));
+}
+
+TEST_F(StageLatencyTest, OfAnUnsignaledRequestOnlyTheTimeInTheRingIsKnown) {
+    make();
+    ASSERT_EQ(world->session().try_submit(write(1, 0)), Refusal::none);
+    complete(write(2));
+    EXPECT_EQ(counts(world->session().stage_latency()), (Counts{1, 0, 0}));
+}
+
+TEST_F(StageLatencyTest, AProgramThatBeginsEachBatchWithAReceiveHasItsSendsFollowed) {
+    make();
+    const WorkRequest receive{.sge = {reinterpret_cast<std::uintptr_t>(memory.data() + 128), 64, region->lkey}, .qp = b->handle(), .opcode = Opcode::recv, .num_sge = 1};
+    WorkRequest send = write(1);
+    send.opcode = Opcode::send;
+    for (std::uint64_t i = 0; i < kLatencySampleEvery; ++i) {
+        const std::array<WorkRequest, 2> both{receive, send};
+        ASSERT_EQ(world->session().try_submit(both).accepted, 2u);
+        std::size_t got = 0;
+        for (int turn = 0; turn < 100 && got < 2; ++turn) {
+            world->step();
+            got += world->poll().size();
+        }
+        ASSERT_EQ(got, 2u);
+    }
+    EXPECT_EQ(counts(world->session().stage_latency()), (Counts{2, 2, 2}));
+}
+
+TEST_F(StageLatencyTest, OfAFailureNoTimeIsCountedAndTheNextIsFollowedAgain) {
+    make();
+    WorkRequest bad = write(1);
+    bad.rkey ^= 0x5a5a;
+    ASSERT_EQ(world->session().try_submit(bad), Refusal::none);
+    std::vector<Completion> got;
+    for (int i = 0; i < 100 && got.empty(); ++i) {
+        world->step();
+        got = world->poll();
+    }
+    ASSERT_EQ(got.size(), 1u);
+    ASSERT_FALSE(got[0].ok());
+    EXPECT_EQ(counts(world->session().stage_latency()), (Counts{1, 0, 0}));
+    EXPECT_FALSE(world->ends[0]->worker_end->sampling);
+}
+
+TEST_F(StageLatencyTest, TheWorkersClockIsReadOnceInAStepForAllThatItFollows) {
+    static std::uint64_t reads = 0;
+    reads = 0;
+    SteppedWorld::Options options;
+    options.worker.clock = +[]() noexcept -> std::uint64_t { return cycles_now() + ++reads; };
+    make({}, options);
+    for (std::uint64_t i = 0; i < kLatencySampleEvery; ++i) {
+        complete(write(i));
+    }
+    EXPECT_EQ(reads, 1u) << "the first was taken, and completed, in one step; the others are not followed";
+}
+
+}  // namespace
+}  // namespace pollcore::testing
