@@ -40,6 +40,7 @@ public:
     }
     Clock::time_point now() override { return host_->now(); }
     std::uint64_t cycles() override { return host_->cycles(); }
+    auto cycles_function() -> std::uint64_t (*)() noexcept override { return host_->cycles_function(); }
     std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return host_->cycles_from(duration); }
     void sleep(std::chrono::microseconds duration) override { host_->sleep(duration); }
     bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds timeout,
@@ -177,12 +178,12 @@ std::vector<double> in_bursts(const Setting& setting) {
 
 std::vector<Measurement> hops(const Setting& setting) {
     std::vector<Measurement> all;
-    all.push_back({.table = "hop: one operation in flight through a worker on another CPU, ns",
-                   .row = "pollcore, device that completes at once",
+    all.push_back({.table = "hop: one operation in flight through a worker on another CPU, device that completes at once, ns",
+                   .row = "pollcore",
                    .columns = {"median", "p99"},
                    .once = [setting] { return one_in_flight(setting); }});
-    all.push_back({.table = "bursts of 32 through a worker on another CPU, cycles per operation",
-                   .row = "pollcore, device that completes at once",
+    all.push_back({.table = "bursts of 32 through a worker on another CPU, device that completes at once, cycles per operation",
+                   .row = "pollcore",
                    .columns = {"all", "application: submit", "application: poll", "application: both"},
                    .once = [setting] { return in_bursts(setting); }});
     return all;

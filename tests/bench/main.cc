@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "bench.hpp"
 #include "goals.hpp"
+#include "hardware_counters.hpp"
 #include "noise.hpp"
 #include "report.hpp"
 
@@ -72,6 +73,9 @@ int run(int argc, char** argv) {
     }
 
     print_tables(std::cout, measurements);
+    if (const HardwareCounters counters; !counters.available()) {
+        std::cout << fmt::format("\nThis machine's CPU counts neither instructions nor cache misses for us ({}).\n", counters.why_not());
+    }
     if (!goals.empty()) {
         print_goals(std::cout, goals);
     }

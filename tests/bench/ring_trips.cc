@@ -52,17 +52,19 @@ std::vector<std::uint64_t> timed(const Setting& setting, Trip trip) {
     return trips;
 }
 
+/// On lines that nothing else is on, and written once: what one side writes for each trip must not be where the other looks.
+struct alignas(2 * kCacheLine) Ended {
+    std::atomic<bool> stop{false};
+    std::uint64_t wrong = 0;
+};
+
 template <template <std::size_t, std::uint32_t> class Ring>
 std::vector<double> trip(const Setting& setting) {
     auto* memory = static_cast<std::byte*>(arena(2u << 20));
     Ring<64, 1024> down(memory);
     Ring<32, 1024> back(memory + (1u << 20));
     std::vector<std::uint64_t> trips;
-    // On lines that nothing else is on, and written once: what one side writes for each trip must not be where the other looks.
-    struct alignas(2 * kCacheLine) Ended {
-        std::atomic<bool> stop{false};
-        std::uint64_t wrong = 0;
-    } ended;
+    Ended ended;
     run_pair(
         setting.cpus,
         [&] {
@@ -110,17 +112,16 @@ struct SharedWords {
 };
 
 /// Two words, each written by one side: a ring's order and nothing else of it. How far two lines are from two CPUs depends on
-/// where they are, and may differ by a fifth: so it is many pairs, by turns, as it is with a ring's slots.
-template <class Pair>
+/// where they are, and may differ by a fifth: so it is many pairs, by turns. `kTurn` trips with one pair after the other find it in
+/// each side's first cache; a ring, whose slots follow each other, never does, so what no ring can beat is a turn of 1.
+template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn>
 std::vector<double> words_trip(const Setting& setting) {
-    constexpr std::uint64_t kPairs = 256;
-    constexpr std::uint64_t kTurn = 64;
     auto* const pairs = new (arena(2u << 20)) Pair[kPairs];
-    const auto of = [&](std::uint64_t i) -> Pair& { return pairs[i / kTurn % kPairs]; };
+    const auto of = [pairs](std::uint64_t i) -> Pair& { return pairs[i / kTurn % kPairs]; };
     std::vector<std::uint64_t> trips;
     run_pair(
         setting.cpus,
-        [&] {
+        [&trips, setting, of] {
             std::uint64_t last = 0;
             trips = timed(setting, [&](std::uint64_t i) {
                 of(i).ping.store(i + 1, std::memory_order_release);
@@ -130,7 +131,7 @@ std::vector<double> words_trip(const Setting& setting) {
             });
             of(last).ping.store(kStop, std::memory_order_release);
         },
-        [&] {
+        [of] {
             for (std::uint64_t i = 0;; ++i) {
                 std::uint64_t seen = 0;
                 while ((seen = of(i).ping.load(std::memory_order_acquire)) != i + 1) {
@@ -144,6 +145,58 @@ std::vector<double> words_trip(const Setting& setting) {
     return figures(std::move(trips));
 }
 
+/// The reply in the request's own line, which is a ring's slot otherwise: what a completion would take that answers one request, in
+/// order, and is looked for there.
+std::vector<double> reply_trip(const Setting& setting) {
+    constexpr std::uint32_t kSlots = 1024;
+    struct alignas(kCacheLine) Line {
+        union {
+            Item<56> payload;
+            Item<24> reply;
+        };
+        std::uint64_t turn;  // odd: a request; even: the reply to it
+    };
+    static_assert(sizeof(Line) == kCacheLine);
+    auto* const lines = static_cast<Line*>(arena(1u << 20));
+    const auto turn_of = [](Line& line) { return std::atomic_ref(line.turn).load(std::memory_order_acquire); };
+    const auto publish = [](Line& line, std::uint64_t turn) { std::atomic_ref(line.turn).store(turn, std::memory_order_release); };
+    std::vector<std::uint64_t> trips;
+    Ended ended;
+    run_pair(
+        setting.cpus,
+        [&trips, &ended, setting, lines, turn_of, publish] {
+            std::uint64_t bits = 0;
+            trips = timed(setting, [&](std::uint64_t i) {
+                Line& line = lines[i % kSlots];
+                line.payload.fill(i);
+                publish(line, 2 * i + 1);
+                while (turn_of(line) != 2 * i + 2) {
+                }
+                bits |= line.reply.differs(i + 1);
+            });
+            ended.wrong = bits;
+            ended.stop.store(true, std::memory_order_relaxed);
+        },
+        [&ended, lines, turn_of, publish] {
+            std::uint64_t bits = 0;
+            for (std::uint64_t i = 0;; ++i) {
+                Line& line = lines[i % kSlots];
+                while (turn_of(line) != 2 * i + 1) {
+                    if (ended.stop.load(std::memory_order_relaxed)) {
+                        return;
+                    }
+                }
+                bits |= line.payload.differs(i);
+                line.reply.fill(bits == 0 ? i + 1 : ~i);
+                publish(line, 2 * i + 2);
+            }
+        });
+    if (ended.wrong != 0) {
+        throw std::runtime_error("a line held something that was not written");
+    }
+    return figures(std::move(trips));
+}
+
 Measurement row(std::string name, std::function<std::vector<double>()> once) {
     return {.table = "round trip, 64 B there and 32 B back, ns", .row = std::move(name), .columns = {"median", "p99"}, .once = std::move(once)};
 }
@@ -152,8 +205,10 @@ Measurement row(std::string name, std::function<std::vector<double>()> once) {
 
 std::vector<Measurement> ring_trips(const Setting& setting) {
     std::vector<Measurement> all;
-    all.push_back(row("limit: two lines", [setting] { return words_trip<Words>(setting); }));
-    all.push_back(row("limit: same line", [setting] { return words_trip<SharedWords>(setting); }));
+    all.push_back(row("limit: two lines", [setting] { return words_trip<Words, 1024, 1>(setting); }));
+    all.push_back(row("limit: two lines, the same ones again", [setting] { return words_trip<Words, 256, 64>(setting); }));
+    all.push_back(row("limit: one line", [setting] { return words_trip<SharedWords, 1024, 1>(setting); }));
+    all.push_back(row("experiment: reply in the request's line", [setting] { return reply_trip(setting); }));
     all.push_back(row(PollcoreRing<64, 1024>::kName, [setting] { return trip<PollcoreRing>(setting); }));
     all.push_back(row(BoostRing<64, 1024>::kName, [setting] { return trip<BoostRing>(setting); }));
     all.push_back(row(RteRing<64, 1024>::kName, [setting] { return trip<RteRing>(setting); }));

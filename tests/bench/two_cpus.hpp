@@ -29,11 +29,13 @@ inline void pin(std::uint32_t cpu) {
     }
 }
 
-/// `here` on the calling thread, `there` on another; `here` begins when the other runs.
+/// `here` on the calling thread, `there` on another; `here` begins when the other runs. Each has its own copy of what it captures:
+/// where both looked at one stack for that, what one of them keeps there would be moved to the other and back all the time.
 template <class Here, class There>
-void run_pair(const Cpus& cpus, Here here, There there) {
+void run_pair(const Cpus& cpus, Here here, There captured) {
     std::atomic<bool> runs{false};
     std::thread other([&] {
+        There there = captured;
         pin(cpus.there);
         // Release, with the acquire below: what is measured begins afterwards.
         runs.store(true, std::memory_order_release);

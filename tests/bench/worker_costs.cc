@@ -4,6 +4,7 @@
 
 #include "apps/pollperf/cycle_stamp.hpp"
 #include "bench.hpp"
+#include "hardware_counters.hpp"
 #include "stepped_load.hpp"
 
 namespace pollcore::bench {
@@ -93,11 +94,87 @@ Measurement stages() {
             }};
 }
 
+constexpr const char* kApplication = "what the application's thread pays on one CPU, cycles per operation (bursts of 32)";
+
+std::vector<Measurement> application_costs() {
+    constexpr std::uint32_t kBurst = 32;
+    const std::vector<std::string> columns{"submit, or make and post", "poll", "both"};
+    std::vector<Measurement> all;
+    all.push_back({.table = kApplication, .row = "pollcore", .columns = columns, .once = [made = std::shared_ptr<SteppedLoad>()]() mutable {
+                       if (made == nullptr) {
+                           made = std::make_shared<SteppedLoad>(Load{.burst = kBurst});
+                       }
+                       SteppedLoad& load = *made;
+                       const auto cycles = timed<5>(
+                           kBurst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); }, [&] { load.poll(); }, [&] { load.check(); });
+                       return std::vector{cycles[1], cycles[3], cycles[1] + cycles[3]};
+                   }});
+    all.push_back({.table = kApplication, .row = "verbs, the device's part included", .columns = columns, .once = [] {
+                       DirectLoad direct(kBurst);
+                       const auto cycles = timed<2>(
+                           kBurst,
+                           [&] {
+                               direct.make();
+                               direct.post();
+                           },
+                           [&] { direct.poll(); });
+                       return std::vector{cycles[0], cycles[1], cycles[0] + cycles[1]};
+                   }});
+    return all;
+}
+
+/// What the CPU counts of a burst of 32, where it lets us.
+std::vector<double> counted(SteppedLoad& load, const HardwareCounters& counters) {
+    using Reading = HardwareCounters::Reading;
+    const auto part = [&](Reading& sum, auto what) {
+        const Reading before = counters.read();
+        what();
+        const Reading after = counters.read();
+        sum.instructions += after.instructions - before.instructions;
+        sum.cache_misses += after.cache_misses - before.cache_misses;
+    };
+    Reading nothing;
+    Reading application;
+    Reading worker;
+    for (std::size_t round = 0; round < kRounds; ++round) {
+        load.prepare();
+        part(nothing, [] {});
+        part(application, [&] { load.submit(); });
+        part(worker, [&] { load.step(); });
+        part(application, [&] { load.poll(); });
+        load.check();
+    }
+    const auto operations = static_cast<double>(kRounds * load.load().burst);
+    return {(worker.instructions - nothing.instructions) / operations, (worker.cache_misses - nothing.cache_misses) / operations,
+            (application.instructions - 2 * nothing.instructions) / operations,
+            (application.cache_misses - 2 * nothing.cache_misses) / operations};
+}
+
+Measurement counted(std::string name, const Load& load) {
+    return {.table = "counted by the CPU, per operation, bursts of 32",
+            .row = std::move(name),
+            .columns = {"worker: instructions", "worker: cache misses", "application: instructions", "application: cache misses"},
+            .once = [made = std::shared_ptr<SteppedLoad>(), counters = std::make_shared<HardwareCounters>(), load]() mutable {
+                if (made == nullptr) {
+                    made = std::make_shared<SteppedLoad>(load);
+                }
+                return counted(*made, *counters);
+            }};
+}
+
 }  // namespace
 
 std::vector<Measurement> worker_costs(const Setting&) {
     std::vector<Measurement> all;
     all.push_back(stages());
+    for (Measurement& one : application_costs()) {
+        all.push_back(std::move(one));
+    }
+    if (HardwareCounters().available()) {
+        all.push_back(counted("one QP", {}));
+        all.push_back(counted("1024 QPs at random", {.qps = 1024}));
+        all.push_back(counted("64 sessions by turns", {.sessions = 64}));
+    }
     all.push_back(row("bursts of 32, four idle sessions, two idle CQs", {.idle_sessions = 4, .idle_cqs = 2}));
     for (const std::uint32_t burst : {1, 2, 4, 8, 16, 32, 64}) {
         all.push_back(row("bursts of " + std::to_string(burst), {.burst = burst}));
