@@ -10,8 +10,9 @@
 // being on its way at the same time. The consumer gives slots back in batches through an index on a line of its own,
 // which the producer reads only when its cached copy says that the ring is full.
 //
-// Of a batch the first slot alone says that it is there: the others have their laps as they are written, while their lines
-// are at hand, and who takes slots in their order does not look at one before it has seen all that stand ahead of it.
+// Of a batch the first slot alone says that it is there: it is kept aside until the others have been written, with their laps, while
+// their lines are at hand. So each line is written in one go, and who takes slots in their order does not look at one before it has
+// seen all that stand ahead of it.
 //
 // Invariants
 //   - slot i of lap l, and all slots ahead of it, hold their laps if and only if all bytes of them were written before.
@@ -139,8 +140,8 @@ public:
         capacity_log2_ = other.capacity_log2_;
         broken_ = other.broken_;
         tail_ = other.tail_;
-        first_word_ = other.first_word_;
         released_cached_ = other.released_cached_;
+        first_ = other.first_;
         return *this;
     }
     RingProducer(const RingProducer&) = delete;
@@ -174,26 +175,35 @@ public:
     /// highest is of no meaning. Nor is what the slot holds before.
     template <std::invocable<T&> Fill>
     void write(std::size_t i, Fill&& fill) noexcept {
-        T& slot = at(i);
-        const std::uint64_t last = with_lap(fill(slot), i);
-        if (i == 0) {
-            first_word_ = last;  // commit() writes it
-        } else {
-            // Relaxed: commit() tells of it.
-            __atomic_store_n(ring_detail::last_word(slot), last, __ATOMIC_RELAXED);
-        }
+        T& slot = written(i);
+        // Relaxed: commit() tells of it.
+        __atomic_store_n(ring_detail::last_word(slot), with_lap(fill(slot), lap_of(i)), __ATOMIC_RELAXED);
     }
 
     /// Publishes the first n reserved slots, at once: a consumer that sees the first sees all n. They are all that were
     /// written since the last commit (what is written and left out would be seen behind a later one), n >= 1.
     void commit(std::size_t n) noexcept {
         assert(n >= 1);
-        publish(first_word_);
+        publish(at(0), move_first());
         tail_ += n;
-        // Batches only: one item at a time it lengthens a hop by a twentieth.
-        if (n > 1) {
-            prefetch_ahead(n);
+    }
+
+    /// As many of `wanted` slots as there is room for, written in place by `fill(slot, i)` as for write(), each published when it is
+    /// written. Returns how many.
+    template <std::invocable<T&, std::size_t> Fill>
+    [[nodiscard]] std::size_t produce(std::size_t wanted, Fill&& fill) noexcept {
+        const std::size_t n = reserve(wanted);
+        // Here and not there: in registers, whatever `fill` does.
+        T* const slots = slots_;
+        const std::uint64_t mask = mask_;
+        const std::uint64_t tail = tail_;
+        const unsigned capacity_log2 = capacity_log2_;
+        for (std::size_t i = 0; i < n; ++i) {
+            T& slot = slots[(tail + i) & mask];
+            publish(slot, with_lap(fill(slot, i), ring_detail::lap_of(tail + i, capacity_log2)));
         }
+        tail_ += n;
+        return n;
     }
 
     /// reserve(1), write and commit(1) in one. False when the ring is full.
@@ -205,13 +215,13 @@ public:
         if (reserve(1) == 0) {
             return false;
         }
-        publish(with_lap(fill(at(0)), 0));
+        publish(at(0), with_lap(fill(at(0)), lap_of(0)));
         ++tail_;
         return true;
     }
 
     /// The i-th slot that was written and is not committed, to be changed, but for its last eight bytes.
-    [[nodiscard]] T& written(std::size_t i) noexcept { return at(i); }
+    [[nodiscard]] T& written(std::size_t i) noexcept { return i == 0 ? first_ : at(i); }
 
     /// Slots written since the ring began; this side's own figure.
     [[nodiscard]] std::uint64_t produced() const noexcept { return tail_; }
@@ -228,15 +238,11 @@ public:
     [[nodiscard]] bool broken() const noexcept { return broken_; }
 
 private:
-    // How far ahead of a batch lines are fetched for writing: a batch of the largest slots.
-    static constexpr std::size_t kLinesAhead = 32;
-    static constexpr std::size_t kSlotsPerLine = kCacheLine / sizeof(T);
-
     [[nodiscard]] T& at(std::size_t i) const noexcept { return slots_[(tail_ + i) & mask_]; }
 
     [[nodiscard]] std::uint8_t lap_of(std::size_t i) const noexcept { return ring_detail::lap_of(tail_ + i, capacity_log2_); }
-    [[nodiscard]] std::uint64_t with_lap(std::uint64_t last, std::size_t i) const noexcept {
-        return (last & ring_detail::kBelowLap) | std::uint64_t{lap_of(i)} << ring_detail::kLapShift;
+    [[nodiscard]] static std::uint64_t with_lap(std::uint64_t last, std::uint8_t lap) noexcept {
+        return (last & ring_detail::kBelowLap) | std::uint64_t{lap} << ring_detail::kLapShift;
     }
 
     static std::uint64_t all_but_last(T& slot, const T& value) noexcept {
@@ -249,22 +255,22 @@ private:
         return last;
     }
 
-    /// The last word of the slot at the tail, and with it all that was written.
-    void publish(std::uint64_t last) const noexcept {
-        schedule_point(SchedulePoint::publish);
-        // Release, with the acquire in RingConsumer::ready: the bytes of all slots, and the others' laps, before this.
-        __atomic_store_n(ring_detail::last_word(at(0)), last, __ATOMIC_RELEASE);
+    /// The slot that was kept aside goes to its place, but for its last word, which is returned.
+    std::uint64_t move_first() noexcept {
+        constexpr std::size_t kLast = sizeof(T) / sizeof(Word) - 1;
+        Word* const to = words_of(at(0));
+        const SharedWords from(words_of(first_));  // word by word: a wider load would wait for the smaller stores that made it
+        for (std::size_t i = 0; i < kLast; ++i) {
+            to[i] = from[i];
+        }
+        return from[kLast];
     }
 
-    /// As many lines as the n slots before the tail had, and none that the consumer may still have to read.
-    void prefetch_ahead(std::size_t n) const noexcept {
-        constexpr std::size_t kAhead = kLinesAhead * kSlotsPerLine;
-        if (tail_ + kAhead + n - released_cached_ > capacity()) {
-            return;
-        }
-        for (std::size_t i = 0; i < n; i += kSlotsPerLine) {
-            ring_detail::prefetch_for_write(&at(kAhead + i));
-        }
+    /// The last word of the slot, and with it all that was written.
+    static void publish(T& slot, std::uint64_t last) noexcept {
+        schedule_point(SchedulePoint::publish);
+        // Release, with the acquire in RingConsumer::ready: the bytes of all slots, and the others' laps, before this.
+        __atomic_store_n(ring_detail::last_word(slot), last, __ATOMIC_RELEASE);
     }
 
     void refresh() noexcept {
@@ -288,8 +294,8 @@ private:
     unsigned capacity_log2_ = 0;
     bool broken_ = false;
     std::uint64_t tail_ = 0;
-    std::uint64_t first_word_ = 0;       // of the slot at the tail, the last eight bytes that commit() will write
     std::uint64_t released_cached_ = 0;  // private copy of RingHeader::released
+    T first_{};                          // the slot at the tail, until commit() writes it
 };
 
 template <RingSlot T>
@@ -303,8 +309,10 @@ public:
           capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
           // Lazily, but so that a small ring never waits for slots that are free.
           release_batch_(capacity / 8 > 64 ? 64 : (capacity / 8 == 0 ? 1 : capacity / 8)),
+          behind_(capacity >= 8 * kBehind ? kBehind : kAnything),
           head_(header_->released.load(std::memory_order_relaxed)),
-          published_(head_) {}
+          published_(head_),
+          gate_(head_ + behind_) {}
 
     RingConsumer(RingConsumer&& other) noexcept { *this = std::move(other); }
     RingConsumer& operator=(RingConsumer&& other) noexcept {
@@ -313,8 +321,11 @@ public:
         mask_ = other.mask_;
         capacity_log2_ = other.capacity_log2_;
         release_batch_ = other.release_batch_;
+        behind_ = other.behind_;
+        looks_ = other.looks_;
         head_ = other.head_;
         published_ = other.published_;
+        gate_ = other.gate_;
         return *this;
     }
     RingConsumer(const RingConsumer&) = delete;
@@ -390,18 +401,76 @@ public:
         }
     }
 
+    /// Gives slots that are ready to `use`, in their order and in place, at most `most`, and then back to the producer. Returns how
+    /// many. Only for a producer that is trusted not to change them.
+    ///
+    /// For a consumer that does nothing else. One that follows its producer closely takes lines from it that are just being written,
+    /// and each goes to and fro twice. So in a stream it stays behind: after 64 slots without an empty look it says 0 until 64 more
+    /// are there, or has been asked 256 times, which is half a microsecond or so. Who looks at other things in between is behind
+    /// anyway, and uses ready().
+    template <std::invocable<const T&> Use>
+    [[nodiscard]] std::size_t consume(std::size_t most, Use&& use) noexcept {
+        std::uint64_t left = gate_ - head_;
+        if (left - 1 >= behind_) [[unlikely]] {  // at the gate, or past it by way of release()
+            looks_ = look_ahead(slots_[(head_ + behind_ - 1) & mask_], ring_detail::lap_of(head_ + behind_ - 1, capacity_log2_), looks_);
+            if (looks_ != 0) {
+                return 0;
+            }
+            gate_ = head_ + behind_;
+            left = behind_;
+        }
+        T* const slots = slots_;  // here and not there: in registers, whatever `use` does
+        const std::uint64_t mask = mask_;
+        const unsigned capacity_log2 = capacity_log2_;
+        const std::uint64_t end = head_ + (most < left ? most : left);
+        std::uint64_t index = head_;
+        for (; index != end && is_ready(slots[index & mask], ring_detail::lap_of(index, capacity_log2)); ++index) {
+            schedule_point(SchedulePoint::take);
+            use(std::as_const(slots[index & mask]));
+        }
+        const std::uint64_t n = index - head_;
+        if (n == 0) {
+            gate_ = head_ + behind_;
+            return 0;
+        }
+        release(n);
+        return n;
+    }
+
     [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
     /// What the producer can know of.
     [[nodiscard]] std::uint64_t published() const noexcept { return published_; }
 
 private:
+    // How far behind its producer consume() likes to be. A ring in which that is much knows no such thing.
+    static constexpr std::uint32_t kBehind = 64;
+    static constexpr std::uint32_t kAnything = ~std::uint32_t{0};
+
+    [[nodiscard]] static bool is_ready(T& slot, std::uint8_t lap) noexcept {
+        // Acquire, as in ready().
+        return __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE) >> ring_detail::kLapShift == lap;
+    }
+
+    /// Whether the producer is so far ahead that it is not disturbed, or does not seem to come so far: 0; else one look more than
+    /// `looks`. Most looks are at nothing, since each takes the line from the producer. A slot of a batch that is not committed may
+    /// look ready, too; this is no more than a sign.
+    // Not a member function, as RingProducer::read_released.
+    [[nodiscard, gnu::noinline]] static std::uint32_t look_ahead(T& slot, std::uint8_t lap, std::uint32_t looks) noexcept {
+        constexpr std::uint32_t kOneIn = 16;
+        constexpr std::uint32_t kPatience = 256;
+        return (looks % kOneIn == 0 && is_ready(slot, lap)) || looks == kPatience ? 0 : looks + 1;
+    }
+
     RingHeader* header_ = nullptr;
     T* slots_ = nullptr;
     std::uint64_t mask_ = 0;
     unsigned capacity_log2_ = 0;
     std::uint32_t release_batch_ = 1;
+    std::uint32_t behind_ = 0;  // kBehind or kAnything
+    std::uint32_t looks_ = 0;   // at a producer that was too close
     std::uint64_t head_ = 0;
     std::uint64_t published_ = 0;  // RingHeader::released as this side last wrote it
+    std::uint64_t gate_ = 0;       // the index where consume() looks how far the producer is
 };
 
 }  // namespace pollcore

@@ -380,6 +380,10 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
 }
 
 Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
+    if (requests.size() == 1) {
+        const Refusal refusal = try_submit(requests.front());
+        return {refusal == Refusal::none, refusal};
+    }
     assert_owner();
     submissions_.prefetch();
     Submitted result;
@@ -468,7 +472,7 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
     }
     count_accepted(request);
     // In place: a changed copy would have to leave the store buffer before it could be copied again.
-    submissions_.write(0, [&](WorkRequest& first) {
+    const auto fill = [&](WorkRequest& first) {
         std::memcpy(static_cast<void*>(&first), &request, offsetof(WorkRequest, qp));
         first.sge.length = length;
         if (summing_) [[unlikely]] {
@@ -478,17 +482,22 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
         if (length <= WorkRequest::kOwnPayload) {
             std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
         }
+        sample(first, request.opcode);
         return head_of(request).as_inline().word();
-    });
-    for (std::uint32_t slot = 1; slot < slots; ++slot) {
-        const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
-        submissions_.write(slot, [&](WorkRequest& more) {
-            std::memcpy(static_cast<void*>(&more), rest.data(), std::min(WorkRequestContinuation::kPayload, rest.size()));
-            return std::uint64_t{0};
-        });
+    };
+    if (slots == 1) [[likely]] {
+        (void)submissions_.try_push(fill);  // admit() reserved it
+    } else {
+        submissions_.write(0, fill);
+        for (std::uint32_t slot = 1; slot < slots; ++slot) {
+            const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
+            submissions_.write(slot, [&](WorkRequest& more) {
+                std::memcpy(static_cast<void*>(&more), rest.data(), std::min(WorkRequestContinuation::kPayload, rest.size()));
+                return std::uint64_t{0};
+            });
+        }
+        submissions_.commit(slots);
     }
-    sample(submissions_.written(0), request.opcode);
-    submissions_.commit(slots);
     submitted();
     return Refusal::none;
 }

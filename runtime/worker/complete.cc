@@ -327,12 +327,10 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
         publish_wide(session, completion, datagram);
         return;
     }
-    if (session.completions.reserve(1) == 0) [[unlikely]] {
+    if (!session.completions.try_push([&](Completion& slot) { return write_slot(slot, completion); })) [[unlikely]] {
         break_session(session);
         return;
     }
-    session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });
-    session.completions.commit(1);
     counters_.delivered.add();
     if (session.tells) [[unlikely]] {
         tell(session);

@@ -84,7 +84,7 @@ std::vector<Goal> make_goals(const std::vector<Measurement>& measurements) {
         add("hop, one in flight / two lines, others each time", false, 1.25, ratio(*hop, trip(kTwoLines)));
         add("… / the same two lines again", false, 1.25, ratio(*hop, trip(kSameTwoLines)));
     }
-    if (const Samples* both = board.find("bursts of 32 through", "pollcore", "application: both"); both != nullptr) {
+    if (const Samples* both = board.find("512 in flight", "submitted in bursts of 32", "application: both"); both != nullptr) {
         add("application's thread, submit and poll, bursts of 32, cycles per operation", false, 40, *both);
     }
     const std::string loads = "cycles per operation on one CPU, by load";

@@ -50,7 +50,7 @@ struct Slot {
     std::uint64_t fill(std::uint64_t number) noexcept {
         std::uint8_t* to = bytes.data();
         if constexpr (kWords == 8) {
-            store(to, Four{0, kStride, 2 * kStride, 3 * kStride} + number);
+            store(to, kFirstFour + number);
             to += sizeof(Four);
             number += 4 * kStride;
         }
@@ -63,22 +63,33 @@ struct Slot {
     }
     /// As Item::differs.
     [[nodiscard]] std::uint64_t differs(std::uint64_t number) const noexcept {
-        std::array<std::uint64_t, kWords> all;
-        std::memcpy(all.data(), static_cast<const void*>(this), sizeof(*this));
-        std::uint64_t difference = 0;
-        for (std::size_t i = 0; i < kWords; ++i) {
-            difference |= (all[i] ^ (number + i * kStride)) & (i + 1 < kWords ? ~std::uint64_t{0} : kPayloadOfLast);
+        if constexpr (kWords == 1) {
+            return (load<std::uint64_t>(0) ^ number) & kPayloadOfLast;
+        } else {
+            constexpr Four kOnes = {~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0}, kPayloadOfLast};
+            constexpr std::size_t kLast = Bytes - sizeof(Four);
+            Four difference = (load<Four>(kLast) ^ (kFirstFour + (number + (kWords - 4) * kStride))) & kOnes;
+            if constexpr (kWords == 8) {
+                difference |= load<Four>(0) ^ (kFirstFour + number);
+            }
+            return (difference[0] | difference[1]) | (difference[2] | difference[3]);
         }
-        return difference;
     }
 
 private:
     using Two [[gnu::vector_size(16)]] = std::uint64_t;
     using Four [[gnu::vector_size(32)]] = std::uint64_t;
+    static constexpr Four kFirstFour = {0, kStride, 2 * kStride, 3 * kStride};
 
     template <class Value>
     static void store(std::uint8_t* to, const Value& value) noexcept {
         std::memcpy(to, &value, sizeof(value));
+    }
+    template <class Value>
+    [[nodiscard]] Value load(std::size_t at) const noexcept {
+        Value value;
+        std::memcpy(&value, reinterpret_cast<const std::uint8_t*>(this) + at, sizeof(value));
+        return value;
     }
 };
 static_assert(sizeof(Slot<8>) == 8 && sizeof(Slot<32>) == 32 && sizeof(Slot<64>) == 64);

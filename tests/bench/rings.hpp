@@ -47,14 +47,7 @@ public:
             if constexpr (N == 1) {
                 return producer_.try_push([&](Slot<Bytes>& slot) { return slot.fill(first); });
             }
-            const std::size_t n = producer_.reserve(N);
-            for (std::size_t i = 0; i < n; ++i) {
-                producer_.write(i, [&](Slot<Bytes>& slot) { return slot.fill(first + i); });
-            }
-            if (n > 0) {
-                producer_.commit(n);
-            }
-            return n;
+            return producer_.produce(N, [&](Slot<Bytes>& slot, std::size_t i) { return slot.fill(first + i); });
         }
         void finish() noexcept {}
 
@@ -66,13 +59,9 @@ public:
         explicit Reader(PollcoreRing& ring) noexcept : consumer_(ring.memory_, Capacity) {}
         template <std::size_t N>
         std::size_t pop(std::uint64_t first, std::uint64_t& wrong) noexcept {
-            const std::size_t n = consumer_.peek(N);
-            for (std::size_t i = 0; i < n; ++i) {
-                wrong |= consumer_.slot(i).differs(first + i);
-            }
-            if (n > 0) {
-                consumer_.release(n);
-            }
+            std::uint64_t bits = 0;
+            const std::size_t n = consumer_.consume(N, [&, number = first](const Slot<Bytes>& slot) mutable { bits |= slot.differs(number++); });
+            wrong |= bits;
             return n;
         }
 

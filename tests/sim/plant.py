@@ -17,6 +17,7 @@ PLANTS = {
         # published_early, late_word
         ("    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it\n",
          "    if (sim::planted(sim::Bug::published_early)) {\n"
+         "        submissions_.write(0, WorkRequest{});\n"
          "        submissions_.commit(1);\n"
          "        schedule_point(SchedulePoint::publish);\n"
          "        submissions_.write(std::size_t(-1), request);\n"
@@ -70,15 +71,14 @@ PLANTS = {
     ],
     "worker/complete.cc": [
         # lost, twice
-        ("    session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });\n    session.completions.commit(1);\n    counters_.delivered",
+        ("    if (!session.completions.try_push([&](Completion& slot) { return write_slot(slot, completion); })) [[unlikely]] {\n",
          "    if (sim::planted(sim::Bug::lost, 100'000)) {\n"
          "        return;\n"
          "    }\n"
-         "    session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });\n    session.completions.commit(1);\n"
-         "    if (sim::planted(sim::Bug::twice, 10'000) && session.completions.reserve(1) == 1) {\n"
-         "        session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });\n        session.completions.commit(1);\n"
+         "    if (sim::planted(sim::Bug::twice, 10'000) && session.completions.reserve(2) == 2) {\n"
+         "        (void)session.completions.try_push([&](Completion& slot) { return write_slot(slot, completion); });\n"
          "    }\n"
-         "    counters_.delivered"),
+         "    if (!session.completions.try_push([&](Completion& slot) { return write_slot(slot, completion); })) [[unlikely]] {\n"),
         # swapped
         ("    for (std::uint32_t i = 0; (i = route_ordinary(cq, i, n)) < n; ++i) {\n",
          "    if (n > 1 && sim::planted(sim::Bug::swapped, 1'000)) {\n"

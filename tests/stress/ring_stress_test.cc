@@ -2,7 +2,9 @@
 // when they cannot go on, since the machine that runs this may have one core for both.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <new>
@@ -53,6 +55,18 @@ Completion make(std::uint64_t sequence, Completion*) {
     return completion;
 }
 
+/// What stands in a slot as the ring's fill functions write it.
+template <class T>
+std::uint64_t fill(T& slot, std::uint64_t sequence) {
+    const T value = make(sequence, static_cast<T*>(nullptr));
+    constexpr std::size_t kBytes = sizeof(T) - sizeof(std::uint64_t);
+    std::memcpy(static_cast<void*>(&slot), &value, kBytes);
+    std::uint64_t last;
+    std::memcpy(&last, reinterpret_cast<const std::byte*>(&value) + kBytes, sizeof(last));
+    return last;
+}
+
+/// Both ends by all ways that they have, at random.
 template <class T>
 void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     const std::size_t bytes = ring_bytes<T>(capacity);
@@ -67,6 +81,11 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
             if (wanted == 1) {
                 if (producer.try_push(make(next, static_cast<T*>(nullptr)))) {
                     ++next;
+                    continue;
+                }
+            } else if (wanted % 3 == 0) {
+                if (const std::size_t n = producer.produce(wanted, [&](T& slot, std::size_t i) { return fill(slot, next + i); }); n > 0) {
+                    next += n;
                     continue;
                 }
             } else if (const std::size_t n = producer.reserve(wanted); n > 0) {
@@ -86,16 +105,27 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     std::mt19937 random(seed + 1);
     std::uint64_t next = 0;
     std::uint64_t wrong = 0;
+    std::uint32_t way = 0;
+    const auto look = [&wrong](const T& got, std::uint64_t sequence) {
+        const T expected = make(sequence, static_cast<T*>(nullptr));
+        // The last byte is the ring's.
+        wrong += std::memcmp(&got, &expected, sizeof(T) - 1) != 0;
+    };
     while (next < kItems) {
-        const std::size_t n = consumer.peek(1 + random() % 48);
-        for (std::size_t i = 0; i < n; ++i) {
-            const T expected = make(next + i, static_cast<T*>(nullptr));
-            const T got = random() % 2 == 0 ? consumer.copy(i) : consumer.slot(i);
-            // The last byte is the ring's.
-            wrong += std::memcmp(&got, &expected, sizeof(T) - 1) != 0;
+        const std::size_t most = 1 + random() % 48;
+        std::size_t n = 0;
+        // Now for long by the one way, now by the other.
+        if (way % 1024 < 512) {
+            n = consumer.consume(most, [&, sequence = next](const T& got) mutable { look(got, sequence++); });
+        } else {
+            n = consumer.peek(most);
+            for (std::size_t i = 0; i < n; ++i) {
+                look(random() % 2 == 0 ? consumer.copy(i) : consumer.slot(i), next + i);
+            }
+            consumer.release(n);
         }
+        ++way;
         next += n;
-        consumer.release(n);
         if (n == 0) {
             consumer.publish();
             std::this_thread::yield();
