@@ -230,6 +230,8 @@ struct CreditFlow {
     [[nodiscard]] bool has_credit(std::uint32_t length) const noexcept {
         return granted - consumed >= (rings ? record_lines(length) + skip(length) : 1);
     }
+    /// What comes now has nothing to wait for but credit.
+    [[nodiscard]] bool flows() const noexcept { return agreed && waiting.empty() && !announced.open(); }
     /// What comes now need not wait, and has what it takes.
     [[nodiscard]] bool admit(Opcode opcode, std::uint32_t length) noexcept {
         if (!waiting.empty() || announced.open()) {

@@ -15,7 +15,8 @@ namespace pollcore {
 
 // Whatever of this changes has to ask again. Not begin(), which goes on to enter_error(), nor drop(), after which no share leads here.
 void Worker::choose_way(WorkerQp& qp) noexcept {
-    const bool ordinary = qp.state == QpState::ready && qp.parked == 0 && qp.flow == nullptr && !qp.datagram;
+    const bool framed = qp.flow != nullptr && qp.flow->rings;
+    const bool ordinary = qp.state == QpState::ready && qp.parked == 0 && !framed && !qp.datagram;
     qp.ordinary = ordinary ? static_cast<OpcodeMask>(qp.opcodes & RequestHead::kOrdinary) : OpcodeMask{0};
 }
 
@@ -37,12 +38,13 @@ struct Worker::SendRun {
     std::uint64_t handle = kNone;
     WorkerQp* qp = nullptr;
     Share* share = nullptr;
+    CreditFlow* flow = nullptr;  ///< with credits
     std::uint32_t left = 0;   ///< so many more it may have
     std::uint32_t taken = 0;  ///< and not in the books yet
     ibv_send_wr** end = nullptr;
 };
 
-/// False: no such queue pair, or the session has no part in it.
+/// False: no such queue pair, the session has no part in it, or what is waiting for credit goes first.
 [[gnu::always_inline]] inline bool Worker::begin(SendRun& run, WorkerSession& session, RequestHead head) noexcept {
     run.handle = SendRun::kNone;
     run.share = &session.shares[head.qp_index() & qps_mask_];
@@ -50,8 +52,15 @@ struct Worker::SendRun {
     if (run.qp == nullptr || bits_of(run.share->handle) != head.qp_bits()) [[unlikely]] {
         return false;
     }
-    run.handle = head.qp_bits();
     run.left = std::min({run.share->send_depth - std::min(run.share->sends, run.share->send_depth), run.qp->sends.room(), budget_left(*run.qp)});
+    run.flow = run.qp->flow.get();
+    if (run.flow != nullptr) [[unlikely]] {
+        if (!run.flow->flows()) {
+            return false;
+        }
+        run.left = std::min(run.left, run.flow->granted - run.flow->consumed);  // writes and reads need none, and are not worth a count
+    }
+    run.handle = head.qp_bits();
     run.end = run.qp->send_end;
     return true;
 }
@@ -108,6 +117,10 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
         if (is_inline && (length > std::min<std::uint32_t>(WorkRequest::kOwnPayload, qp->inline_max) || !head.is_one_of(kInlineOpcodes))) [[unlikely]] {
             break;
         }
+        const bool takes_credit = run.flow != nullptr && takes_receive(head.opcode());
+        if (takes_credit && is_send(head.opcode()) && (is_inline || head.num_sge() != 0) && length > run.flow->message_max) [[unlikely]] {
+            break;
+        }
         if (session.client != nullptr) [[unlikely]] {
             if (!has_share_left(session, taken + n)) {
                 break;
@@ -124,6 +137,10 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
             length_and_lkey = length;
         }
 
+        // From here on it is taken.
+        if (takes_credit) {
+            ++run.flow->consumed;
+        }
         --run.left;
         ++run.taken;
         const std::uint32_t position = qp->sends.next_position();

@@ -95,6 +95,55 @@ TEST_F(WorkerCreditTest, WritesWithImmediateTakeAReceiveAndWritesDoNot) {
     EXPECT_EQ(received[0].imm_data, 0xabcdu);
 }
 
+TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLongIsLeftOut) {
+    make();
+    agree();
+    for (std::uint64_t i = 0; i < 6; ++i) {
+        ASSERT_EQ(recv(i), Refusal::none);
+    }
+    turn();  // the peer has told of them
+    sender().message_max = 8;
+    std::array<WorkRequest, 10> burst;
+    for (std::uint64_t i = 0; i < burst.size(); ++i) {
+        burst[i] = request(i, Opcode::send);
+    }
+    burst[2].sge.length = 9;  // the session has not heard of this limit
+    ASSERT_EQ(world->session(kSender).try_submit(burst).accepted, burst.size());
+    const std::uint64_t doorbells = world->worker.counters().send_doorbells.value();
+    const std::uint64_t sends = world->worker.counters().sends.value();
+    world->step();
+    EXPECT_EQ(world->worker.counters().sends.value() - sends, 6u);
+    EXPECT_EQ(world->worker.counters().send_doorbells.value() - doorbells, 1u);
+    EXPECT_EQ(world->worker.counters().waits_for_credit.value(), 3u + 1);  // and one before the terms were there
+    EXPECT_EQ(sender().consumed, sender().granted);
+    const auto received = world->await(6, kReceiver);
+    ASSERT_EQ(received.size(), 6u);
+    auto ended = world->await(7, kSender);
+    ASSERT_EQ(ended.size(), 7u);
+    EXPECT_EQ(ended[0].tag, 2u);
+    EXPECT_EQ(ended[0].status, Status::message_too_long);
+    for (std::size_t i = 0; const std::uint64_t tag : {0u, 1u, 3u, 4u, 5u, 6u}) {
+        EXPECT_TRUE(ended[++i].ok());
+        EXPECT_EQ(ended[i].tag, tag);
+    }
+    EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
+}
+
+TEST_F(WorkerCreditTest, ASendWithoutBytesHasNoLengthToBeTooLong) {
+    make();
+    agree();
+    ASSERT_EQ(recv(1), Refusal::none);
+    turn();
+    WorkRequest empty = request(3, Opcode::send);
+    empty.num_sge = 0;
+    empty.sge.length = 1u << 30;
+    ASSERT_EQ(world->session(kSender).try_submit(empty), Refusal::none);
+    const auto received = world->await(1, kReceiver);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_TRUE(received[0].ok());
+    EXPECT_EQ(received[0].byte_len, 0u);
+}
+
 TEST_F(WorkerCreditTest, AnotherQueuePairOfTheSessionGoesOn) {
     make(2);
     for (std::uint64_t i = 0; i < 16; ++i) {

@@ -61,8 +61,10 @@ TEST_F(FastPathTest, AQueuePairIsOrdinaryWhileItIsConnectedAndNotParked) {
     EXPECT_EQ(a->end.ordinary, 0);
 }
 
-TEST_F(FastPathTest, WithFlowControlNothingIsOrdinary) {
+TEST_F(FastPathTest, ItIsWithCreditsTooAndWithWriteRingsIsNot) {
     make({.credits = true});
+    EXPECT_NE(a->end.ordinary, 0);
+    make({.rings = true});
     EXPECT_EQ(a->end.ordinary, 0);
 }
 
