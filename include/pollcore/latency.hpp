@@ -92,7 +92,7 @@ struct alignas(kCacheLine) LatencyCounters {
 };
 
 /// One send of so many requests that a session takes is followed on its way. No divisor of what programs repeat themselves by.
-inline constexpr std::uint64_t kLatencySampleEvery = 61;
+inline constexpr std::uint64_t kLatencySampleEvery = 127;
 
 /// Where the time of a session's requests goes. With the device and behind it one of a session is followed at a time, so slow ones
 /// keep others from being counted there.

@@ -235,9 +235,20 @@ private:
     void follow(WorkRequest& slot, Opcode opcode) noexcept;
     void follow_one_of(std::span<const WorkRequest> requests) noexcept;
     void sampled(std::uint32_t since) noexcept;
+    [[nodiscard]] std::uint64_t expect_reply(const WorkRequest& request) noexcept;
+    [[nodiscard]] bool read_reply(Completion& completion) noexcept;
+    void keep_reply() noexcept;
+    [[nodiscard]] bool take_reply(Completion& completion) noexcept;
+    [[nodiscard]] std::size_t reserve_slots(std::size_t wanted) noexcept;
+    [[nodiscard]] bool has_reply() const noexcept;
+    [[nodiscard]] std::uint64_t taken() const noexcept;
     void destroy() noexcept;
     template <class Record>
     [[nodiscard]] std::size_t take(std::span<Record> out) noexcept;
+    template <class Record>
+    [[nodiscard]] std::size_t take_from_ring(std::span<Record> out) noexcept;
+    template <class Record>
+    [[nodiscard]] std::size_t take_awaiting(std::span<Record> out) noexcept;
     template <class Record>
     [[nodiscard]] std::size_t complete_untaken(std::span<Record> out) noexcept;
     template <class Record>
@@ -273,6 +284,9 @@ private:
     std::uint64_t accepted_ = 0;
     std::uint64_t next_sample_ = 0;  // what accepted_ is at least when the next request is followed
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
+    // One more than the index of the slot of the one request that may be answered there; 0: none; kKept: kept_ is what was answered.
+    std::uint64_t awaited_ = 0;
+    std::uint64_t replied_ = 0;  // completions that came so
     std::uint64_t refused_ = 0;
     std::uint64_t pooled_taken_ = 0;  // completions that no request of this session asked for
     SessionStages* stages_ = nullptr;
@@ -289,6 +303,8 @@ private:
     bool end_told_ = false;           // by arm()
     bool wants_slots_ = false;        // a request was refused for want of them, and this has not been told
     std::shared_ptr<InFlightLog> log_;  // null: whoever serves this session ends it in order
+    static constexpr std::uint64_t kKept = ~std::uint64_t{0};
+    Completion kept_;                   // of a request whose slot was written again before this was polled
     bool stock_taken_ = false;          // the daemon is gone, and what is left is known
     std::uint32_t gone_left_ = 0;       // requests that complete as daemon_gone
     std::uint32_t gone_index_ = 0;      // queues below have none

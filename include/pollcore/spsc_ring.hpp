@@ -14,6 +14,9 @@
 // their lines are at hand. So each line is written in one go, and who takes slots in their order does not look at one before it has
 // seen all that stand ahead of it.
 //
+// A consumer may answer in a slot that it was given, as long as it has not told the producer that it gave it back: the line is on
+// its way to the producer's core anyway.
+//
 // Invariants
 //   - slot i of lap l, and all slots ahead of it, hold their laps if and only if all bytes of them were written before.
 //   - released <= produced <= released + capacity, in 64-bit arithmetic that may wrap.
@@ -223,6 +226,14 @@ public:
     /// The i-th slot that was written and is not committed, to be changed, but for its last eight bytes.
     [[nodiscard]] T& written(std::size_t i) noexcept { return i == 0 ? first_ : at(i); }
 
+    /// The slot of that index, which was committed, with its last eight bytes as the consumer has left them: see RingConsumer::answer.
+    [[nodiscard]] const T& answered(std::uint64_t index, std::uint64_t& last) const noexcept {
+        T& slot = slots_[index & mask_];
+        // Acquire, with the release in RingConsumer::answer: all of the answer.
+        last = __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE);
+        return slot;
+    }
+
     /// Slots written since the ring began; this side's own figure.
     [[nodiscard]] std::uint64_t produced() const noexcept { return tail_; }
     /// Slots that the consumer has not given back, as last seen.
@@ -391,9 +402,36 @@ public:
         }
     }
 
+    /// As release(), where what was given back is to be answered in: the producer is told later, though not of more than a quarter of the
+    /// ring.
+    void release_later(std::size_t n) noexcept {
+        head_ += n;
+        if (head_ - published_ >= 2 * release_batch_ || 4 * (head_ - published_) >= capacity()) {
+            publish();
+        }
+    }
+
+    /// Whether the slot of that index was given back and the producer does not know yet.
+    [[nodiscard]] bool holds(std::uint64_t index) const noexcept { return index - published_ < head_ - published_; }
+
+    /// Asks for the line of a slot that is to be answered in.
+    void prefetch(std::uint64_t index) const noexcept { ring_detail::prefetch_for_write(&slots_[index & mask_]); }
+
+    /// Puts `value` in place of the slot's word `at`, and then sets `bits`, which the producer looks for, in its last word. Only of a
+    /// slot that it holds().
+    void answer(std::uint64_t index, std::size_t at, std::uint64_t value, std::uint64_t bits) noexcept {
+        T& slot = slots_[index & mask_];
+        schedule_point(SchedulePoint::publish);
+        __atomic_store_n(words_of(slot) + at, value, __ATOMIC_RELAXED);
+        // Relaxed, and nobody else's: the producer wrote it before it was seen here, and will not again before it is told.
+        const std::uint64_t last = __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_RELAXED);
+        // Release, with the acquire in RingProducer::answered.
+        __atomic_store_n(ring_detail::last_word(slot), last | bits, __ATOMIC_RELEASE);
+    }
+
     /// Tells the producer of every slot given back so far.
     void publish() noexcept {
-        if (published_ != head_) {
+        if (unpublished()) {
             schedule_point(SchedulePoint::release);
             published_ = head_;
             // Release, with the acquire in RingProducer::refresh: our reads before its next writes.
@@ -437,6 +475,7 @@ public:
         return n;
     }
 
+    [[nodiscard]] bool unpublished() const noexcept { return published_ != head_; }
     [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
     /// What the producer can know of.
     [[nodiscard]] std::uint64_t published() const noexcept { return published_; }

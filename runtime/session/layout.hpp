@@ -139,7 +139,7 @@ struct SessionStages {
 
 struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
-    static constexpr std::uint16_t kVersion = 3;
+    static constexpr std::uint16_t kVersion = 4;
     static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
     static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: who submits looks at worker_sleep
     static constexpr std::uint32_t kDetached = 1;    ///< closed: the worker takes nothing more, and all that it took has completed

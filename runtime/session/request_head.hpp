@@ -25,6 +25,18 @@ public:
     static constexpr unsigned kNumSge = 8 * (offsetof(WorkRequest, num_sge) % sizeof(std::uint64_t));
     static_assert(kOpcode == 32 && kFlags == 40 && kNumSge == 48 && offsetof(WorkRequest, ring_lap) == 63);
 
+    // Two bits beside the flags of a caller's. A session sets the first, where the worker may write the completion in the request's own
+    // line (worker/reply.hpp); the worker then sets the second.
+    static constexpr std::uint8_t kReplyInLine = 1 << 6;
+    static constexpr std::uint8_t kReplied = 1 << 7;
+    /// The word that then holds Completion::byte_len and, above it, sampled_at.
+    static constexpr std::size_t kReplyWord = offsetof(WorkRequest, swap) / sizeof(std::uint64_t);
+    static_assert(((kFence | kSignaled | kSolicited | kInline) & (kReplyInLine | kReplied)) == 0);
+
+    /// What may be marked so: all that is said of its success is how long it was.
+    static constexpr OpcodeMask kRepliable = kInlineOpcodes | opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::atomic_cmp_and_swp) |
+                                             opcode_bit(Opcode::atomic_fetch_and_add);
+
     /// What ordinary requests post: it needs no operands but an address, a key and an immediate.
     static constexpr OpcodeMask kOrdinary = opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm) |
                                             opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) | opcode_bit(Opcode::rdma_read);
@@ -39,10 +51,10 @@ public:
     [[nodiscard]] constexpr unsigned flags() const noexcept { return static_cast<unsigned>(word_ >> kFlags & 0xff); }
     [[nodiscard]] constexpr std::uint32_t num_sge() const noexcept { return static_cast<std::uint32_t>(word_ >> kNumSge & 0xff); }
 
-    /// One of the first eight opcodes, known flags without those of `but`, and one SGE at most. `opcode()` is one of a mask's bits then.
+    /// One of the first eight opcodes, known flags and kReplyInLine without those of `but`, and one SGE at most. `opcode()` is one of a mask's bits then.
     [[nodiscard]] constexpr bool is_plain(unsigned but = 0) const noexcept {
         const std::uint64_t other = std::uint64_t{0xf8} << kOpcode | std::uint64_t{0xfe} << kNumSge |
-                                    ((0xff & ~std::uint64_t{kFence | kSignaled | kSolicited | kInline}) | but) << kFlags;
+                                    ((0xff & ~std::uint64_t{kFence | kSignaled | kSolicited | kInline | kReplyInLine}) | but) << kFlags;
         return (word_ & other) == 0;
     }
     [[nodiscard]] constexpr bool is_one_of(OpcodeMask opcodes) const noexcept { return (opcodes >> (word_ >> kOpcode & 7) & 1) != 0; }

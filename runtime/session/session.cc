@@ -6,6 +6,7 @@
 #include "session/layout.hpp"
 #include "session/owner_check.hpp"
 #include "session/refused_completion.hpp"
+#include "session/reply.hpp"
 
 namespace pollcore {
 namespace {
@@ -19,7 +20,7 @@ constexpr unsigned kSampledAt = 8 * (offsetof(Completion, sampled_at) % sizeof(W
 
 /// A send that succeeded and was not followed: nothing is to be done about it but counting.
 [[nodiscard]] constexpr bool is_ordinary(std::uint64_t last) noexcept {
-    constexpr std::uint64_t kOther = std::uint64_t{0xff} << kStatus | std::uint64_t{kFromRecvQueue | kPooled} << kFlags |
+    constexpr std::uint64_t kOther = std::uint64_t{0xff} << kStatus | std::uint64_t{kFromRecvQueue | kPooled | kNotInLine} << kFlags |
                                      std::uint64_t{0xffffffff} << kSampledAt;
     return (last & kOther) == 0;
 }
@@ -73,6 +74,9 @@ Session& Session::operator=(Session&& other) noexcept {
     next_sample_ = other.next_sample_;
     stages_ = std::exchange(other.stages_, nullptr);
     retired_seen_ = other.retired_seen_;
+    awaited_ = other.awaited_;
+    kept_ = other.kept_;
+    replied_ = other.replied_;
     refused_ = other.refused_;
     pooled_taken_ = other.pooled_taken_;
     srq_records_ = other.srq_records_;
@@ -157,13 +161,12 @@ void Session::close() noexcept {
 std::size_t Session::poll(std::span<Completion> out) noexcept { return take(out); }
 std::size_t Session::poll(std::span<WideCompletion> out) noexcept { return take(out); }
 
+/// Completions that came from the ring, and messages among them.
+[[gnu::always_inline]] inline std::uint64_t Session::taken() const noexcept { return completions_.released() >> wide_; }
+
 // The two slots of a wide completion are published at once, so the first tells of both.
 template <class Record>
-[[gnu::always_inline]] inline std::size_t Session::take(std::span<Record> out) noexcept {
-    if (header_ == nullptr) [[unlikely]] {
-        return 0;
-    }
-    assert_owner();
+[[gnu::always_inline]] inline std::size_t Session::take_from_ring(std::span<Record> out) noexcept {
     const std::uint32_t wide = wide_;
     std::size_t n = 0;
     std::uint64_t last = 0;
@@ -178,6 +181,10 @@ template <class Record>
         }
         if (!is_ordinary(last)) [[unlikely]] {
             settle_sends(qp, std::exchange(ended, 0));  // what follows looks at the account
+            if ((out[n].flags & kNotInLine) != 0) {
+                out[n].flags &= static_cast<std::uint8_t>(~kNotInLine);
+                awaited_ = 0;
+            }
             if (const std::uint32_t since = sampled_at(last); since != 0) {
                 sampled(since);
             }
@@ -194,11 +201,45 @@ template <class Record>
     if (n > 0) {
         settle_sends(qp, ended);
         completions_.release(n << wide);
+    }
+    return n;
+}
+
+// The line is looked at after the ring, so that nothing that is behind it in its queue comes before it.
+template <class Record>
+[[gnu::always_inline]] inline std::size_t Session::take_awaiting(std::span<Record> out) noexcept {
+    std::size_t n = 0;
+    while (n < out.size()) {
+        if (awaited_ == 0) {
+            return n + take_from_ring(out.subspan(n));
+        }
+        const bool ready = completions_.ready();
+        if (take_reply(out[n])) {
+            if constexpr (std::is_same_v<Record, WideCompletion>) {
+                static_cast<CompletionExtension&>(out[n]) = {};
+            }
+            ++n;
+        } else if (ready) {
+            n += take_from_ring(out.subspan(n, 1));
+        } else {
+            break;
+        }
+    }
+    return n;
+}
+
+template <class Record>
+[[gnu::always_inline]] inline std::size_t Session::take(std::span<Record> out) noexcept {
+    if (header_ == nullptr) [[unlikely]] {
+        return 0;
+    }
+    assert_owner();
+    if (const std::size_t n = awaited_ == 0 ? take_from_ring(out) : take_awaiting(out); n > 0) {
         submissions_.prefetch();  // what comes is often answered
         return n;
     }
     // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.
-    if (const std::uint32_t closed = header_->closed.load(std::memory_order_acquire); closed != 0 && !completions_.ready()) [[unlikely]] {
+    if (const std::uint32_t closed = header_->closed.load(std::memory_order_acquire); closed != 0 && !completions_.ready() && !has_reply()) [[unlikely]] {
         return closed == SessionHeader::kDaemonGone && logging_ ? complete_gone(out) : complete_untaken(out);
     }
     return 0;
@@ -230,7 +271,7 @@ StageLatency Session::stage_latency() const noexcept {
         gone_left_ += mine.outstanding;
     }
     // Of the two places where the worker counted what it retired, one may be a burst behind.
-    retired_seen_ = accepted_ - (completions_.released() >> wide_) + pooled_taken_ - gone_left_;
+    retired_seen_ = accepted_ - taken() - replied_ + pooled_taken_ - gone_left_;
 }
 
 // What was in flight when the daemon died, in its ring or in its hands (I1).
@@ -340,7 +381,7 @@ SessionFigures Session::figures() noexcept {
         retired_seen_ = header_->retired.load(std::memory_order_acquire);
     }
     return {.accepted = accepted_,
-            .completed = (completions_.released() >> wide_) + untaken_requests_ - pooled_taken_,
+            .completed = taken() + replied_ + untaken_requests_ - pooled_taken_,
             .retired = retired_seen_,
             .refused = refused_,
             .throttled = header_ == nullptr ? 0 : header_->throttled.load(std::memory_order_relaxed)};

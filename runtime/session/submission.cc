@@ -9,7 +9,7 @@
 #include "session/in_flight_log.hpp"
 #include "session/layout.hpp"
 #include "session/owner_check.hpp"
-#include "session/request_head.hpp"
+#include "session/reply.hpp"
 
 namespace pollcore {
 
@@ -46,20 +46,20 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
 
 [[gnu::always_inline]] inline bool Session::completion_room() noexcept {
     // Taken completions count only once the worker can know that their slots are free.
-    return accepted_ + pooled_taken_ - retired_seen_ - (completions_.published() >> wide_) < completion_slots_ ||
+    return accepted_ + pooled_taken_ - retired_seen_ - replied_ - (completions_.published() >> wide_) < completion_slots_ ||
            refresh_completion_room();
 }
 
 [[gnu::noinline]] bool Session::refresh_completion_room() noexcept {
     completions_.publish();
     retired_seen_ = header_->retired.load(std::memory_order_acquire);
-    return accepted_ + pooled_taken_ - retired_seen_ - (completions_.published() >> wide_) < completion_slots_;
+    return accepted_ + pooled_taken_ - retired_seen_ - replied_ - (completions_.published() >> wide_) < completion_slots_;
 }
 
 /// Whether all that admit() looks at of the queue pair is as it was when it let a request like this one through.
 [[gnu::always_inline]] inline bool Session::admits_at_once(RequestHead head, std::uint32_t inline_length) noexcept {
     const std::uint32_t index = head.qp_index();
-    if (!head.is_plain(kInline) || index > qps_mask_) [[unlikely]] {
+    if (!head.is_plain(kInline | RequestHead::kReplyInLine) || index > qps_mask_) [[unlikely]] {
         return false;
     }
     const QpAccount& mine = accounts_[index];
@@ -172,12 +172,18 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     account.inline_max = qp.inline_max;
 }
 
+[[gnu::noinline]] void Session::keep_reply() noexcept {
+    if (awaited_ != kKept && read_reply(kept_)) {
+        awaited_ = kKept;
+    }
+}
+
 /// What every request needs: the slots of its own and one for its completion.
 [[gnu::always_inline]] inline Refusal Session::admit_slots(std::uint32_t slots, std::size_t ahead) noexcept {
     if (!completion_room()) {
         return Refusal::completion_ring_full;
     }
-    if (submissions_.reserve(ahead + slots) < ahead + slots) {
+    if (reserve_slots(ahead + slots) < ahead + slots) {
         wants_slots_ = true;
         return Refusal::submission_ring_full;
     }
@@ -321,7 +327,7 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
     (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it
         std::memcpy(static_cast<void*>(&slot), &request, offsetof(WorkRequest, qp));
         sample(slot, request.opcode);
-        return head_of(request).word();
+        return head_of(request).word() | expect_reply(request);
     });
     submitted();
     return Refusal::none;
@@ -334,13 +340,13 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
     }
     const auto room = [&]() -> std::uint64_t {
         // More than there are slots, where messages of pools were taken and their slots not yet given back.
-        const std::uint64_t used = accepted_ + pooled_taken_ - retired_seen_ - (completions_.published() >> wide_);
+        const std::uint64_t used = accepted_ + pooled_taken_ - retired_seen_ - replied_ - (completions_.published() >> wide_);
         return completion_slots_ - std::min<std::uint64_t>(used, completion_slots_);
     };
     if (room() < wanted) [[unlikely]] {
         (void)refresh_completion_room();
     }
-    return std::min<std::size_t>(room(), submissions_.reserve(wanted));
+    return std::min<std::size_t>(room(), reserve_slots(wanted));
 }
 
 /// Of `requests` those at the front that admit() would let through at once, behind `ahead` that are written. Returns how many.
@@ -368,7 +374,7 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
             looked_up = head.qp_bits();
             mine = &accounts_[head.qp_index()];
             outstanding = mine->send_outstanding;
-        } else if (!head.is_plain(kInline) || !head.is_one_of(mine->ordinary) || outstanding >= mine->send_depth) [[unlikely]] {
+        } else if (!head.is_plain(kInline | RequestHead::kReplyInLine) || !head.is_one_of(mine->ordinary) || outstanding >= mine->send_depth) [[unlikely]] {
             break;
         }
         ++outstanding;
@@ -483,7 +489,7 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
             std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
         }
         sample(first, request.opcode);
-        return head_of(request).as_inline().word();
+        return head_of(request).as_inline().word() | (slots == 1 ? expect_reply(request) : 0);
     };
     if (slots == 1) [[likely]] {
         (void)submissions_.try_push(fill);  // admit() reserved it
@@ -518,7 +524,7 @@ Submitted Session::release(std::span<const Completion> completions) noexcept {
             ++result.accepted;
             continue;
         }
-        if (submissions_.reserve(slots + 1) < slots + 1) {
+        if (reserve_slots(slots + 1) < slots + 1) {
             wants_slots_ = true;
             count_refused();
             result.refusal = Refusal::submission_ring_full;

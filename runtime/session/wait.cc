@@ -9,6 +9,7 @@
 #include "base/event_fd.hpp"
 #include "pollcore/session.hpp"
 #include "session/layout.hpp"
+#include "session/reply.hpp"
 
 namespace pollcore {
 
@@ -22,7 +23,7 @@ constexpr int kLooksPerClock = 16;
 // There is news, or the session has ended, and then there may be completions that no worker made.
 bool Session::need_not_wait() const noexcept {
     // Acquire, with the worker's release when it lets the session go, or retires what was unsignaled.
-    return completions_.ready() || header_->retired.load(std::memory_order_acquire) != retired_told_ ||
+    return completions_.ready() || has_reply() || header_->retired.load(std::memory_order_acquire) != retired_told_ ||
            header_->closed.load(std::memory_order_acquire) != 0;
 }
 
@@ -32,8 +33,8 @@ bool Session::tell_news() noexcept {
     const bool more_retired = std::exchange(retired_told_, retired) != retired;
     const bool more_slots = wants_slots_ && submissions_.unreleased() < submissions_.capacity();
     wants_slots_ = wants_slots_ && !more_slots;
-    return completions_.ready() || more_retired || more_slots ||
-           (header_->closed.load(std::memory_order_acquire) != 0 && (completions_.ready() || left_to_complete()));
+    return completions_.ready() || has_reply() || more_retired || more_slots ||
+           (header_->closed.load(std::memory_order_acquire) != 0 && (completions_.ready() || has_reply() || left_to_complete()));
 }
 
 /// The session has ended; are there completions that poll() makes by itself?

@@ -5,7 +5,7 @@
 
 #include "session/completion_opcode.hpp"
 #include "session/refused_completion.hpp"
-#include "worker/worker.hpp"
+#include "worker/reply.hpp"
 
 namespace pollcore {
 
@@ -262,19 +262,35 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
             }
         }
     }
+    std::uint32_t sampled_at = 0;
     if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
-        const std::uint32_t now = end_sample(*entry.session, completion.ok());
-        std::memcpy(completion.sampled_at, &now, sizeof(now));
+        sampled_at = end_sample(*entry.session, completion.ok());
+        std::memcpy(completion.sampled_at, &sampled_at, sizeof(sampled_at));
     }
     // The application first: what follows is seen by nobody else.
-    publish(*entry.session, completion, datagram);
+    if (!entry.replies_in_line()) [[likely]] {
+        publish(*entry.session, completion, datagram);
+    } else if (!completion.ok() || !reply(*entry.session, completion.byte_len, sampled_at)) {
+        end_reply(*entry.session, completion);
+        publish(*entry.session, completion);
+    }
     settle(qp, entry, from_recv_queue);
+}
+
+/// Of a request that its session looks for in its line, too: it need not any more.
+[[gnu::noinline]] void Worker::end_reply(WorkerSession& session, Completion& completion) noexcept {
+    session.reply_at = 0;
+    completion.flags |= kNotInLine;
 }
 
 [[gnu::cold]] void Worker::refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept {
     counters_.refused_requests.add();
     session.refused.add();
-    publish(session, refused_completion(request, status));
+    Completion completion = refused_completion(request, status);
+    if ((request.flags & RequestHead::kReplyInLine) != 0 && request.opcode < Opcode::recv) {
+        end_reply(session, completion);
+    }
+    publish(session, completion);
 }
 
 [[gnu::cold]] void Worker::deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept {

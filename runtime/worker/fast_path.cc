@@ -10,6 +10,7 @@
 
 #include "session/completion_opcode.hpp"
 #include "worker/admission.hpp"
+#include "worker/reply.hpp"
 
 namespace pollcore {
 
@@ -146,6 +147,9 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
         const std::uint32_t position = qp->sends.next_position();
         InFlightEntry& entry = qp->sends.push();
         entry.post(request[0], &session, static_cast<std::uint32_t>(length_and_lkey >> 32), head);
+        if (entry.replies_in_line()) [[unlikely]] {
+            expect_reply(session, taken + n);
+        }
         if (const auto since = static_cast<std::uint32_t>(rkey_and_sample >> 32); since != 0) [[unlikely]] {
             begin_sample(session, entry, since);
         }
@@ -222,6 +226,19 @@ std::uint32_t Worker::route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_
         if (!entry.is_ordinary() || entry.session->wide) [[unlikely]] {
             break;
         }
+        const auto opcode = entry.opcode;
+        constexpr OpcodeMask kWithLength = opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::atomic_cmp_and_swp) | opcode_bit(Opcode::atomic_fetch_and_add);
+        const std::uint32_t byte_len = allows(kWithLength, opcode) ? wc.byte_len : 0;
+        if (entry.replies_in_line()) [[unlikely]] {
+            if (!reply(*entry.session, byte_len, 0)) {
+                break;
+            }
+            --entry.session->shares[run.qp->handle.index].sends;
+            --entry.session->in_flight;
+            (void)sends.pop();
+            cq.served = nullptr;  // the ring's line was not needed
+            continue;
+        }
         if (entry.session != run.session || run.written >= run.most) {
             settle(run);
             publish_written(run.session, run.written);
@@ -232,9 +249,6 @@ std::uint32_t Worker::route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_
                 break;
             }
         }
-        const auto opcode = entry.opcode;
-        constexpr OpcodeMask kWithLength = opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::atomic_cmp_and_swp) | opcode_bit(Opcode::atomic_fetch_and_add);
-        const std::uint32_t byte_len = allows(kWithLength, opcode) ? wc.byte_len : 0;
         run.session->completions.write(run.written++, [&](Completion& slot) {
             Word* const words = words_of(slot);
             words[0] = entry.tag;

@@ -85,9 +85,11 @@ struct InFlightEntry {
 
     /// What of a request's flags an entry holds: the worker's own bit is nobody else's to set.
     [[nodiscard]] static constexpr std::uint8_t known(std::uint8_t flags) noexcept {
-        return flags & (kFence | kSignaled | kSolicited | kInline);
+        return flags & (kFence | kSignaled | kSolicited | kInline | RequestHead::kReplyInLine);
     }
     [[nodiscard]] bool with_provider() const noexcept { return kind <= Kind::marker; }
+    /// Its completion may come in its own line.
+    [[nodiscard]] bool replies_in_line() const noexcept { return (flags & RequestHead::kReplyInLine) != 0; }
     /// The application asked for a completion.
     [[nodiscard]] bool signaled() const noexcept { return (flags & kSignaled) != 0; }
 

@@ -79,7 +79,9 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     for (std::size_t i = 0; i < n; ++i) {
         WorkerSession& session = *polled_sessions_[first + i < n ? first + i : first + i - n];
         if (!session.submissions.ready()) {
-            session.submissions.publish();
+            if (session.submissions.unpublished() && session.reply_at == 0) {
+                session.submissions.publish();
+            }
         } else if (!session.broken) [[likely]] {
             work += submit(session);
         }

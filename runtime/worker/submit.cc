@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "worker/admission.hpp"
+#include "worker/reply.hpp"
 
 namespace pollcore {
 namespace {
@@ -130,7 +131,11 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         slots_taken += slots;
         ++requests;
     }
-    session.submissions.release(slots_taken);
+    if (session.reply_at == 0) [[likely]] {
+        session.submissions.release(slots_taken);
+    } else {
+        session.submissions.release_later(slots_taken);
+    }
     return requests;
 }
 
@@ -247,6 +252,9 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     ++share.sends;
     ++session.in_flight;
     session.unsignaled += (request.flags & kSignaled) == 0;
+    if ((request.flags & RequestHead::kReplyInLine) != 0) {
+        expect_reply(session, slot);
+    }
     if (qp.flow != nullptr && (qp.state != QpState::error || qp.flush_held)) [[unlikely]] {
         const std::uint64_t length = message_length(request, session.submissions, slot);
         const bool fits = length <= qp.flow->message_max || !is_send(request.opcode);

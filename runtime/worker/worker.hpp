@@ -94,6 +94,7 @@ struct alignas(kCacheLine) WorkerSession {
     std::uint32_t in_flight = 0;
     std::uint32_t pooled_posted = 0;  ///< receives of its pools that wait for a message
     std::uint32_t unsignaled = 0;  ///< of those, unsignaled ones that nothing has retired yet
+    std::uint64_t reply_at = 0;  ///< one more than the index of the request that may be answered in its line; 0: none
     std::uint64_t retired = 0;
     ClientShare* client = nullptr;  ///< of the process whose it is; null: of this one, which takes what it likes
     std::uint64_t throttled = 0;
@@ -358,6 +359,9 @@ private:
     [[nodiscard]] std::uint32_t submit_ordinary(WorkerSession& session, std::uint32_t taken) noexcept;
     [[nodiscard]] std::uint32_t route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_t n) noexcept;
     void publish_written(WorkerSession* session, std::uint32_t n) noexcept;
+    // reply.hpp
+    static void expect_reply(WorkerSession& session, std::size_t i) noexcept;
+    [[nodiscard]] bool reply(WorkerSession& session, std::uint32_t byte_len, std::uint32_t sampled_at) noexcept;
     [[nodiscard]] bool must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept;
     [[nodiscard]] [[gnu::always_inline]] bool chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept {
         return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + sges < kChainSges &&
@@ -417,6 +421,7 @@ private:
 
     void deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion, bool from_recv_queue,
                  const ibv_wc* datagram = nullptr) noexcept;
+    static void end_reply(WorkerSession& session, Completion& completion) noexcept;
     void refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept;
     void deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept;
     void publish(WorkerSession& session, const Completion& completion, const ibv_wc* datagram = nullptr) noexcept;

@@ -13,6 +13,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support
 from changed_copy import write_copy
 
 PLANTS = {
+    "session/session.cc": [
+        # ring_first
+        ("        if (take_reply(out[n])) {\n",
+         "        if (!(ready && sim::planted(sim::Bug::ring_first)) && take_reply(out[n])) {\n"),
+    ],
     "session/submission.cc": [
         # published_early, late_word
         ("    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it\n",
@@ -30,6 +35,9 @@ PLANTS = {
          "        return Refusal::none;\n"
          "    }\n"
          "    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it\n"),
+        # unkept_reply
+        ("    if (awaited_ != kKept && read_reply(kept_)) {\n",
+         "    if (!sim::planted(sim::Bug::unkept_reply) && awaited_ != kKept && read_reply(kept_)) {\n"),
         # stale_handle
         ("    if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {\n",
          "    if ((qp.generation != request.qp.generation && !sim::planted(sim::Bug::stale_handle)) ||\n"

@@ -138,6 +138,69 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     ::operator delete(memory, std::align_val_t{kCacheLine});
 }
 
+// Some are answered in their slots, before or after those behind them are written.
+TEST(RingStress, AnswersArriveWhole) {
+    constexpr std::uint32_t kCapacity = 64;
+    constexpr std::uint64_t kTrips = kItems / 10;
+    constexpr std::uint64_t kAnswered = std::uint64_t{1} << 47;
+    void* memory = ::operator new(ring_bytes<WorkRequest>(kCapacity), std::align_val_t{kCacheLine});
+    format_ring<WorkRequest>(memory, kCapacity);
+    std::thread consumer_thread([&] {
+        RingConsumer<WorkRequest> consumer(memory, kCapacity);
+        for (std::uint64_t next = 0; next < kTrips;) {
+            if (!consumer.ready()) {
+                std::this_thread::yield();
+                continue;
+            }
+            const WorkRequest request = consumer.copy(0);
+            consumer.release_later(1);
+            if (request.num_sge == 1) {  // it is waited for
+                ASSERT_TRUE(consumer.holds(next) || consumer.published() == next + 1);
+                if (consumer.holds(next)) {
+                    consumer.answer(next, 1, request.tag * 3, kAnswered);
+                } else {
+                    consumer.publish();
+                }
+            }
+            ++next;
+            consumer.release(0);
+        }
+        consumer.publish();
+    });
+    RingProducer<WorkRequest> producer(memory, kCapacity);
+    std::mt19937 random(5);
+    std::uint64_t answered = 0;
+    for (std::uint64_t next = 0; next < kTrips;) {
+        WorkRequest request;
+        request.tag = next;
+        request.num_sge = random() % 4 == 0;
+        if (!producer.try_push(request)) {
+            std::this_thread::yield();
+            continue;
+        }
+        const std::uint64_t index = next++;
+        if (request.num_sge == 0) {
+            continue;
+        }
+        std::uint64_t last = 0;
+        // Not all can be: this one's slot may be free already.
+        for (int looks = 0; looks < 20; ++looks) {
+            const WorkRequest& slot = producer.answered(index, last);
+            if ((last & kAnswered) != 0) {
+                ASSERT_EQ(slot.tag, index);
+                ASSERT_EQ(SharedWords(words_of(const_cast<WorkRequest&>(slot)))[1], index * 3);
+                ++answered;
+                break;
+            }
+            std::this_thread::yield();
+        }
+    }
+    consumer_thread.join();
+    EXPECT_GT(answered, 100u);
+    EXPECT_FALSE(producer.broken());
+    ::operator delete(memory, std::align_val_t{kCacheLine});
+}
+
 TEST(RingStress, WorkRequestsArriveWholeAndInOrderInALargeRing) { run<WorkRequest>(1024, 0, 1); }
 TEST(RingStress, CompletionsArriveWholeAndInOrderInALargeRing) { run<Completion>(1024, 0, 2); }
 TEST(RingStress, ASmallRingThatWrapsAllTheTime) { run<WorkRequest>(8, 3, 3); }

@@ -270,6 +270,34 @@ TEST(Ring, TellsTheProducerLazilyButNeverStarvesIt) {
     EXPECT_EQ(producer.reserve(100), 8u);
 }
 
+TEST_P(RingAt, ASlotThatTheProducerHasNotBackCanBeAnsweredIn) {
+    std::uint64_t last = 0;
+    for (std::uint64_t i = 0; i < 600; ++i) {
+        ASSERT_TRUE(producer.try_push(item<Completion>(i)));
+        const std::uint64_t index = producer.produced() - 1;
+        ASSERT_TRUE(consumer.ready());
+        EXPECT_FALSE(consumer.holds(index));
+        consumer.release_later(1);
+        EXPECT_LE(4 * (consumer.released() - consumer.published()), capacity());
+        EXPECT_EQ(consumer.holds(index), consumer.unpublished());
+        if (consumer.holds(index)) {
+            (void)producer.answered(index, last);
+            EXPECT_EQ(last >> 40 & 0x80, 0u);
+            consumer.answer(index, 1, 1000 + i, std::uint64_t{0x80} << 40);
+            const Completion& slot = producer.answered(index, last);
+            EXPECT_EQ(last >> 40 & 0x80, 0x80u);
+            EXPECT_EQ(slot.tag, i);
+            EXPECT_EQ(words_of(const_cast<Completion&>(slot))[1], 1000 + i);
+            EXPECT_FALSE(consumer.ready()) << "its lap is what it was";
+        }
+        if (i % 5 == 4) {
+            consumer.publish();
+            EXPECT_FALSE(consumer.holds(index));
+        }
+    }
+    EXPECT_FALSE(producer.broken());
+}
+
 TEST(Ring, AConsumerStaysBehindAStreamForAWhileAndFollowsSingleItemsAtOnce) {
     constexpr std::uint32_t kCapacity = 1024;
     constexpr std::uint32_t kBehind = 64;

@@ -1,0 +1,43 @@
+// A completion in the line of its request, instead of in the completion ring.
+//
+// A session marks a request that stands alone in its send queue (Session::expect_reply), one at a time. Its line is in the worker's
+// cache, and its application looks there as well as in the ring; so an answer there moves no other line. It may be written as
+// long as the application does not know that the slot is free again: that is put off while such a request is in flight, though not
+// for more than a quarter of the ring. What failed, and what comes later than that, goes by the ring and says so (kNotInLine), so that
+// the session always knows whether it still has to look.
+//
+// Thread safety: the worker's.
+#pragma once
+
+#include <cstdint>
+
+#include "session/request_head.hpp"
+#include "worker/worker.hpp"
+
+namespace pollcore {
+
+/// A marked request stands in the i-th slot, and is being taken.
+[[gnu::always_inline]] inline void Worker::expect_reply(WorkerSession& session, std::size_t i) noexcept {
+    const std::uint64_t index = session.submissions.released() + i;
+    session.reply_at = index + 1;
+    session.submissions.prefetch(index);  // fetched from the application, which watches it, while the device works
+}
+
+/// What the session's marked request completes with, a success. False: it is to go by the ring.
+[[gnu::always_inline]] inline bool Worker::reply(WorkerSession& session, std::uint32_t byte_len, std::uint32_t sampled_at) noexcept {
+    const std::uint64_t index = session.reply_at - 1;
+    if (session.reply_at == 0 || !session.submissions.holds(index)) [[unlikely]] {
+        return false;
+    }
+    session.submissions.answer(index, RequestHead::kReplyWord, std::uint64_t{sampled_at} << 32 | byte_len,
+                               std::uint64_t{RequestHead::kReplied} << RequestHead::kFlags);
+    session.reply_at = 0;
+    session.submissions.release(0);  // what was put off
+    counters_.delivered.add();
+    if (session.tells) [[unlikely]] {
+        tell(session);
+    }
+    return true;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,286 @@
+// Completions in the lines of their requests: which come so, and that nobody sees which way one came.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class ReplyTest : public ::testing::Test {
+protected:
+    void make(const SteppedWorld::QpShape& shape = {}, const SteppedWorld::Options& options = {}) {
+        world = std::make_unique<SteppedWorld>(options);
+        std::tie(a, b) = world->pair(shape);
+        region = &world->register_memory(memory.data(), memory.size());
+    }
+    [[nodiscard]] WorkRequest write(std::uint64_t tag) const { return SteppedWorld::write(tag, *a, *region); }
+    [[nodiscard]] WorkRequest of(Opcode opcode, std::uint64_t tag) const {
+        WorkRequest request = write(tag);
+        request.opcode = opcode;
+        return request;
+    }
+    void submit(const WorkRequest& request) { ASSERT_EQ(world->session().try_submit(request), Refusal::none); }
+    /// Until `n` stand in the ring or in a line; nothing is polled.
+    void work() { world->step(50); }
+    [[nodiscard]] WorkerSession& end() { return *world->ends[0]->worker_end; }
+    /// Completions that went by the ring so far.
+    [[nodiscard]] std::uint64_t by_ring() { return end().completions.produced(); }
+    /// Polls until nothing comes any more.
+    [[nodiscard]] std::vector<std::uint64_t> tags() {
+        std::vector<std::uint64_t> all;
+        for (const Completion& completion : world->poll()) {
+            EXPECT_TRUE(completion.ok());
+            EXPECT_EQ(completion.flags & kNotInLine, 0);
+            all.push_back(completion.tag);
+        }
+        return all;
+    }
+    using Tags = std::vector<std::uint64_t>;
+
+    alignas(64) std::array<std::byte, 4096> memory{};
+    std::unique_ptr<SteppedWorld> world;
+    SteppedWorld::Qp* a = nullptr;
+    SteppedWorld::Qp* b = nullptr;
+    ibv_mr* region = nullptr;
+};
+
+TEST_F(ReplyTest, OneAtATimeNothingGoesByTheRing) {
+    make();
+    for (std::uint64_t i = 0; i < 1000; ++i) {
+        submit(write(i));
+        work();
+        ASSERT_EQ(tags(), Tags{i});
+    }
+    EXPECT_EQ(by_ring(), 0u);
+    const SessionFigures figures = world->session().figures();
+    EXPECT_EQ(figures.completed, 1000u);
+    EXPECT_EQ(figures.in_flight(), 0u);
+    EXPECT_EQ(world->worker.counters().delivered.value(), 1000u);
+}
+
+TEST_F(ReplyTest, EachOpcodeSaysWhatItWasAndHowLong) {
+    make();
+    struct Expected {
+        Opcode opcode;
+        std::uint32_t length;
+        CompletionOpcode completed;
+        std::uint32_t byte_len;
+    };
+    for (const auto& [opcode, length, completed, byte_len] :
+         {Expected{Opcode::rdma_write, 24, CompletionOpcode::rdma_write, 0}, Expected{Opcode::rdma_read, 24, CompletionOpcode::rdma_read, 24},
+          Expected{Opcode::atomic_fetch_and_add, 8, CompletionOpcode::fetch_add, 8},
+          Expected{Opcode::atomic_cmp_and_swp, 8, CompletionOpcode::comp_swap, 8}}) {
+        WorkRequest request = of(opcode, 7);
+        request.sge.length = length;
+        request.swap = 0x1234567890;
+        submit(request);
+        work();
+        const std::vector<Completion> got = world->poll();
+        ASSERT_EQ(got.size(), 1u);
+        EXPECT_EQ(got[0].tag, 7u);
+        EXPECT_EQ(got[0].qp, a->handle());
+        EXPECT_EQ(got[0].status, Status::success);
+        EXPECT_EQ(got[0].opcode, completed);
+        EXPECT_EQ(got[0].byte_len, byte_len);
+        EXPECT_EQ(got[0].flags, 0);
+    }
+    EXPECT_EQ(by_ring(), 0u);
+}
+
+TEST_F(ReplyTest, WhatIsBehindItInItsQueueComesAfterIt) {
+    make();
+    for (std::uint64_t i = 0; i < 200; i += 4) {
+        for (std::uint64_t j = 0; j < 4; ++j) {
+            submit(write(i + j));
+            world->step(static_cast<int>(i / 4 % 3));
+        }
+        work();
+        ASSERT_EQ(tags(), (Tags{i, i + 1, i + 2, i + 3}));
+    }
+    EXPECT_EQ(by_ring(), 150u) << "only the first of four stood alone";
+}
+
+TEST_F(ReplyTest, APollOfOneTakesThemInTheSameOrder) {
+    make();
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        submit(write(i));
+    }
+    work();
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        Completion one;
+        ASSERT_EQ(world->session().poll({&one, 1}), 1u);
+        EXPECT_EQ(one.tag, i);
+    }
+}
+
+TEST_F(ReplyTest, OneFailsByTheRingAndTheNextComesInItsLineAgain) {
+    make();
+    auto [c, d] = world->pair({});
+    WorkRequest bad = write(1);
+    bad.rkey ^= 0x5a5a;
+    submit(bad);
+    work();
+    const std::vector<Completion> got = world->poll();
+    ASSERT_EQ(got.size(), 1u);
+    EXPECT_EQ(got[0].status, Status::rem_access_err);
+    EXPECT_EQ(got[0].flags, 0);
+    const std::uint64_t before = by_ring();
+    submit(SteppedWorld::write(2, *c, *region));
+    work();
+    EXPECT_EQ(tags(), Tags{2});
+    EXPECT_EQ(by_ring(), before);
+}
+
+TEST_F(ReplyTest, OfTwoQueuePairsOneComesInItsLine) {
+    make();
+    auto [c, d] = world->pair({});
+    submit(write(1));
+    submit(SteppedWorld::write(2, *c, *region));
+    work();
+    EXPECT_EQ(by_ring(), 1u);
+    Tags got = tags();
+    std::sort(got.begin(), got.end());
+    EXPECT_EQ(got, (Tags{1, 2}));
+}
+
+TEST_F(ReplyTest, WhatWasNotPolledIsKeptWhenItsSlotIsWrittenAgain) {
+    SteppedWorld::Options options;
+    options.submission_slots = 8;
+    make({.shares = {{0, 16, 16}}}, options);
+    Tags expected;
+    for (std::uint64_t round = 0; round < 20; ++round) {
+        submit(write(100 * round));
+        work();
+        expected.push_back(100 * round);
+        for (std::uint64_t i = 1; i < 14; ++i) {  // more than once round the ring
+            submit(write(100 * round + i));
+            work();
+            expected.push_back(100 * round + i);
+        }
+        ASSERT_EQ(tags(), expected);
+        EXPECT_EQ(world->session().figures().in_flight(), 0u);
+        expected.clear();
+    }
+}
+
+TEST_F(ReplyTest, AWaitingRequestKeepsNoMoreThanAQuarterOfTheRing) {
+    SteppedWorld::Options options;
+    options.submission_slots = 16;
+    make({.shares = {{0, 16, 16}}}, options);
+    auto [c, d] = world->pair({});
+    WorkRequest send = of(Opcode::send, 1);  // finds no receive
+    send.sge.length = 8;
+    submit(send);
+    work();
+    EXPECT_EQ(world->session().try_submit(std::array<WorkRequest, 16>{}).accepted, 0u);
+    for (std::uint64_t i = 0; i < 60; ++i) {
+        submit(SteppedWorld::write(2 + i, *c, *region));
+        work();
+        EXPECT_LE(end().submissions.released() - end().submissions.published(), 4u);
+        ASSERT_EQ(tags(), Tags{2 + i});
+    }
+    ASSERT_EQ(world->session().try_submit({.tag = 90,
+                                           .sge = {reinterpret_cast<std::uintptr_t>(memory.data()) + 1024, 64, region->lkey},
+                                           .qp = b->handle(),
+                                           .opcode = Opcode::recv,
+                                           .num_sge = 1}),
+              Refusal::none);
+    const std::vector<Completion> got = world->await(2);
+    ASSERT_EQ(got.size(), 2u);
+    EXPECT_EQ(got[0].tag + got[1].tag, 91u);
+    EXPECT_EQ(end().reply_at, 0u);
+}
+
+TEST_F(ReplyTest, ARingOfAFewSlotsHasRoomForNone) {
+    SteppedWorld::Options options;
+    options.submission_slots = 2;
+    make({}, options);
+    for (std::uint64_t i = 0; i < 20; ++i) {
+        submit(write(i));
+        work();
+        ASSERT_EQ(tags(), Tags{i});
+    }
+    EXPECT_EQ(by_ring(), 20u);
+}
+
+TEST_F(ReplyTest, WideCompletionsAreInTheRing) {
+    SteppedWorld::Options options;
+    options.wide_completions = true;
+    make({}, options);
+    submit(write(5));
+    work();
+    EXPECT_EQ(by_ring(), 2u);
+    std::array<WideCompletion, 4> some;
+    ASSERT_EQ(world->session().poll(some), 1u);
+    EXPECT_EQ(some[0].tag, 5u);
+}
+
+TEST_F(ReplyTest, ASessionThatIsNotWideGivesThemAsWideOnesToo) {
+    make();
+    submit(write(5));
+    submit(write(6));
+    work();
+    std::array<WideCompletion, 4> some;
+    some.fill({});
+    some[0].src_qp = 77;
+    ASSERT_EQ(world->session().poll(some), 2u);
+    EXPECT_EQ(some[0].tag, 5u);
+    EXPECT_EQ(some[0].src_qp, 0u);
+    EXPECT_EQ(some[1].tag, 6u);
+}
+
+TEST_F(ReplyTest, NobodyButTheLibraryMarksARequest) {
+    make();
+    for (const std::uint8_t bit : {RequestHead::kReplyInLine, RequestHead::kReplied}) {
+        WorkRequest request = write(1);
+        request.flags |= bit;
+        EXPECT_EQ(world->session().try_submit(request), Refusal::bad_flags);
+        const std::array<WorkRequest, 2> two{write(2), request};
+        EXPECT_EQ(world->session().try_submit(two).refusal, Refusal::bad_flags);
+        work();
+        EXPECT_EQ(tags(), Tags{2});
+    }
+}
+
+// What only a process writes that has another library.
+TEST_F(ReplyTest, ARingFullOfMarkedRequestsEndsThemAll) {
+    make();
+    RingProducer<WorkRequest> ring{at_offset<void>(world->ends[0]->block, world->ends[0]->layout.submissions()),
+                                   world->ends[0]->layout.submission_slots};
+    std::uint64_t submitted = 0;
+    for (int round = 0; round < 20; ++round) {
+        const std::size_t n = ring.reserve(12);
+        ASSERT_EQ(n, 12u);
+        for (std::size_t i = 0; i < n; ++i) {
+            WorkRequest request = write(submitted++);
+            request.flags = static_cast<std::uint8_t>((i % 3 == 2 ? kSignaled : 0) | RequestHead::kReplyInLine | (i % 4 == 0 ? RequestHead::kReplied : 0));
+            ring.write(i, request);
+        }
+        ring.commit(n);
+        work();
+        (void)world->poll();
+    }
+    const WorkerCounters& counters = world->worker.counters();
+    EXPECT_EQ(counters.delivered.value() + counters.retired.value(), submitted);
+    EXPECT_EQ(end().in_flight, 0u);
+}
+
+TEST_F(ReplyTest, AFollowedOneIsCountedInEachStage) {
+    make();
+    world->now = 1000;
+    for (std::uint64_t i = 0; i < 2 * kLatencySampleEvery + 1; ++i) {
+        submit(write(i));
+        work();
+        ASSERT_EQ(tags(), Tags{i});
+    }
+    EXPECT_EQ(by_ring(), 0u);
+    EXPECT_EQ(world->session().stage_latency().completion_ring.count(), 3u);
+    EXPECT_EQ(world->session().stage_latency().device.count(), 3u);
+}
+
+}  // namespace
+}  // namespace pollcore::testing
