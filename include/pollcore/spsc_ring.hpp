@@ -352,11 +352,34 @@ public:
 
     /// As ready(), with the slot's last word, which holds the lap and was read once.
     [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept {
-        const std::uint64_t index = head_ + i;
-        // Acquire, with the release in RingProducer::publish.
-        last = __atomic_load_n(ring_detail::last_word(slots_[index & mask_]), __ATOMIC_ACQUIRE);
-        return last >> ring_detail::kLapShift == ring_detail::lap_of(index, capacity_log2_);
+        return front().ready(i, last);
     }
+
+    /// The slots at the front as they are now, for a loop that gives none back: by values, which a compiler keeps in registers whatever is
+    /// written meanwhile.
+    class Front {
+    public:
+        explicit Front(const RingConsumer& ring) noexcept
+            : slots_(ring.slots_), mask_(ring.mask_), head_(ring.head_), capacity_log2_(ring.capacity_log2_) {}
+        /// As RingConsumer::ready and words.
+        [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept {
+            const std::uint64_t index = head_ + i;
+            // Acquire, with the release in RingProducer::publish.
+            last = __atomic_load_n(ring_detail::last_word(slots_[index & mask_]), __ATOMIC_ACQUIRE);
+            return last >> ring_detail::kLapShift == ring_detail::lap_of(index, capacity_log2_);
+        }
+        [[nodiscard]] SharedWords words(std::size_t i) const noexcept {
+            schedule_point(SchedulePoint::take);
+            return SharedWords(words_of(slots_[(head_ + i) & mask_]));
+        }
+
+    private:
+        T* const slots_;
+        const std::uint64_t mask_;
+        const std::uint64_t head_;
+        const unsigned capacity_log2_;
+    };
+    [[nodiscard]] Front front() const noexcept { return Front(*this); }
 
     /// The byte whose change makes the next slot ready, for a CPU that can watch its line.
     [[nodiscard]] const std::uint8_t* next_lap() const noexcept { return &slots_[head_ & mask_].ring_lap; }
@@ -389,10 +412,7 @@ public:
     }
 
     /// The i-th ready slot by its words, for who does not need them all.
-    [[nodiscard]] SharedWords words(std::size_t i) const noexcept {
-        schedule_point(SchedulePoint::take);
-        return SharedWords(words_of(slots_[(head_ + i) & mask_]));
-    }
+    [[nodiscard]] SharedWords words(std::size_t i) const noexcept { return front().words(i); }
 
     /// Gives back the first n slots. The producer learns of it in batches, or by publish().
     void release(std::size_t n) noexcept {

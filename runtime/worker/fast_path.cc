@@ -90,11 +90,12 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
     const std::uint32_t most = ordinary_room(session, options_.submit_burst - std::min(taken, options_.submit_burst));
     ibv_send_wr* wr = wrs_.data() + wrs_used_;
     ibv_sge* sge = sges_.data() + sges_used_;
+    const auto front = session.submissions.front();
     SendRun run;
     std::uint32_t n = 0;
     for (; n < most; ++n, ++wr, ++sge) {
         std::uint64_t last = 0;
-        if (!session.submissions.ready(taken + n, last)) {
+        if (!front.ready(taken + n, last)) {
             break;
         }
         RequestHead head(last);
@@ -108,7 +109,7 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
         if (!head.is_plain() || !head.is_one_of(qp->ordinary) || run.left == 0) [[unlikely]] {
             break;
         }
-        const SharedWords request = session.submissions.words(taken + n);
+        const SharedWords request = front.words(taken + n);
         // Each word is asked for once, so what was checked is what is used (I7).
         std::uint64_t addr = request[2];
         std::uint64_t length_and_lkey = request[3];

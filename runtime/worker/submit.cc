@@ -78,12 +78,17 @@ template <class Slots>
 // the ring is believed no further than that.
 [[gnu::noinline]] void Worker::prefetch_qps(const WorkerSession& session) const noexcept {
     std::array<const WorkerQp*, kBurstMax> qps;
+    const auto front = session.submissions.front();
+    const std::uint32_t most = options_.submit_burst;
+    const std::uint32_t qps_mask = qps_mask_;
+    const Share* const shares = session.shares.data();
+    WorkerQp* const* const all = qps_.data();
     std::uint32_t n = 0;
     std::uint64_t last = 0;
-    for (; n < options_.submit_burst && session.submissions.ready(n, last); ++n) {
-        const std::uint32_t index = RequestHead(last).qp_index() & qps_mask_;
-        __builtin_prefetch(&session.shares[index], 1);
-        const WorkerQp* const qp = qps_[index];
+    for (; n < most && front.ready(n, last); ++n) {
+        const std::uint32_t index = RequestHead(last).qp_index() & qps_mask;
+        __builtin_prefetch(&shares[index], 1);
+        const WorkerQp* const qp = all[index];
         qps[n] = qp;
         __builtin_prefetch(qp, 1);  // which may be null
         __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(qp) + offsetof(WorkerQp, sends)), 1);
