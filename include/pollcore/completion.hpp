@@ -79,7 +79,7 @@ enum CompletionFlag : std::uint8_t {
     kWithInv = 1 << 4,      ///< of a receive: the peer ended the binding of the window with key `invalidated_rkey`
     kDatagram = 1 << 5,     ///< received by a UD queue pair: the payload begins at byte kGrhBytes, GRH or not
     kPooled = 1 << 6,       ///< pool() and buffer() say where the message is; Session::release gives the buffer back
-    kNotInLine = 1 << 7,    ///< in a ring only, and the library's: it could have come in its request's own line
+    kNotInLine = 1 << 7,    ///< the library's, of a completion that could have come in its request's own line; none that poll() gives has it
 };
 
 /// The tag of a completion that names a buffer of a receive pool.

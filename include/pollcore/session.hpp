@@ -282,11 +282,13 @@ private:
     bool summing_ = false;  // the request that was just admitted needs the sum of its payload
     bool logging_ = false;  // log_ is there
     std::uint64_t accepted_ = 0;
-    std::uint64_t next_sample_ = 0;  // what accepted_ is at least when the next request is followed
+    std::uint64_t next_sample_ = 0;  // the next that is followed is the first for which accepted_ has come so far
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
-    // One more than the index of the slot of the one request that may be answered there; 0: none; kKept: kept_ is what was answered.
+    // One more than the index of the slot where the marked request may be answered; 0: nowhere; kKept: it was, and kept_ is the answer.
     std::uint64_t awaited_ = 0;
     std::uint64_t replied_ = 0;  // completions that came so
+    bool marked_ = false;        // a request that was marked to be answered in its line has not completed
+    bool past_lives_ = false;    // the ring may hold completions of a queue pair's life before
     std::uint64_t refused_ = 0;
     std::uint64_t pooled_taken_ = 0;  // completions that no request of this session asked for
     SessionStages* stages_ = nullptr;

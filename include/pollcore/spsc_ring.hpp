@@ -312,6 +312,9 @@ private:
 template <RingSlot T>
 class RingConsumer {
 public:
+    /// Rings of fewer slots are not answered in: see release_later().
+    static constexpr std::uint32_t kAnsweredInFrom = 32;
+
     RingConsumer() = default;
     RingConsumer(void* memory, std::uint32_t capacity) noexcept
         : header_(static_cast<RingHeader*>(memory)),
@@ -423,10 +426,10 @@ public:
     }
 
     /// As release(), where what was given back is to be answered in: the producer is told later, though not of more than a quarter of the
-    /// ring.
+    /// ring. A small ring has no slots to spare, and tells at once.
     void release_later(std::size_t n) noexcept {
         head_ += n;
-        if (head_ - published_ >= 2 * release_batch_ || 4 * (head_ - published_) >= capacity()) {
+        if (head_ - published_ >= 2 * release_batch_ || capacity() < kAnsweredInFrom) {
             publish();
         }
     }
@@ -454,7 +457,7 @@ public:
         if (unpublished()) {
             schedule_point(SchedulePoint::release);
             published_ = head_;
-            // Release, with the acquire in RingProducer::refresh: our reads before its next writes.
+            // Release, with the acquire in RingProducer::refresh: our reads and answers before its next writes.
             header_->released.store(head_, std::memory_order_release);
         }
     }

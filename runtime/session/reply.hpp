@@ -1,7 +1,8 @@
 // A completion in the line of its request: the session's side; see worker/reply.hpp.
 //
-// There is one such request at most (Session::awaited_), alone in its send queue when it is submitted, so whatever else that queue
-// completes comes after it. poll() looks at its slot and at the completion ring, and knows from one of them that it has ended.
+// At most one request is marked at a time, and when it is submitted nothing else of this session is in flight on its send queue, nor stands
+// in the ring of it. So whatever else of that queue this session is given comes after it. poll() looks at its slot and at the completion
+// ring, and one of them says that it has ended.
 //
 // Thread safety: the session's.
 #pragma once
@@ -15,10 +16,11 @@ namespace pollcore {
 /// Of a request that was counted and is being written: bits for its last word.
 [[gnu::always_inline]] inline std::uint64_t Session::expect_reply(const WorkRequest& request) noexcept {
     const RequestHead head = head_of(request);
-    if (awaited_ != 0 || wide_ != 0 || (head.flags() & kSignaled) == 0 || !allows(RequestHead::kRepliable, head.opcode()) ||
+    if (marked_ || past_lives_ || wide_ != 0 || (head.flags() & kSignaled) == 0 || !allows(RequestHead::kRepliable, head.opcode()) ||
         accounts_[head.qp_index() & qps_mask_].send_outstanding != 1) {
         return 0;
     }
+    marked_ = true;
     awaited_ = submissions_.produced() + 1;
     return std::uint64_t{RequestHead::kReplyInLine} << RequestHead::kFlags;
 }
@@ -51,6 +53,7 @@ namespace pollcore {
         return false;
     }
     awaited_ = 0;
+    marked_ = false;
     ++replied_;
     if (QpAccount& mine = accounts_[completion.qp.index & qps_mask_]; mine.generation == completion.qp.generation) [[likely]] {
         --mine.send_outstanding;
@@ -67,8 +70,8 @@ namespace pollcore {
     return (RequestHead(last).flags() & RequestHead::kReplied) != 0;
 }
 
-/// RingProducer::reserve. When the worker has given back the slot where a reply is looked for, it comes there no more, and one that
-/// stands there is kept before the slot is written again.
+/// RingProducer::reserve. When the worker has given back the slot of the marked request, an answer stands there already, and is kept
+/// before the slot is written again, or the completion comes by the ring.
 [[gnu::always_inline]] inline std::size_t Session::reserve_slots(std::size_t wanted) noexcept {
     const std::size_t n = submissions_.reserve(wanted);
     if (awaited_ != 0 && submissions_.produced() + n - awaited_ >= submissions_.capacity()) [[unlikely]] {

@@ -75,6 +75,8 @@ Session& Session::operator=(Session&& other) noexcept {
     stages_ = std::exchange(other.stages_, nullptr);
     retired_seen_ = other.retired_seen_;
     awaited_ = other.awaited_;
+    marked_ = other.marked_;
+    past_lives_ = other.past_lives_;
     kept_ = other.kept_;
     replied_ = other.replied_;
     refused_ = other.refused_;
@@ -184,6 +186,7 @@ template <class Record>
             if ((out[n].flags & kNotInLine) != 0) {
                 out[n].flags &= static_cast<std::uint8_t>(~kNotInLine);
                 awaited_ = 0;
+                marked_ = false;
             }
             if (const std::uint32_t since = sampled_at(last); since != 0) {
                 sampled(since);
@@ -205,7 +208,7 @@ template <class Record>
     return n;
 }
 
-// The line is looked at after the ring, so that nothing that is behind it in its queue comes before it.
+// The line is looked at after the ring: of what stood in the ring before, nothing is behind an answer that is not there yet.
 template <class Record>
 [[gnu::always_inline]] inline std::size_t Session::take_awaiting(std::span<Record> out) noexcept {
     std::size_t n = 0;
@@ -213,14 +216,14 @@ template <class Record>
         if (awaited_ == 0) {
             return n + take_from_ring(out.subspan(n));
         }
-        const bool ready = completions_.ready();
+        const std::size_t ready = completions_.ready() ? completions_.peek((out.size() - n) << wide_) >> wide_ : 0;
         if (take_reply(out[n])) {
             if constexpr (std::is_same_v<Record, WideCompletion>) {
                 static_cast<CompletionExtension&>(out[n]) = {};
             }
             ++n;
-        } else if (ready) {
-            n += take_from_ring(out.subspan(n, 1));
+        } else if (ready != 0) {
+            n += take_from_ring(out.subspan(n, ready));
         } else {
             break;
         }
@@ -238,6 +241,7 @@ template <class Record>
         submissions_.prefetch();  // what comes is often answered
         return n;
     }
+    past_lives_ = false;
     // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.
     if (const std::uint32_t closed = header_->closed.load(std::memory_order_acquire); closed != 0 && !completions_.ready() && !has_reply()) [[unlikely]] {
         return closed == SessionHeader::kDaemonGone && logging_ ? complete_gone(out) : complete_untaken(out);

@@ -19,7 +19,9 @@ namespace pollcore {
 [[gnu::always_inline]] inline Session::QpAccount& Session::account(QpHandle qp) noexcept {
     QpAccount& account = accounts_[qp.index];
     if (account.generation != qp.generation) [[unlikely]] {
-        // The index was given to another queue pair: nothing of the old one is in flight any more.
+        // The index was given to another queue pair, or another life: nothing of the old one is in flight any more, but what it
+        // completed with may stand in the ring.
+        past_lives_ = past_lives_ || account.send_outstanding != 0;
         account = QpAccount{.generation = qp.generation};
     }
     return account;
@@ -173,8 +175,8 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
 }
 
 [[gnu::noinline]] void Session::keep_reply() noexcept {
-    if (awaited_ != kKept && read_reply(kept_)) {
-        awaited_ = kKept;
+    if (awaited_ != kKept) {
+        awaited_ = read_reply(kept_) ? kKept : 0;
     }
 }
 

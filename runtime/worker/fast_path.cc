@@ -236,8 +236,10 @@ std::uint32_t Worker::route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_
             }
             --entry.session->shares[run.qp->handle.index].sends;
             --entry.session->in_flight;
+            if (cq.served == entry.session) {
+                cq.served = nullptr;  // so that the next poll does not ask for the ring's line
+            }
             (void)sends.pop();
-            cq.served = nullptr;  // the ring's line was not needed
             continue;
         }
         if (entry.session != run.session || run.written >= run.most) {

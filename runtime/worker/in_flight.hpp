@@ -69,7 +69,7 @@ struct InFlightEntry {
 
     // These four as in the last word of the request.
     Opcode opcode = Opcode::send;
-    std::uint8_t flags = 0;  ///< the application's, and kSampled
+    std::uint8_t flags = 0;  ///< the application's, RequestHead::kReplyInLine and kSampled
     std::uint8_t num_sge = 0;
     Kind kind = Kind::posted;
     Status status = Status::success;  ///< unposted: how it completes
@@ -93,7 +93,7 @@ struct InFlightEntry {
     /// The application asked for a completion.
     [[nodiscard]] bool signaled() const noexcept { return (flags & kSignaled) != 0; }
 
-    /// Makes it that of an ordinary request, which the provider is given.
+    /// Makes it that of an ordinary request, which the provider is given: RequestHead::is_plain, so the bit of kSampled is not set.
     void post(std::uint64_t its_tag, WorkerSession* its_session, std::uint32_t its_lkey, RequestHead head) noexcept {
         Word* const words = words_of(*this);
         words[0] = its_tag;

@@ -15,6 +15,9 @@ struct Setting {
     std::chrono::milliseconds time{30};  ///< of one measurement
 };
 
+/// A row that goals are about.
+inline constexpr const char* kExchange = "limit: 64 B there and 32 B back";
+
 /// Ordinary memory in huge pages where the kernel gives them, for one measurement at a time.
 [[nodiscard]] void* arena(std::size_t bytes);
 

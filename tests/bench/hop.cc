@@ -14,6 +14,7 @@
 #include "instant_device.hpp"
 #include "pollcore/runtime.hpp"
 #include "pollcore/session.hpp"
+#include "rings.hpp"
 
 namespace pollcore::bench {
 namespace {
@@ -186,6 +187,64 @@ std::vector<double> many_in_flight(const Setting& setting, Submit submit) {
     return {per_operation(now - began), per_operation(submitting), per_operation(polling), per_operation(submitting + polling)};
 }
 
+/// The same with nothing but plain stores and loads of as many bytes each way, told of by an index once in 256: no runtime can be cheaper.
+std::vector<double> exchanged(const Setting& setting) {
+    constexpr std::uint64_t kInFlight = 16 * kBurst;
+    using Down = StreamLimit<sizeof(WorkRequest), 4096>;
+    using Up = StreamLimit<sizeof(Completion), 4096>;
+    auto* const memory = static_cast<std::byte*>(arena(1u << 20));
+    Down down(memory);
+    Up up(memory + (1u << 19));
+    alignas(2 * kCacheLine) std::atomic<bool> over{false};
+    std::vector<double> result;
+    run_pair(
+        setting.cpus,
+        [&] {
+            Down::Writer requests(down);
+            Up::Reader completions(up);
+            std::uint64_t submitted = 0;
+            std::uint64_t completed = 0;
+            std::uint64_t submitting = 0;
+            std::uint64_t polling = 0;
+            std::uint64_t wrong = 0;
+            const std::uint64_t began = cycles_now();
+            const std::uint64_t until = began + cycles_from(setting.time);
+            std::uint64_t now = began;
+            while (now < until) {
+                if (submitted - completed < kInFlight) {
+                    const std::uint64_t before = cycles_now();
+                    submitted += requests.push<kBurst>(submitted);
+                    submitting += cycles_now() - before;
+                }
+                const std::uint64_t before = cycles_now();
+                const std::size_t n = completions.pop<kBurst>(completed, wrong);
+                now = cycles_now();
+                polling += n > 0 ? now - before : 0;
+                completed += n;
+            }
+            over.store(true, std::memory_order_release);
+            if (wrong != 0 || completed == 0) {
+                throw std::runtime_error("the limit delivered something that was not written");
+            }
+            const auto per_operation = [&](std::uint64_t cycles) { return static_cast<double>(cycles) / static_cast<double>(completed); };
+            result = {per_operation(now - began), per_operation(submitting), per_operation(polling), per_operation(submitting + polling)};
+        },
+        [&] {
+            Down::Reader requests(down);
+            Up::Writer completions(up);
+            std::uint64_t taken = 0;
+            std::uint64_t answered = 0;
+            std::uint64_t wrong = 0;
+            while (!over.load(std::memory_order_acquire)) {
+                taken += requests.pop<kBurst>(taken, wrong);
+                if (answered < taken) {
+                    answered += completions.push<kBurst>(answered);
+                }
+            }
+        });
+    return result;
+}
+
 }  // namespace
 
 std::vector<Measurement> hops(const Setting& setting) {
@@ -196,6 +255,7 @@ std::vector<Measurement> hops(const Setting& setting) {
                    .once = [setting] { return one_in_flight(setting); }});
     const char* const kMany = "512 in flight through a worker on another CPU, device that completes at once, cycles per operation";
     const std::vector<std::string> columns{"all", "application: submit", "application: poll", "application: both"};
+    all.push_back({.table = kMany, .row = kExchange, .columns = columns, .once = [setting] { return exchanged(setting); }});
     all.push_back({.table = kMany, .row = "submitted in bursts of 32", .columns = columns, .once = [setting] { return many_in_flight(setting, at_once); }});
     all.push_back({.table = kMany, .row = "submitted one by one", .columns = columns, .once = [setting] { return many_in_flight(setting, one_by_one); }});
     return all;

@@ -16,7 +16,7 @@ PLANTS = {
     "session/session.cc": [
         # ring_first
         ("        if (take_reply(out[n])) {\n",
-         "        if (!(ready && sim::planted(sim::Bug::ring_first)) && take_reply(out[n])) {\n"),
+         "        if (!(ready != 0 && sim::planted(sim::Bug::ring_first)) && take_reply(out[n])) {\n"),
     ],
     "session/submission.cc": [
         # published_early, late_word
@@ -35,9 +35,6 @@ PLANTS = {
          "        return Refusal::none;\n"
          "    }\n"
          "    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it\n"),
-        # unkept_reply
-        ("    if (awaited_ != kKept && read_reply(kept_)) {\n",
-         "    if (!sim::planted(sim::Bug::unkept_reply) && awaited_ != kKept && read_reply(kept_)) {\n"),
         # stale_handle
         ("    if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {\n",
          "    if ((qp.generation != request.qp.generation && !sim::planted(sim::Bug::stale_handle)) ||\n"

@@ -24,7 +24,6 @@ const std::vector<BugKind>& bug_kinds() {
         {Bug::no_last_look, "no-last-look", "calm"},
         {Bug::late_word, "late-word", "calm"},
         {Bug::careless_sleeper, "careless-sleeper", "calm"},
-        {Bug::unkept_reply, "unkept-reply", "calm"},
         {Bug::ring_first, "ring-first", "calm"},
     };
     return kinds;

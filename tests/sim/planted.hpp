@@ -26,7 +26,6 @@ enum class Bug : std::uint8_t {
     no_last_look,       ///< a worker sleeps without looking once more
     late_word,          ///< who submits looks whether the worker sleeps, and then publishes
     careless_sleeper,   ///< an application sleeps without looking once more
-    unkept_reply,       ///< a slot is written again though a completion stands in it that was not polled
     ring_first,         ///< what stands in the completion ring is taken before what it came behind
 };
 

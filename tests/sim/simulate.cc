@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
     app.add_flag("--digests", digests, "print a number for each history, which stands for all of its events");
     bool bite = false;
     app.add_flag("--planted", bite, "plant bugs, one after the other, and find each within --seeds histories");
-    app.add_flag("--complete", campaign.complete, "fail where a trouble has not met queue pairs in every state in which it can");
+    app.add_flag("--complete", campaign.complete, "go on, up to eight times as many, until each trouble has met queue pairs in every state in which it can, and else fail");
     bool fresh = false;
     app.add_flag("--fresh", fresh, "begin with another number each time");
     auto* seed = app.add_option("--replay", replay.seed, "print one history whole");
