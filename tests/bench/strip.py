@@ -24,8 +24,8 @@ CHANGES = {
         ("           head.is_one_of(mine.ordinary) && inline_length <= mine.inline_max && mine.send_outstanding < mine.send_depth;",
          "           head.is_one_of(mine.ordinary) && inline_length <= mine.inline_max;"),
         ("    if (room() < wanted) [[unlikely]] {\n        (void)refresh_completion_room();\n    }\n"
-         "    return std::min<std::size_t>(room(), submissions_.reserve(wanted));\n",
-         "    (void)room;\n    return submissions_.reserve(wanted);\n"),
+         "    return std::min<std::size_t>(room(), reserve_slots(wanted));\n",
+         "    (void)room;\n    return reserve_slots(wanted);\n"),
         (" || !head.is_one_of(mine->ordinary) || outstanding >= mine->send_depth) [[unlikely]] {", " || !head.is_one_of(mine->ordinary)) [[unlikely]] {"),
         ("        ++outstanding;\n", ""),
     ],
