@@ -15,9 +15,6 @@ struct Setting {
     std::chrono::milliseconds time{30};  ///< of one measurement
 };
 
-/// A row that goals are about.
-inline constexpr const char* kExchange = "limit: 64 B there and 32 B back";
-
 /// Ordinary memory in huge pages where the kernel gives them, for one measurement at a time.
 [[nodiscard]] void* arena(std::size_t bytes);
 
@@ -25,5 +22,7 @@ inline constexpr const char* kExchange = "limit: 64 B there and 32 B back";
 [[nodiscard]] std::vector<Measurement> ring_trips(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> worker_costs(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> hops(const Setting& setting);
+[[nodiscard]] std::vector<Measurement> bursts(const Setting& setting);
+[[nodiscard]] std::vector<Measurement> singles(const Setting& setting);
 
 }  // namespace pollcore::bench

@@ -248,17 +248,30 @@ std::vector<double> exchanged(const Setting& setting) {
 }  // namespace
 
 std::vector<Measurement> hops(const Setting& setting) {
-    std::vector<Measurement> all;
-    all.push_back({.table = "hop: one operation in flight through a worker on another CPU, device that completes at once, ns",
-                   .row = "pollcore",
-                   .columns = {"median", "p99"},
-                   .once = [setting] { return one_in_flight(setting); }});
-    const char* const kMany = "512 in flight through a worker on another CPU, device that completes at once, cycles per operation";
-    const std::vector<std::string> columns{"all", "application: submit", "application: poll", "application: both"};
-    all.push_back({.table = kMany, .row = kExchange, .columns = columns, .once = [setting] { return exchanged(setting); }});
-    all.push_back({.table = kMany, .row = "submitted in bursts of 32", .columns = columns, .once = [setting] { return many_in_flight(setting, at_once); }});
-    all.push_back({.table = kMany, .row = "submitted one by one", .columns = columns, .once = [setting] { return many_in_flight(setting, one_by_one); }});
-    return all;
+    return {{.table = "hop: one operation in flight through a worker on another CPU, device that completes at once, ns",
+             .row = "pollcore",
+             .columns = {"median", "p99"},
+             .once = [setting] { return one_in_flight(setting); }}};
+}
+
+namespace {
+
+Measurement many(const char* row, std::function<std::vector<double>()> once) {
+    return {.table = "512 in flight through a worker on another CPU, device that completes at once, cycles per operation",
+            .row = row,
+            .columns = {"all", "application: submit", "application: poll", "application: both"},
+            .once = std::move(once)};
+}
+
+}  // namespace
+
+std::vector<Measurement> bursts(const Setting& setting) {
+    return {many("limit: 64 B there and 32 B back", [setting] { return exchanged(setting); }),
+            many("submitted in bursts of 32", [setting] { return many_in_flight(setting, at_once); })};
+}
+
+std::vector<Measurement> singles(const Setting& setting) {
+    return {many("submitted one by one", [setting] { return many_in_flight(setting, one_by_one); })};
 }
 
 }  // namespace pollcore::bench

@@ -21,7 +21,7 @@ struct Part {
     const char* name;
     std::vector<Measurement> (*make)(const Setting&);
 };
-constexpr Part kParts[] = {{"rings", ring_streams}, {"trips", ring_trips}, {"worker", worker_costs}, {"hop", hops}};
+constexpr Part kParts[] = {{"rings", ring_streams}, {"trips", ring_trips}, {"worker", worker_costs}, {"hop", hops}, {"bursts", bursts}, {"singles", singles}};
 
 int run(int argc, char** argv) {
     CLI::App app{"Measures the ring, the worker and the hop beside the machine's limit and other rings", "pollbench"};

@@ -3,7 +3,8 @@
 
 usage: strip.py SOURCE COPY
 
-A benchmark's, and nothing else's: what is left admits whatever comes, so its load has to keep within the limits by itself.
+A benchmark's, and nothing else's: what is left admits whatever comes, so its load has to keep within the limits by itself,
+and come in bursts, since what goes the general way is counted there and not in the ordinary one.
 """
 import pathlib
 import sys
