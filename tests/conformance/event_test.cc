@@ -1,6 +1,7 @@
 // Asynchronous events as the application gets them, and a port that goes down and comes up again.
 #include <poll.h>
 
+#include <array>
 #include <cstdlib>
 #include <optional>
 
@@ -147,10 +148,21 @@ protected:
 TEST_F(PortInThisProcess, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
     connect_pair(shape(), {.timeout = 12, .retry_count = 2, .rnr_retry = 7, .min_rnr_timer = 12});
     expect_traffic();
-    submit(send(1, 8));  // has no receive: it is under way when the port goes down
-    submit(rdma(Opcode::rdma_write, 2, 8, 0));
+    const auto submit_two = [&] {
+        const std::array<WorkRequest, 2> two{send(1, 8), rdma(Opcode::rdma_write, 2, 8, 0)};  // the first has no receive
+        ASSERT_EQ(session.try_submit(two).accepted, 2u);
+    };
+    // Under way when the port goes down. Not on Soft-RoCE: there a sender that waits for its peer's receive when its link goes down
+    // completes nothing any more, once in six times (kernel 6.1).
+    const bool under_way = !TestDevice::get().verbs;
+    if (under_way) {
+        submit_two();
+    }
     set_up(runtime, false);
     expect_port_event(EventType::port_err);
+    if (!under_way) {
+        submit_two();
+    }
     WorkRequest receive = recv(4, 64);
     submit(receive);
     (void)session.try_submit(rdma(Opcode::rdma_write, 3, 8));  // refused if the QP is in error by now
