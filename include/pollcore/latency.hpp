@@ -91,8 +91,7 @@ struct alignas(kCacheLine) LatencyCounters {
     }
 };
 
-/// One send of so many requests that a session takes is followed on its way. Programs repeat themselves, often by powers of two (a signal for
-/// every 64th send), and with a receive beside each send it is every 127th send: so both are odd.
+/// One send of so many requests that a session takes, on average, is followed on its way.
 inline constexpr std::uint64_t kLatencySampleEvery = 253;
 
 /// Where the time of a session's requests goes. With the device and behind it one of a session is followed at a time, so slow ones

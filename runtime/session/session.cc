@@ -72,6 +72,7 @@ Session& Session::operator=(Session&& other) noexcept {
     waking_ = other.waking_;
     accepted_ = other.accepted_;
     next_sample_ = other.next_sample_;
+    followed_ = other.followed_;
     stages_ = std::exchange(other.stages_, nullptr);
     retired_seen_ = other.retired_seen_;
     awaited_ = other.awaited_;

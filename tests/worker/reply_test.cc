@@ -326,7 +326,7 @@ TEST_F(ReplyTest, ARingFullOfMarkedRequestsEndsThemAll) {
 TEST_F(ReplyTest, AFollowedOneIsCountedInEachStage) {
     make();
     world->now = 1000;
-    for (std::uint64_t i = 0; i < 2 * kLatencySampleEvery + 1; ++i) {
+    for (std::uint64_t i = 0; i < 3 * kLatencySampleEvery + 1; ++i) {
         submit(write(i));
         work();
         ASSERT_EQ(tags(), Tags{i});
