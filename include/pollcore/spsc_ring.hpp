@@ -473,7 +473,9 @@ public:
     [[nodiscard]] std::size_t consume(std::size_t most, Use&& use) noexcept {
         std::uint64_t left = gate_ - head_;
         if (left - 1 >= behind_) [[unlikely]] {  // at the gate, or past it by way of release()
-            looks_ = look_ahead(slots_[(head_ + behind_ - 1) & mask_], ring_detail::lap_of(head_ + behind_ - 1, capacity_log2_), looks_);
+            if (behind_ != kAnything) {
+                looks_ = look_ahead(slots_[(head_ + behind_ - 1) & mask_], ring_detail::lap_of(head_ + behind_ - 1, capacity_log2_), looks_);
+            }
             if (looks_ != 0) {
                 return 0;
             }
@@ -504,7 +506,7 @@ public:
     [[nodiscard]] std::uint64_t published() const noexcept { return published_; }
 
 private:
-    // How far behind its producer consume() likes to be. A ring in which that is much knows no such thing.
+    // How far behind its producer consume() likes to be; in a ring in which that is much, not at all.
     static constexpr std::uint32_t kBehind = 64;
     static constexpr std::uint32_t kAnything = ~std::uint32_t{0};
 

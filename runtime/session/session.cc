@@ -242,7 +242,7 @@ template <class Record>
         submissions_.prefetch();  // what comes is often answered
         return n;
     }
-    past_lives_ = false;
+    past_lives_ = past_lives_ && out.empty();  // else the ring was seen to be empty
     // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.
     if (const std::uint32_t closed = header_->closed.load(std::memory_order_acquire); closed != 0 && !completions_.ready() && !has_reply()) [[unlikely]] {
         return closed == SessionHeader::kDaemonGone && logging_ ? complete_gone(out) : complete_untaken(out);
