@@ -5,19 +5,13 @@
 #include <cstring>
 #include <vector>
 
-#include "stepped_world.hpp"
+#include "pair_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class FastPathTest : public ::testing::Test {
+class FastPathTest : public WorkerPairTest {
 protected:
-    void make(const SteppedWorld::QpShape& shape = {}, const SteppedWorld::Options& options = {}) {
-        world = std::make_unique<SteppedWorld>(options);
-        std::tie(a, b) = world->pair(shape);
-        region = &world->register_memory(memory.data(), memory.size());
-    }
-    [[nodiscard]] WorkRequest write(std::uint64_t tag) const { return SteppedWorld::write(tag, *a, *region); }
     [[nodiscard]] WorkRequest fetch_add(std::uint64_t tag) const {
         WorkRequest request = write(tag);
         request.opcode = Opcode::atomic_fetch_and_add;
@@ -36,17 +30,6 @@ protected:
         }
         return all;
     }
-    /// What no session writes.
-    [[nodiscard]] RingProducer<WorkRequest> raw() const {
-        const SteppedWorld::End& end = *world->ends[0];
-        return {at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots};
-    }
-
-    alignas(64) std::array<std::byte, 4096> memory{};
-    std::unique_ptr<SteppedWorld> world;
-    SteppedWorld::Qp* a = nullptr;
-    SteppedWorld::Qp* b = nullptr;
-    ibv_mr* region = nullptr;
 };
 
 TEST_F(FastPathTest, AQueuePairIsOrdinaryWhileItIsConnectedAndNotParked) {

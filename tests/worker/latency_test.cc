@@ -6,24 +6,17 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "stepped_world.hpp"
+#include "pair_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class StageLatencyTest : public ::testing::Test {
+class StageLatencyTest : public WorkerPairTest {
 protected:
     void make(const SteppedWorld::QpShape& shape = {}, const SteppedWorld::Options& options = {}) {
-        world = std::make_unique<SteppedWorld>(options);
-        std::tie(a, b) = world->pair(shape);
-        region = &world->register_memory(memory.data(), memory.size());
+        WorkerPairTest::make(shape, options);
         // The session's clock is the machine's, so the worker's goes on from there.
         world->now = cycles_now();
-    }
-    [[nodiscard]] WorkRequest write(std::uint64_t tag, std::uint8_t flags = kSignaled) const {
-        WorkRequest request = SteppedWorld::write(tag, *a, *region);
-        request.flags = flags;
-        return request;
     }
     /// One request from beginning to end.
     void complete(const WorkRequest& request) {
@@ -39,12 +32,6 @@ protected:
         return {stages.submission_ring.count(), stages.device.count(), stages.completion_ring.count()};
     }
     using Counts = std::array<std::uint64_t, 3>;
-
-    alignas(64) std::array<std::byte, 4096> memory{};
-    std::unique_ptr<SteppedWorld> world;
-    SteppedWorld::Qp* a = nullptr;
-    SteppedWorld::Qp* b = nullptr;
-    ibv_mr* region = nullptr;
 };
 
 TEST_F(StageLatencyTest, OneRequestInManyIsCountedInEachStage) {
@@ -58,11 +45,10 @@ TEST_F(StageLatencyTest, OneRequestInManyIsCountedInEachStage) {
 // One send in 64 has a signal, and it is among those that are followed, too.
 TEST_F(StageLatencyTest, WhatRepeatsItselfIsNotAlwaysMetInTheSamePlace) {
     make({.shares = {{0, 128, 128}}}, {.submission_slots = 256, .completion_slots = 256});
-    const WorkRequest receive{.sge = {reinterpret_cast<std::uintptr_t>(memory.data() + 128), 64, region->lkey}, .qp = b->handle(), .opcode = Opcode::recv, .num_sge = 1};
     for (std::uint64_t i = 0; i < 64 * 4096; ++i) {
         if (i % 32 == 0) {
             for (int j = 0; j < 32; ++j) {
-                ASSERT_EQ(world->session().try_submit(receive), Refusal::none);
+                ASSERT_EQ(world->session().try_submit(receive()), Refusal::none);
             }
         }
         WorkRequest send = write(i, static_cast<std::uint8_t>(i % 64 == 63 ? kSignaled : 0));
@@ -82,7 +68,7 @@ TEST_F(StageLatencyTest, TheDevicesPartIsFromTheStepThatTookTheRequestToTheOneTh
     world->step(3);  // it finds no receive there
     const std::uint64_t taken = world->now;
     world->now += 50'000'000;
-    ASSERT_EQ(world->session().try_submit({.sge = {reinterpret_cast<std::uintptr_t>(memory.data() + 128), 64, region->lkey}, .qp = b->handle(), .opcode = Opcode::recv, .num_sge = 1}), Refusal::none);
+    ASSERT_EQ(world->session().try_submit(receive()), Refusal::none);
     std::size_t got = 0;
     for (int i = 0; i < 100 && got < 2; ++i) {
         world->step();
@@ -125,11 +111,10 @@ TEST_F(StageLatencyTest, OfAnUnsignaledRequestOnlyTheTimeInTheRingIsKnown) {
 
 TEST_F(StageLatencyTest, AProgramThatBeginsEachBatchWithAReceiveHasItsSendsFollowed) {
     make();
-    const WorkRequest receive{.sge = {reinterpret_cast<std::uintptr_t>(memory.data() + 128), 64, region->lkey}, .qp = b->handle(), .opcode = Opcode::recv, .num_sge = 1};
     WorkRequest send = write(1);
     send.opcode = Opcode::send;
     for (std::uint64_t i = 0; i < kLatencySampleEvery; ++i) {
-        const std::array<WorkRequest, 2> both{receive, send};
+        const std::array<WorkRequest, 2> both{receive(), send};
         ASSERT_EQ(world->session().try_submit(both).accepted, 2u);
         std::size_t got = 0;
         for (int turn = 0; turn < 100 && got < 2; ++turn) {

@@ -5,31 +5,17 @@
 #include <array>
 #include <vector>
 
-#include "stepped_world.hpp"
+#include "pair_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class ReplyTest : public ::testing::Test {
+class ReplyTest : public WorkerPairTest {
 protected:
-    void make(const SteppedWorld::QpShape& shape = {}, const SteppedWorld::Options& options = {}) {
-        world = std::make_unique<SteppedWorld>(options);
-        std::tie(a, b) = world->pair(shape);
-        region = &world->register_memory(memory.data(), memory.size());
-    }
-    [[nodiscard]] WorkRequest write(std::uint64_t tag) const { return SteppedWorld::write(tag, *a, *region); }
     [[nodiscard]] WorkRequest of(Opcode opcode, std::uint64_t tag) const {
         WorkRequest request = write(tag);
         request.opcode = opcode;
         return request;
-    }
-    /// On b.
-    [[nodiscard]] WorkRequest receive(std::uint64_t tag) const {
-        return {.tag = tag,
-                .sge = {reinterpret_cast<std::uintptr_t>(memory.data()) + 1024, 64, region->lkey},
-                .qp = b->handle(),
-                .opcode = Opcode::recv,
-                .num_sge = 1};
     }
     void submit(const WorkRequest& request) { ASSERT_EQ(world->session().try_submit(request), Refusal::none); }
     /// Until `n` stand in the ring or in a line; nothing is polled.
@@ -48,12 +34,6 @@ protected:
         return all;
     }
     using Tags = std::vector<std::uint64_t>;
-
-    alignas(64) std::array<std::byte, 4096> memory{};
-    std::unique_ptr<SteppedWorld> world;
-    SteppedWorld::Qp* a = nullptr;
-    SteppedWorld::Qp* b = nullptr;
-    ibv_mr* region = nullptr;
 };
 
 TEST_F(ReplyTest, OneAtATimeNothingGoesByTheRing) {
@@ -223,6 +203,7 @@ TEST_F(ReplyTest, ItDoesNotOvertakeWhatIsLeftOfTheQueuePairsLifeBefore) {
     world->reset(*b);
     world->connect(*a, *b);
     world->connect(*b, *a);
+    EXPECT_EQ(world->session().poll(std::span<Completion>{}), 0u) << "which says nothing of the ring";
     submit(write(4));
     work();
     EXPECT_EQ(tags(), (Tags{0, 1, 2, 3, 4}));
@@ -303,8 +284,7 @@ TEST_F(ReplyTest, NobodyButTheLibraryMarksARequest) {
 // What only a process writes that has another library.
 TEST_F(ReplyTest, ARingFullOfMarkedRequestsEndsThemAll) {
     make();
-    RingProducer<WorkRequest> ring{at_offset<void>(world->ends[0]->block, world->ends[0]->layout.submissions()),
-                                   world->ends[0]->layout.submission_slots};
+    RingProducer<WorkRequest> ring = raw();
     std::uint64_t submitted = 0;
     for (int round = 0; round < 20; ++round) {
         const std::size_t n = ring.reserve(12);
