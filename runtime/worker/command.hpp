@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "pollcore/completion.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "pollcore/spsc_ring.hpp"
 
