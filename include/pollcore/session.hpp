@@ -283,6 +283,7 @@ private:
     bool logging_ = false;  // log_ is there
     std::uint64_t accepted_ = 0;
     std::uint64_t next_sample_ = 0;  // the next that is followed is the first for which accepted_ has come so far
+    std::uint32_t last_burst_ = 0;    // what the last poll that found something took from the ring
     std::uint32_t followed_ = 0;      // requests that were
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
     // One more than the index of the slot where the marked request may be answered; 0: nowhere; kKept: it was, and kept_ is the answer.

@@ -437,6 +437,13 @@ public:
     /// Whether the slot of that index was given back and the producer does not know yet.
     [[nodiscard]] bool holds(std::uint64_t index) const noexcept { return index - published_ < head_ - published_; }
 
+    /// Asks for the next `n` slots' lines, which have likely been written: one that has not goes to and fro once more.
+    void prefetch_next(std::size_t n) const noexcept {
+        constexpr std::size_t kPerLine = kCacheLine / sizeof(T);
+        for (std::size_t i = kPerLine; i < n; i += kPerLine) {
+            __builtin_prefetch(&slots_[(head_ + i) & mask_]);
+        }
+    }
     /// Asks for the line of a slot that is to be answered in.
     void prefetch(std::uint64_t index) const noexcept { ring_detail::prefetch_for_write(&slots_[index & mask_]); }
 
