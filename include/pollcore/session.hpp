@@ -90,7 +90,7 @@ struct SessionWaking {
     int worker_fd = -1;       ///< eventfd on which the worker sleeps; -1: it does not
     int application_fd = -1;  ///< the one that the worker writes: Session::event_fd()
     std::chrono::nanoseconds spin{0};  ///< for so long wait() looks by itself before it sleeps
-    bool sockets = false;  ///< they are not eventfds but one end of a socket pair, since who has the other end is not trusted
+    bool application_socket = false;  ///< that is no eventfd but the receiving end of a socket pair: its worker trusts no other process
 };
 
 class InFlightLog;

@@ -107,6 +107,9 @@ bool AttachedClient::answer(wire::Packet& packet) {
     }
     const std::uint64_t id = request.header.id;
     try {
+        if (packet.descriptors_lost) {
+            throw Error(EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
+        }
         if constexpr (requires { begin(id, request.body); }) {
             begin(id, request.body);
         } else if constexpr (requires { begin(id, request.body, packet); }) {

@@ -29,8 +29,13 @@ typename Body::Answered AttachedState::ask(const Body& body, std::span<const int
     if (answer.outcome.error != 0) {
         throw Error(answer.outcome.error, answer.outcome.text.string());
     }
+    if (packet.descriptors_lost) {
+        throw Error(EMFILE, "the daemon has answered, and this process has no descriptors left for what came along");
+    }
     if (back != nullptr) {
-        *back = std::move(packet.descriptors);
+        for (ForeignFd& fd : packet.descriptors) {
+            back->emplace_back(fd.release());  // the daemon's, which this process trusts
+        }
     }
     return answer.body;
 }

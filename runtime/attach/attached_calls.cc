@@ -62,11 +62,18 @@ OpenedSession AttachedState::open_session(const SessionOptions& options) {
         tell(wire::CloseSession{.id = opened.id});
         throw Error(EPROTO, "the daemon lays a session out in another way than this library: both must be of one version");
     }
-    SessionWaking waking{.worker_fd = -1, .application_fd = -1, .spin = options.wait_spin, .sockets = true};
-    if (!descriptors.empty()) {
-        session.bell = std::move(descriptors.front());
-        waking.worker_fd = layout.worker_sleeps ? session.bell.get() : -1;
-        waking.application_fd = options.events ? session.bell.get() : -1;
+    SessionWaking waking{.worker_fd = -1, .application_fd = -1, .spin = options.wait_spin, .application_socket = true};
+    if (descriptors.size() != std::size_t{layout.worker_sleeps} + std::size_t{options.events}) {
+        tell(wire::CloseSession{.id = opened.id});
+        throw Error(EPROTO, "the daemon does not say how to wake each other: both must be of one version");
+    }
+    if (options.events) {
+        session.bell = std::move(descriptors.back());
+        waking.application_fd = session.bell.get();
+    }
+    if (layout.worker_sleeps) {
+        session.worker_bell = std::move(descriptors.front());
+        waking.worker_fd = session.worker_bell.get();
     }
     session.log = std::make_shared<InFlightLog>(attached_.qps_max, kSrqsMax);
     session.memory.fd.reset();

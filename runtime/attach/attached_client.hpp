@@ -106,7 +106,7 @@ private:
     struct Registration {
         RegionPlan plan;  // without `data`, which is known when the memory is there
         OwnRegion region;
-        UniqueFd fd;              // of memory that is not mapped yet
+        ForeignFd fd;             // of memory that is not mapped yet
         std::uint64_t offset = 0; // in what is
         bool begun = false;
         std::atomic<bool> cancelled{false};

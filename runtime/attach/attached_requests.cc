@@ -13,6 +13,7 @@
 
 #include "attach/answering.hpp"
 #include "attach/attached_client.hpp"
+#include "base/event_fd.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -84,15 +85,19 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wi
     runtime_.require_running();
     const std::uint32_t worker = runtime_.choose_worker(options.worker);
     HostMemory memory = map_and_seal(packet.descriptors.front(), asked.bytes);
-    UniqueFd bell;
-    if (options.events || runtime_.worker_sleeps(worker)) {
-        int ends[2] = {-1, -1};
-        if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    SessionBells bells;
+    if (runtime_.worker_sleeps(worker)) {
+        bells.visitor = ForeignFd(make_event_fd("a process that wakes its worker").release());
+        back.emplace_back(::fcntl(bells.visitor.get(), F_DUPFD_CLOEXEC, 0));
+        if (!back.back().valid()) {
             const int error = errno;
-            throw Error(error, "the daemon has no sockets left for a session that sleeps");
+            throw Error(error, "the daemon has no descriptors left");
         }
-        bell.reset(ends[0]);
-        back.emplace_back(ends[1]);
+    }
+    if (options.events) {
+        BellSockets sockets = make_bell_sockets("a process that sleeps");
+        bells.application = std::move(sockets.own);
+        back.push_back(std::move(sockets.other));
     }
     SessionOptions at = options;
     at.worker = runtime_.worker_config(worker).name;
@@ -100,7 +105,7 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wi
     if (share == nullptr) {
         share = std::make_shared<ClientShare>(ClientShare{.id = number_});
     }
-    const std::uint32_t id = runtime_.open_session_here(at, std::move(memory), std::move(bell), share);
+    const std::uint32_t id = runtime_.open_session_here(at, std::move(memory), std::move(bells), share);
     sessions_.insert(id);
     return {.id = id, .worker = worker, .worker_sleeps = runtime_.worker_sleeps(worker)};
 }

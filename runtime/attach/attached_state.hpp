@@ -92,7 +92,8 @@ private:
     struct MappedSession {
         SharedMemory memory;
         std::shared_ptr<InFlightLog> log;
-        UniqueFd bell;  // a socket; what the worker writes, and what wakes the worker
+        UniqueFd bell;         // a socket, to which the worker sends
+        UniqueFd worker_bell;  // an eventfd, which wakes the worker
         std::uint32_t wide = 0;
     };
     struct MappedRegion {

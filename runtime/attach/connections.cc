@@ -141,7 +141,7 @@ int Connections::wait_ms() const {
 
 void Connections::accept_some() {
     for (int i = 0; i < kReadsPerTurn; ++i) {
-        UniqueFd socket = listener_.accept();
+        ForeignFd socket = listener_.accept();
         if (!socket.valid()) {
             if (errno == EMFILE || errno == ENFILE) {
                 note("no descriptors left; whoever attaches has to wait");
@@ -164,7 +164,7 @@ void Connections::note(const std::string& what) {
     }
 }
 
-void Connections::welcome(UniqueFd socket) {
+void Connections::welcome(ForeignFd socket) {
     Peer peer = peer_of(socket.get());
     if (closed_.load(std::memory_order_acquire)) {
         return turn_away(socket.get(), peer, ESHUTDOWN, kStopping);
@@ -315,7 +315,9 @@ void Connections::lose(std::uint32_t number, const char* how) {
 void Connections::forget(std::uint32_t number) {
     const auto found = connections_.find(number);
     strangers_ -= found->second.heard ? 0 : 1;
-    connections_.erase(found);  // closing takes its descriptors out of the epoll
+    // Its socket is closed later, on another thread, and must not be heard of until then.
+    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.socket.get(), nullptr);
+    connections_.erase(found);
 }
 
 }  // namespace pollcore

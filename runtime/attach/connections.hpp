@@ -23,6 +23,7 @@
 #include "attach/line_budget.hpp"
 #include "attach/listening_socket.hpp"
 #include "attach/reply.hpp"
+#include "base/foreign_fd.hpp"
 #include "base/unique_fd.hpp"
 #include "pollcore/config.hpp"
 
@@ -67,7 +68,7 @@ private:
     static_assert(std::uint64_t{kFirstNumber} << 1 > kWake);
 
     struct Connection {
-        UniqueFd socket;
+        ForeignFd socket;
         Peer peer;
         Clock::time_point since;
         bool heard = false;    // has said something
@@ -90,7 +91,7 @@ private:
     [[nodiscard]] int wait_ms() const;
     void accept_some();
     void note(const std::string& what);
-    void welcome(UniqueFd socket);
+    void welcome(ForeignFd socket);
     void turn_away(int socket, const Peer& peer, int error, const std::string& why);
     void serve(std::uint32_t number, Connection& connection, std::uint32_t events);
     void rearm(std::uint32_t number, Connection& connection);

@@ -85,8 +85,8 @@ ListeningSocket::ListeningSocket(const AttachConfig& config) : path_(config.path
 
 ListeningSocket::~ListeningSocket() { (void)::unlink(path_.c_str()); }
 
-UniqueFd ListeningSocket::accept() const noexcept {
-    return UniqueFd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+ForeignFd ListeningSocket::accept() const noexcept {
+    return ForeignFd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK), Unread::taken);
 }
 
 }  // namespace pollcore

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/foreign_fd.hpp"
 #include "base/unique_fd.hpp"
 #include "pollcore/config.hpp"
 
@@ -19,7 +20,7 @@ public:
 
     [[nodiscard]] int fd() const noexcept { return socket_.get(); }
     /// Of the next one who connects; invalid with errno: nobody does (EAGAIN), or it cannot be had. Does not wait.
-    [[nodiscard]] UniqueFd accept() const noexcept;
+    [[nodiscard]] ForeignFd accept() const noexcept;
 
 private:
     std::filesystem::path path_;

@@ -35,10 +35,13 @@ int send_packet(int socket, std::span<const std::byte> bytes, std::span<const in
 }
 
 int recv_packet(int socket, Packet& into) {
+    // As many as a message carries at most (SCM_MAX_FD of the kernel). What finds no room is closed by the kernel on this thread.
+    constexpr std::size_t kRoom = 253;
     into = {};
     into.bytes.resize(kMessageMax + 1);
+    into.descriptors.reserve(kRoom);
     iovec part{into.bytes.data(), into.bytes.size()};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorsMax * sizeof(int))> control{};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(kRoom * sizeof(int))> control;
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -65,7 +68,9 @@ int recv_packet(int socket, Packet& into) {
     if (got == 0) {
         return EPIPE;
     }
-    into.truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || static_cast<std::size_t>(got) > kMessageMax;
+    into.truncated = (message.msg_flags & MSG_TRUNC) != 0 || static_cast<std::size_t>(got) > kMessageMax ||
+                     into.descriptors.size() > kDescriptorsMax;
+    into.descriptors_lost = (message.msg_flags & MSG_CTRUNC) != 0;
     into.bytes.resize(static_cast<std::size_t>(got));
     return 0;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attach/wire.hpp"
+#include "base/foreign_fd.hpp"
 #include "base/unique_fd.hpp"
 
 namespace pollcore::wire {
@@ -17,8 +18,9 @@ namespace pollcore::wire {
 /// What recv_packet() got.
 struct Packet {
     std::vector<std::byte> bytes;
-    std::vector<UniqueFd> descriptors;
-    bool truncated = false;  ///< longer than any message, or with more descriptors; the rest is lost
+    std::vector<ForeignFd> descriptors;
+    bool truncated = false;  ///< longer than any message, or with more descriptors than kDescriptorsMax
+    bool descriptors_lost = false;  ///< this process had none left for all that came along
 
     /// The packet as a T, if it is as long; zeros else, and false.
     template <Plain T>

@@ -62,7 +62,7 @@ SharedMemory make_shared_memory(std::size_t bytes, const char* what_for) {
     return made;
 }
 
-HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
+HostMemory map_and_seal(const ForeignFd& fd, std::size_t bytes) {
     if (::fcntl(fd.get(), F_GET_SEALS) < 0) {  // of a memfd and nothing else
         refuse(EINVAL, "the descriptor is no memfd");
     }

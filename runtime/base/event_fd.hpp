@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <string>
 
 #include "base/unique_fd.hpp"
 #include "pollcore/error.hpp"
@@ -28,43 +29,56 @@ inline void signal_event(int fd) noexcept {
     const std::uint64_t one = 1;
     (void)!::write(fd, &one, sizeof(one));
 }
-// The same between processes that do not trust each other, over a pair of sockets: who has an eventfd can have the other side's
-// write to it block, or take wake-ups that are not meant for it.
+
+// ---- Between processes that do not trust each other ----
+//
+// A worker wakes an application over a pair of sockets, of which it only ever sends to its own end: an eventfd's other holder could
+// clear O_NONBLOCK and fill it, and the worker's write would block. Nothing can be sent the other way (make_bell_sockets()): a
+// descriptor that was passed along would be closed by whoever drops it, and closing may wait for as long as its owner likes.
+// An application wakes a worker by an eventfd, which the worker neither reads nor writes: it stands in an epoll(7) that tells of each
+// write once (EPOLLET). A pipe would not do: who writes to it from memory whose pages do not come holds its mutex, for which a
+// reader waits.
+
+struct BellSockets {
+    UniqueFd own;    ///< sends
+    UniqueFd other;  ///< receives
+};
+/// Throws Error. `what_for` completes "cannot make sockets for ".
+[[nodiscard]] inline BellSockets make_bell_sockets(const char* what_for) {
+    int ends[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+        throw Error(errno, std::string("cannot make sockets for ") + what_for);
+    }
+    BellSockets made{UniqueFd(ends[0]), UniqueFd(ends[1])};
+    // unix(7) takes it back from the other end too: its sends fail with EPIPE from now on.
+    if (::shutdown(made.own.get(), SHUT_RD) != 0) {
+        throw Error(errno, std::string("cannot close one direction of the sockets for ") + what_for);
+    }
+    return made;
+}
 inline void signal_socket(int fd) noexcept {
     const char one = 1;
     (void)!::send(fd, &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL);  // when it is full, there is something to read
 }
-enum class Drained { nothing, something, closed };
-/// Takes so much at most; what is left keeps it readable.
-inline Drained drain_socket(int fd) noexcept {
+/// At the receiving end. Takes so much at most; what is left keeps it readable.
+inline void drain_socket(int fd) noexcept {
     constexpr int kMost = 16;
-    Drained drained = Drained::nothing;
     char some[16];
-    for (int i = 0; i < kMost; ++i) {
-        const auto got = ::recv(fd, some, sizeof(some), MSG_DONTWAIT);
-        if (got <= 0) {
-            return got == 0 ? Drained::closed : drained;
-        }
-        drained = Drained::something;
+    for (int i = 0; i < kMost && ::recv(fd, some, sizeof(some), MSG_DONTWAIT) > 0; ++i) {
     }
-    return drained;
 }
 
-/// All that stand in an epoll(7) with their numbers in data.u64. One whose other end is closed leaves it: it would be readable
-/// for ever.
-inline bool drain_sockets(int epoll) noexcept {
-    epoll_event events[16];
-    bool any = false;
-    const int n = ::epoll_wait(epoll, events, 16, 0);
-    for (int i = 0; i < n; ++i) {
-        const int fd = static_cast<int>(events[i].data.u64);
-        const Drained drained = drain_socket(fd);
-        any = any || drained == Drained::something;
-        if (drained == Drained::closed) {
-            (void)::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, nullptr);
-        }
+/// Puts an eventfd of another process into an epoll of those that wake a worker. Throws Error.
+inline void watch_visitor(int epoll, int fd) {
+    epoll_event written{.events = EPOLLIN | EPOLLET, .data = {.fd = fd}};
+    if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &written) != 0) {
+        throw Error(errno, "a session of another process cannot wake its worker");
     }
-    return any;
+}
+/// Whether one of them was written since it was last asked; up to 16 are forgotten by that.
+inline bool visitor_came(int epoll) noexcept {
+    epoll_event events[16];
+    return ::epoll_wait(epoll, events, 16, 0) > 0;
 }
 
 /// False when nobody had signaled.

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "base/foreign_fd.hpp"
 #include "connect/connector.hpp"
 #include "connect/transitions.hpp"
 #include "control/handle_pool.hpp"
@@ -102,6 +103,13 @@ struct CqSlot {
     WorkerCq worker_cq;
 };
 
+/// By what a session of another process and its worker wake each other; of one of this process `application` alone. Each is invalid
+/// where the one that it wakes never sleeps.
+struct SessionBells {
+    ForeignFd visitor;     ///< eventfd, which the other process has too
+    UniqueFd application;  ///< the sending end of a socket pair; of this process an eventfd
+};
+
 struct SessionSlot {
     std::uint32_t id = 0;
     std::uint32_t worker = 0;
@@ -109,8 +117,8 @@ struct SessionSlot {
     SessionLayout layout;
     HostMemory block;
     std::shared_ptr<ClientShare> client;
+    ForeignFd visitor_fd;     // eventfd by which another process wakes the worker, if that sleeps
     UniqueFd application_fd;  // eventfd, or a socket to another process, where the application may sleep
-    bool shared = false;      // with another process
     // Completions of pools that were closed may still stand in the ring: so many buffers', until so much of it was taken.
     struct Unpolled {
         std::uint32_t buffers = 0;
@@ -124,7 +132,7 @@ struct SessionSlot {
 struct WorkerSlot {
     WorkerConfig config;
     UniqueFd bell;      // eventfd, where the worker may sleep
-    UniqueFd visitors;  // and an epoll of the sockets by which other processes wake it
+    UniqueFd visitors;  // and an epoll of the eventfds by which other processes wake it
     std::unique_ptr<Worker> worker;
     std::unique_ptr<WorkerProxy> proxy;
     std::vector<std::unique_ptr<CqSlot>> cqs;       // by index at the worker
@@ -296,10 +304,9 @@ public:
     void require_running() const;
     /// What ControlCounters say there is now; else as of the last 50 ms.
     void count_things_here() noexcept;
-    /// In `block`, of layout.bytes(), which stays as long as its worker may write into it. `bell`, by which the application is woken and
-    /// wakes the worker, is a socket; it may be invalid where neither sleeps.
+    /// In `block`, of layout.bytes(), which stays as long as its worker may write into it.
     /// `client`: what its process has of the worker; null: it is of this one.
-    [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, UniqueFd bell,
+    [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, SessionBells bells,
                                                   std::shared_ptr<ClientShare> client);
     /// Where it is not to be waited for what it still submits (`abandoned`), that has no end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);

@@ -37,7 +37,7 @@ OpenedSession RuntimeState::open_session(const SessionOptions& options) {
         if (options.events) {
             application_fd = make_event_fd("a session that waits");
         }
-        const std::uint32_t id = open_session_here(options, {}, std::move(application_fd), nullptr);
+        const std::uint32_t id = open_session_here(options, {}, {.visitor = {}, .application = std::move(application_fd)}, nullptr);
         const SessionSlot& slot = sessions_.at(id);
         return OpenedSession{.id = id,
                              .worker = slot.worker,
@@ -48,7 +48,7 @@ OpenedSession RuntimeState::open_session(const SessionOptions& options) {
 }
 
 // `block` may be empty: then it is ours.
-std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, HostMemory block, UniqueFd application_fd,
+std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, HostMemory block, SessionBells bells,
                                               std::shared_ptr<ClientShare> client) {
     const bool shared = client != nullptr;
     const std::uint32_t worker_index = choose_worker(options.worker);
@@ -62,10 +62,10 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     slot.id = next_session_++;
     slot.worker = worker_index;
     slot.index = index;
-    slot.shared = shared;
     slot.layout = {config.qps_max, options.submission_slots, options.completion_slots,
                    options.wide_completions, worker.bell.valid(), options.pool_buffers};
-    slot.application_fd = std::move(application_fd);
+    slot.visitor_fd = std::move(bells.visitor);
+    slot.application_fd = std::move(bells.application);
     slot.block = block.data() != nullptr
                      ? std::move(block)
                      : platform->allocate(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
@@ -76,11 +76,8 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     slot.end->application_socket = shared;
     slot.end->client = client.get();
     slot.client = std::move(client);
-    if (shared && worker.bell.valid()) {
-        epoll_event readable{.events = EPOLLIN, .data = {.u64 = static_cast<std::uint64_t>(slot.application_fd.get())}};
-        if (::epoll_ctl(worker.visitors.get(), EPOLL_CTL_ADD, slot.application_fd.get(), &readable) != 0) {
-            throw Error(errno, "a session of another process cannot wake its worker");
-        }
+    if (slot.visitor_fd.valid()) {
+        watch_visitor(worker.visitors.get(), slot.visitor_fd.get());
     }
     worker.proxy->add_session(index, *slot.end);
     if (free == worker.sessions.end()) {
@@ -139,9 +136,8 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     }
     detach_pools_here(session_id);
     WorkerSlot& worker = *workers_[session.worker];
-    if (session.shared && worker.visitors.valid()) {
-        // First: once the worker has answered it reads none of its descriptor.
-        (void)::epoll_ctl(worker.visitors.get(), EPOLL_CTL_DEL, session.application_fd.get(), nullptr);
+    if (session.visitor_fd.valid()) {
+        (void)::epoll_ctl(worker.visitors.get(), EPOLL_CTL_DEL, session.visitor_fd.get(), nullptr);
     }
     worker.proxy->remove_session(session.index, abandoned);
     worker.sessions[session.index] = 0;

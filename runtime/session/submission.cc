@@ -310,7 +310,7 @@ namespace {
     if (header_->worker_sleep.take()) {
         // Relaxed: for a statistic; the worker reads it after it has seen the event.
         header_->woken_at.store(cycles_now(), std::memory_order_relaxed);
-        waking_.sockets ? signal_socket(waking_.worker_fd) : signal_event(waking_.worker_fd);
+        signal_event(waking_.worker_fd);
     }
 }
 

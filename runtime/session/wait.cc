@@ -48,8 +48,8 @@ bool Session::left_to_complete() noexcept {
 
 /// Asks to be woken. False: there is something to tell.
 bool Session::expect_news() noexcept {
-    if (waking_.sockets) {
-        (void)drain_socket(waking_.application_fd);
+    if (waking_.application_socket) {
+        drain_socket(waking_.application_fd);
     } else {
         (void)drain_event(waking_.application_fd);
     }

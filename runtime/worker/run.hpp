@@ -44,7 +44,7 @@ void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& 
         }
         ways.wait({fds.data(), n}, worker.look_again_ns(), worker.look_every_ns());
         rung = fds[0].revents != 0 && drain_event(worker.bell());
-        rung = (fds[1].revents != 0 && drain_sockets(worker.visitors())) || rung;
+        rung = (fds[1].revents != 0 && visitor_came(worker.visitors())) || rung;
         // Relaxed: what the worker leaves behind is read after its thread was joined.
     } while (!stop.load(std::memory_order_relaxed) && !worker.woken(rung, now()));
     worker.wake_up(now());

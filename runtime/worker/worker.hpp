@@ -43,7 +43,7 @@ struct WorkerOptions {
     std::uint32_t qps_max = kQpsDefault;
     /// eventfd of the thread that turns the worker, where that one may sleep; -1: it never does. Must outlive the worker.
     int bell = -1;
-    int visitors = -1;  ///< an epoll of sockets by which sessions of other processes wake it; -1: there are none
+    int visitors = -1;  ///< an epoll of the eventfds by which sessions of other processes wake it; -1: there are none
     bool solicited_only = false;  ///< completions that nobody asked to be told of do not wake it
     /// Read for the requests of which the latency is followed, once in a step; null: `now` is what there is.
     std::uint64_t (*clock)() noexcept = nullptr;

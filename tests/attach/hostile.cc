@@ -7,7 +7,9 @@
 // A death kills the process in the middle of something (kDeaths). An attack goes on; the process says "done" when the time is over, or how the daemon got rid of it; exit code 0 either way. See kAttacks for the attacks.
 #include <fcntl.h>
 #include <linux/falloc.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -133,6 +135,77 @@ void descriptor_flood() {
             (void)send_raw(fd, hello.data(), hello.size(), {many.begin(), many.begin() + 1 + static_cast<std::ptrdiff_t>(g_random() % 200)});
         }
         ::close(fd);
+    }
+    done("done");
+}
+
+// A TCP socket whose last close waits, for far longer than any test does: its peer never takes what was sent.
+int lingering_socket() {
+    static const int listener = [] {
+        const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        sockaddr_in any{};
+        any.sin_family = AF_INET;
+        any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        if (::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof(any)) != 0 || ::listen(fd, 1024) != 0) {
+            std::printf("failed: no listener: %s\n", std::strerror(errno));
+            std::_Exit(1);
+        }
+        return fd;
+    }();
+    sockaddr_in address{};
+    socklen_t length = sizeof(address);
+    (void)::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const linger wait{.l_onoff = 1, .l_linger = 600};
+    (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &wait, sizeof(wait));
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+        std::printf("failed: no connection: %s\n", std::strerror(errno));
+        std::_Exit(1);
+    }
+    static const std::vector<std::byte> some(1u << 16);
+    while (::send(fd, some.data(), some.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+    }
+    return fd;
+}
+
+// Descriptors whose last close waits: with requests, with more of them than a message has, on connections that are left or refused, and
+// on the socket by which a session is woken.
+void lingering_descriptors() {
+    std::array<std::byte, sizeof(Header) + kName> hello{};
+    const Header header{.kind = kAttach, .id = 1};
+    std::memcpy(hello.data(), &header, sizeof(header));
+    for (int round = 0; round < 8; ++round) {
+        for (const std::size_t n : {4u, 20u}) {
+            std::vector<int> fds;
+            for (std::size_t i = 0; i < n; ++i) {
+                fds.push_back(lingering_socket());
+            }
+            const int fd = connect_socket();
+            (void)send_raw(fd, hello.data(), hello.size(), fds);
+            std::for_each(fds.begin(), fds.end(), ::close);  // what is on its way is the last of each
+            if (round % 2 == 0) {
+                ::close(fd);
+            } else {
+                Message answer;
+                pollfd readable{.fd = fd, .events = POLLIN, .revents = 0};
+                (void)::poll(&readable, 1, 200);
+            }
+        }
+    }
+    attach();
+    Block block = open_session(true);
+    for (const int bell : block.bells) {
+        const int fd = lingering_socket();
+        const char one = 1;
+        if (send_raw(bell, &one, 1, {fd})) {
+            std::printf("failed: a session's bell takes descriptors\n");
+            std::_Exit(1);
+        }
+        // It stays open: closing it would wait here.
+    }
+    if (block.bells.empty()) {
+        std::printf("failed: no bell\n");
+        std::_Exit(1);
     }
     done("done");
 }
@@ -424,7 +497,7 @@ struct Attack {
 };
 constexpr Attack kAttacks[] = {
     {"garbage-messages", garbage_messages}, {"garbage-requests", garbage_requests}, {"connection-flood", connection_flood},
-    {"descriptor-flood", descriptor_flood}, {"no-reading", no_reading},             {"bad-memory", bad_memory},
+    {"descriptor-flood", descriptor_flood}, {"lingering-descriptors", lingering_descriptors}, {"no-reading", no_reading},             {"bad-memory", bad_memory},
     {"garbage-slots", garbage_slots},       {"flipped-slots", flipped_slots},       {"flipped-everything", flipped_everything},
     {"moving-indices", moving_indices},     {"others-handles", others_handles},
 };

@@ -1,4 +1,8 @@
 // A process that attacks the daemon (hostile.cc), beside one that is as it should be.
+#include <fstream>
+#include <regex>
+#include <set>
+
 #include "attach/daemon_fixture.hpp"
 
 namespace pollcore::test {
@@ -10,6 +14,70 @@ struct Attack {
 };
 
 class HostileTest : public DaemonTest, public testing::WithParamInterface<Attack> {};
+
+// Every descriptor that came from a process, or is a connection of one, is closed by the threads that are there for that; the thread
+// of a worker takes nothing in at all. By what strace(1) says of the daemon's threads while it is attacked.
+TEST_F(DaemonTest, NoThreadThatOthersWaitForClosesADescriptorOfAProcess) {
+    config_.workers[0].idle = {{.policy = IdlePolicy::event}};
+    const std::filesystem::path trace = directory_.path() / "trace";
+    // Traced by a process beside it, which the leak sanitizer cannot work with; the other tests look for leaks.
+    Process daemon({"/usr/bin/setpriv", "--pdeathsig", "KILL", "strace", "-D", "-f", "--decode-pids=comm", "-e",
+                    "trace=accept4,recvmsg,recvfrom,read,close", "-o", trace.string(), pollcored_path(), "--config",
+                    directory_.write("pollcored.toml", print_config(config_)).string()},
+                   {"ASAN_OPTIONS=detect_leaks=0"}, directory_.path());
+    Attachment innocent({.path = socket(), .timeout = kPatience});
+    Process hostile = start("hostile", {"lingering-descriptors", socket(), "0"});
+    for (int i = 0; i < 20; ++i) {
+        Session session = innocent.open_session({.events = true});  // each is answered
+    }
+    ASSERT_EQ(hostile.wait(), 0) << hostile.out() << hostile.err();
+    EXPECT_NE(hostile.out().find("done"), std::string::npos) << hostile.out();
+    Session session = innocent.open_session();
+    EXPECT_TRUE(daemon.await_log("no message of this library")) << daemon.err();
+    session = {};
+    EXPECT_TRUE(innocent.stop());
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+    const std::string end = std::to_string(daemon.pid()) + "<pollcored> +++ exited with 0 +++";
+    for (const auto until = Clock::now() + kPatience; read_file(trace).find(end) == std::string::npos;) {
+        ASSERT_LT(Clock::now(), until) << "strace does not say that the daemon has ended";
+        std::this_thread::sleep_for(2ms);
+    }
+
+    std::set<std::string> foreign;
+    int closed = 0;
+    std::ifstream lines(trace);
+    const std::regex call(R"(^\d+<([^>]*)> +(?:<\.\.\. )?(\w+)(?:\((\d+)| resumed>)?.*?)");
+    const std::regex result(R"(= (\d+)(?:$| ))");
+    const std::regex passed(R"(SCM_RIGHTS, cmsg_data=\[([0-9, ]+)\])");
+    const std::regex number(R"(\d+)");
+    for (std::string line; std::getline(lines, line);) {
+        std::smatch found;
+        if (!std::regex_search(line, found, call)) {
+            continue;
+        }
+        const std::string thread = found[1];
+        const std::string name = found[2];
+        const std::string fd = found[3];
+        if (thread == "pollcore-worker") {
+            EXPECT_FALSE(name == "recvmsg" || name == "recvfrom") << line;
+        }
+        if (std::smatch returned; name == "accept4" && std::regex_search(line, returned, result)) {
+            foreign.insert(returned[1]);
+        }
+        if (std::smatch fds; name == "recvmsg" && std::regex_search(line, fds, passed)) {
+            const std::string all = fds[1];
+            for (std::sregex_iterator each(all.begin(), all.end(), number); each != std::sregex_iterator(); ++each) {
+                foreign.insert(each->str());
+            }
+        }
+        if (name == "close" && !fd.empty() && foreign.erase(fd) != 0) {
+            EXPECT_EQ(thread, "pollcore-close") << line;
+            ++closed;
+        }
+    }
+    EXPECT_GT(closed, 8 * 24) << "what was passed was not seen";
+}
 
 TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
     const int milliseconds = rounds_of("POLLCORE_ATTACK_MS", 1000);
@@ -44,6 +112,7 @@ TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
 INSTANTIATE_TEST_SUITE_P(By, HostileTest,
                          testing::Values(Attack{"garbage-messages", "attach: "}, Attack{"garbage-requests", "attach: "},
                                          Attack{"connection-flood", "attach: "}, Attack{"descriptor-flood", "no message of this library"},
+                                         Attack{"lingering-descriptors", "no message of this library"},
                                          Attack{"no-reading", "does not read"}, Attack{"bad-memory", "shared memory is not accepted"},
                                          Attack{"garbage-slots", "its workers refused"}, Attack{"flipped-slots", "client 2 ("},
                                          Attack{"flipped-everything", "client 2 ("}, Attack{"moving-indices", "what no session writes"},

@@ -192,6 +192,7 @@ struct Block {
     std::uint32_t session = 0;
     int fd = -1;
     std::uint64_t next = 0;  // slot to write
+    std::vector<int> bells;  // by which it and its worker wake each other
 };
 
 inline int make_memfd(std::size_t bytes, bool touched = true) {
@@ -217,19 +218,22 @@ inline std::size_t block_bytes(Block& block) {
     return lines(at);
 }
 
-inline void fill_session(std::byte* body, std::size_t bytes) {
+inline void fill_session(std::byte* body, std::size_t bytes, bool events = false) {
+    put(body + kName + 24, events, 4);
     put(body + kName, bytes, 8);
     put(body + kName + 8, kSlots, 4);
     put(body + kName + 12, kSlots, 4);
 }
 
-inline Block open_session() {
+inline Block open_session(bool events = false) {
     Block block;
     block.size = block_bytes(block);
     block.fd = make_memfd(block.size);
     const std::size_t mapped = (block.size + 4095) / 4096 * 4096;
     block.data = static_cast<std::byte*>(::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, block.fd, 0));
-    const auto opened = ask(kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, block.size); }, {block.fd});
+    Message answer;
+    const auto opened = ask(kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, block.size, events); }, {block.fd}, &answer);
+    block.bells = answer.fds;
     if (opened.empty()) {
         std::printf("failed: no session\n");
         std::_Exit(1);
