@@ -1,4 +1,6 @@
 // pollcored: pollcore's polling cores as a daemon. See --help and config/pollcored.toml.
+#include <sys/resource.h>
+
 #include <cstdio>
 
 #include <fmt/core.h>
@@ -23,6 +25,15 @@ Config read(const Options& options) {
     return config;
 }
 
+// Each attached process takes several. The soft limit is low for programs that use select(2), which this one does not.
+void raise_descriptor_limit() noexcept {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)::setrlimit(RLIMIT_NOFILE, &limit);  // up to the hard limit this is always allowed
+    }
+}
+
 int run(const Options& options) {
     Config config;
     try {
@@ -43,6 +54,7 @@ int run(const Options& options) {
     }
     set_log_level(config.log_level);
     log_info("pollcored {} with {}", POLLCORE_VERSION, options.config_file.native());
+    raise_descriptor_limit();
     return Daemon(config, [&options] { return read(options); }).run();
 }
 

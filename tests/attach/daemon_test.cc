@@ -1,6 +1,7 @@
 // A daemon by itself: its socket, and answers that do not come.
 #include "attach/daemon_fixture.hpp"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "pollcore/error.hpp"
@@ -31,6 +32,35 @@ TEST_F(DaemonTest, SaysInTheEndWhoWasThere) {
     EXPECT_NE(daemon.err().find("attached since the start: 1 process; 1 detached, 0 died or hung up, 0 were ended for what they wrote; 0 refused"),
               std::string::npos)
         << daemon.err();
+}
+
+TEST_F(DaemonTest, TakesAllTheDescriptorsThatItsHardLimitAllows) {
+    Process daemon = start_daemon();
+    const Attachment attachment({.path = socket(), .timeout = kPatience});
+    rlimit limit{};
+    ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+    EXPECT_EQ(limit.rlim_cur, limit.rlim_max);
+}
+
+TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
+    Process daemon = start_daemon();
+    Attachment attachment({.path = socket(), .timeout = kPatience});
+    Session before = attachment.open_session();
+    rlimit limit{};
+    ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+    const rlimit none{.rlim_cur = 1, .rlim_max = limit.rlim_max};
+    ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
+    try {
+        (void)attachment.open_session();
+        ADD_FAILURE() << "a daemon without descriptors has taken one";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code().value(), EMFILE) << error.what();
+    }
+    ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+    EXPECT_FALSE(attachment.lost());
+    const Session after = attachment.open_session();
+    EXPECT_NE(before.id(), after.id());
+    EXPECT_EQ(daemon.err().find("is ended"), std::string::npos) << daemon.err();
 }
 
 // Stopped by a signal, as one whose machine has other things to do, or which is being looked at.
