@@ -19,6 +19,7 @@ class HostileTest : public DaemonTest, public testing::WithParamInterface<Attack
 // of a worker takes nothing in at all. By what strace(1) says of the daemon's threads while it is attacked.
 TEST_F(DaemonTest, NoThreadThatOthersWaitForClosesADescriptorOfAProcess) {
     config_.workers[0].idle = {{.policy = IdlePolicy::event}};
+    config_.drain_timeout = 20s;  // each call of the daemon is traced
     const std::filesystem::path trace = directory_.path() / "trace";
     // Traced by a process beside it, which the leak sanitizer cannot work with; the other tests look for leaks.
     Process daemon({"/usr/bin/setpriv", "--pdeathsig", "KILL", "strace", "-D", "-f", "--decode-pids=comm", "-e",

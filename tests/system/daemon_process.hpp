@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -129,8 +130,8 @@ private:
 
 class Process {
 public:
-    /// Starts `arguments` (the first is the program) with `environment` besides this process's own. Its
-    /// output goes to files in `directory`.
+    /// Starts `arguments` (the first is the program) with `environment` besides this process's own, and before
+    /// it where both name a variable. Its output goes to files in `directory`.
     Process(std::vector<std::string> arguments, const std::vector<std::string>& environment,
             const std::filesystem::path& directory)
         : out_(directory / ("out-" + next_name())), err_(directory / ("err-" + next_name())) {
@@ -138,7 +139,9 @@ public:
         for (char** variable = environ; *variable != nullptr; ++variable) {
             // What this test's own service manager may have left.
             const std::string text = *variable;
-            if (!text.starts_with("NOTIFY_SOCKET=") && !text.starts_with("WATCHDOG_") &&
+            const std::string name = text.substr(0, text.find('=') + 1);
+            if (std::none_of(environment.begin(), environment.end(), [&](const std::string& given) { return given.starts_with(name); }) &&
+                !text.starts_with("NOTIFY_SOCKET=") && !text.starts_with("WATCHDOG_") &&
                 !text.starts_with("JOURNAL_STREAM=")) {
                 variables.push_back(text);
             }
