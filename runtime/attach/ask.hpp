@@ -30,6 +30,9 @@ typename Body::Answered AttachedState::ask(const Body& body, std::span<const int
         throw Error(answer.outcome.error, answer.outcome.text.string());
     }
     if (packet.descriptors_lost) {
+        if constexpr (std::is_same_v<Body, wire::OpenSession>) {
+            tell(wire::CloseSession{.id = answer.body.id});  // nobody could wake it
+        }
         throw Error(EMFILE, "the daemon has answered, and this process has no descriptors left for what came along");
     }
     if (back != nullptr) {

@@ -177,8 +177,9 @@ void Connections::welcome(ForeignFd socket) {
                          strangers_ >= kStrangersMax ? "too many attach at the same time" : "as many are attached as may be (attach.clients_max)");
     }
     const std::uint32_t number = next_number_++;
-    watch(socket.get(), tag_of(number, false), EPOLLIN, EPOLL_CTL_ADD);
     watch(peer.pidfd.get(), tag_of(number, true), EPOLLIN, EPOLL_CTL_ADD);
+    // Last: where this fails it is closed later, and must not stand in the epoll until then.
+    watch(socket.get(), tag_of(number, false), EPOLLIN, EPOLL_CTL_ADD);
     ++strangers_;
     connections_.emplace(number, Connection{.socket = std::move(socket), .peer = std::move(peer), .since = Clock::now()});
 }

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/passed_descriptors.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore::wire {
@@ -35,13 +36,11 @@ int send_packet(int socket, std::span<const std::byte> bytes, std::span<const in
 }
 
 int recv_packet(int socket, Packet& into) {
-    // As many as a message carries at most (SCM_MAX_FD of the kernel). What finds no room is closed by the kernel on this thread.
-    constexpr std::size_t kRoom = 253;
     into = {};
     into.bytes.resize(kMessageMax + 1);
-    into.descriptors.reserve(kRoom);
+    into.descriptors.reserve(kDescriptorsPerMessage);
     iovec part{into.bytes.data(), into.bytes.size()};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(kRoom * sizeof(int))> control;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorsPerMessage * sizeof(int))> control;
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -55,16 +54,7 @@ int recv_packet(int socket, Packet& into) {
         }
     }
     // First of all: what is not taken from here would stay open.
-    for (cmsghdr* beside = CMSG_FIRSTHDR(&message); beside != nullptr; beside = CMSG_NXTHDR(&message, beside)) {
-        if (beside->cmsg_level != SOL_SOCKET || beside->cmsg_type != SCM_RIGHTS) {
-            continue;
-        }
-        for (std::size_t at = 0; at + sizeof(int) <= beside->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-            int descriptor = -1;
-            std::memcpy(&descriptor, CMSG_DATA(beside) + at, sizeof(descriptor));
-            into.descriptors.emplace_back(descriptor);
-        }
-    }
+    for_each_descriptor(message, [&into](int descriptor) { into.descriptors.emplace_back(descriptor); });
     if (got == 0) {
         return EPIPE;
     }

@@ -6,13 +6,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
 
+#include "base/passed_descriptors.hpp"
 #include "base/quiet_thread.hpp"
 
 namespace pollcore {
@@ -20,8 +21,6 @@ namespace {
 
 // How long a thread waits for more before it ends.
 constexpr std::chrono::seconds kIdle{1};
-// SCM_MAX_FD of the kernel: as many as one message carries.
-constexpr std::size_t kDescriptorsPerMessage = 253;
 
 void close_without_lingering(int fd) noexcept {
     const linger none{.l_onoff = 0, .l_linger = 0};
@@ -29,30 +28,32 @@ void close_without_lingering(int fd) noexcept {
     (void)::close(fd);
 }
 
-// Dropped by the kernel they would linger. The socket is shut down: what stands in its queue can still be read.
+// More messages than a socket's buffers hold, however small they are.
+constexpr int kUnreadMax = 1024;
+
+// Dropped by the kernel they would linger. The socket is shut down: what stands in its queue can still be read. At the end, and for
+// a message of no bytes, recvmsg() returns 0, so this stops after as many of those as there can be.
 void take_descriptors_out(int socket) noexcept {
     std::array<char, 1> byte;
     alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorsPerMessage * sizeof(int))> control;
-    for (;;) {
+    for (int nothing = 0; nothing < kUnreadMax;) {
         iovec part{byte.data(), byte.size()};
         msghdr message{};
         message.msg_iov = &part;
         message.msg_iovlen = 1;
         message.msg_control = control.data();
         message.msg_controllen = control.size();
-        if (::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0) {
-            return;
-        }
-        for (cmsghdr* beside = CMSG_FIRSTHDR(&message); beside != nullptr; beside = CMSG_NXTHDR(&message, beside)) {
-            if (beside->cmsg_level != SOL_SOCKET || beside->cmsg_type != SCM_RIGHTS) {
-                continue;
+        const ssize_t got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (got < 0) {
+            // ECONNRESET is said once, when the other side has closed without having read all.
+            if (errno != ECONNRESET && errno != EINTR) {
+                return;
             }
-            for (std::size_t at = 0; at + sizeof(int) <= beside->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-                int fd = -1;
-                std::memcpy(&fd, CMSG_DATA(beside) + at, sizeof(fd));
-                close_elsewhere(fd);
-            }
+            ++nothing;
+            continue;
         }
+        nothing = got == 0 ? nothing + 1 : 0;
+        for_each_descriptor(message, [](int fd) { close_elsewhere(fd); });
     }
 }
 
