@@ -31,6 +31,12 @@ constexpr std::size_t kStrangersMax = 32;
 constexpr std::uint32_t kAskedMax = 64;
 // Read from one connection before the others have their turn.
 constexpr int kReadsPerTurn = 4;
+// Descriptors of processes that wait to be closed: with more of them nothing is taken in, for so long each time. Those that never let
+// go delay the others by that, and do not stop them.
+constexpr std::size_t kUnclosedMax = 256;
+constexpr auto kCatchUp = 10ms;
+// What the kernel does not send now since this user has too many descriptors on their way.
+constexpr auto kSendAgain = 10ms;
 // Messages that one does not read. Answers are no more than what it asked; events beyond this are left out.
 constexpr std::size_t kUnreadMax = 256;
 
@@ -121,6 +127,11 @@ void Connections::one_turn() {
             }
         }
     }
+    for (const std::uint32_t number : std::exchange(held_back_, {})) {
+        if (const auto found = connections_.find(number); found != connections_.end()) {
+            write(number, found->second);
+        }
+    }
     send_outgoing();
     end_strangers();
     if (Clock::now() >= due_at_.load(std::memory_order_acquire)) {
@@ -136,11 +147,13 @@ int Connections::wait_ms() const {
         return 0;
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::min<Clock::duration>(next - now, 1s)).count();
-    return static_cast<int>(strangers_ != 0 ? std::min<std::int64_t>(left, 100) : left);
+    const std::int64_t most = !held_back_.empty() ? std::chrono::milliseconds(kSendAgain).count() : strangers_ != 0 ? 100 : left;
+    return static_cast<int>(std::min<std::int64_t>(left, most));
 }
 
 void Connections::accept_some() {
     for (int i = 0; i < kReadsPerTurn; ++i) {
+        let_closers_catch_up(kUnclosedMax, kCatchUp);
         ForeignFd socket = listener_.accept();
         if (!socket.valid()) {
             if (errno == EMFILE || errno == ENFILE) {
@@ -205,6 +218,7 @@ void Connections::serve(std::uint32_t number, Connection& connection, std::uint3
         return;
     }
     for (int i = 0; i < kReadsPerTurn && connection.asked < kAskedMax; ++i) {
+        let_closers_catch_up(kUnclosedMax, kCatchUp);
         wire::Packet packet;
         const int error = wire::recv_packet(connection.socket.get(), packet);
         if (error == EAGAIN) {
@@ -230,7 +244,7 @@ void Connections::serve(std::uint32_t number, Connection& connection, std::uint3
 // Reads while little is unanswered, writes while something is unread.
 void Connections::rearm(std::uint32_t number, Connection& connection) {
     const bool reading = connection.asked < kAskedMax && connection.unread.size() < kAskedMax;
-    const bool writing = !connection.unread.empty();
+    const bool writing = !connection.unread.empty() && !held_back_.contains(number);
     if (!reading && connection.unread.size() >= kAskedMax && !std::exchange(connection.told, true)) {
         note(fmt::format("client {} ({}) does not read what it is answered; nothing more is taken from it until it does", number,
                          connection.peer.describe()));
@@ -249,6 +263,10 @@ void Connections::write(std::uint32_t number, Connection& connection) {
         std::transform(reply.descriptors.begin(), reply.descriptors.end(), fds.begin(), [](const UniqueFd& fd) { return fd.get(); });
         const int error = wire::send_packet(connection.socket.get(), reply.bytes, {fds.data(), reply.descriptors.size()});
         if (error == EAGAIN) {
+            break;
+        }
+        if (error == ETOOMANYREFS) {
+            held_back_.insert(number);  // unix(7); others of this user cause it, and it passes
             break;
         }
         if (error != 0) {

@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -116,6 +117,7 @@ private:
 
     // The loop's thread.
     std::map<std::uint32_t, Connection> connections_;
+    std::set<std::uint32_t> held_back_;  // what they are sent is to be tried again
     std::size_t strangers_ = 0;  // of whom nothing was heard yet
     std::uint32_t next_number_ = kFirstNumber;
     LineBudget notes_{2};

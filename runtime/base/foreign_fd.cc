@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -53,7 +52,8 @@ void take_descriptors_out(int socket) noexcept {
             continue;
         }
         nothing = got == 0 ? nothing + 1 : 0;
-        for_each_descriptor(message, [](int fd) { close_elsewhere(fd); });
+        // Here, one by one: else each socket in the queue of those that wait could add as many as its own queue holds.
+        for_each_descriptor(message, close_without_lingering);
     }
 }
 
@@ -66,6 +66,7 @@ struct Closed {
 struct Closers {
     std::mutex mutex;
     std::condition_variable changed;
+    std::condition_variable fewer;  // wait
     std::deque<Closed> waiting;
     int threads = 0;
     int idle = 0;
@@ -84,6 +85,7 @@ struct Closers {
             }
             const Closed next = waiting.front();
             waiting.pop_front();
+            fewer.notify_all();
             lock.unlock();
             if (next.unread == Unread::taken) {
                 take_descriptors_out(next.fd);
@@ -122,6 +124,12 @@ void close_elsewhere(int fd, Unread unread) noexcept {
         // Neither memory nor a thread is to be had. What waits is closed by the next thread that can be started; what could not be
         // put there stays open, which hurts less than waiting.
     }
+}
+
+void let_closers_catch_up(std::size_t most, std::chrono::milliseconds within) noexcept {
+    Closers& all = closers();
+    std::unique_lock lock(all.mutex);
+    (void)all.fewer.wait_for(lock, within, [&] { return all.waiting.size() <= most; });
 }
 
 }  // namespace pollcore

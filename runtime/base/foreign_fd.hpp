@@ -7,6 +7,8 @@
 // Thread safety: ForeignFd none of its own; close_elsewhere() from any thread.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <utility>
 
 namespace pollcore {
@@ -21,6 +23,9 @@ enum class Unread {
 /// kClosersMax; what comes while all of them are held stays open until one is free.
 void close_elsewhere(int fd, Unread unread = Unread::left) noexcept;
 inline constexpr int kClosersMax = 16;
+/// For who takes descriptors in: waits until no more than `most` wait to be closed, or for `within`. Without it they could be taken in
+/// faster than they are closed, until this process has none left.
+void let_closers_catch_up(std::size_t most, std::chrono::milliseconds within) noexcept;
 
 class ForeignFd {
 public:

@@ -15,8 +15,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -160,6 +162,9 @@ public:
         }
     }
     ~Process() {
+        if (std::uncaught_exceptions() != 0) {  // what a test throws on its way out says little without this
+            std::fprintf(stderr, "process %d has written: %s\n", pid_, err().c_str());
+        }
         if (!status_) {
             ::kill(pid_, SIGKILL);
             (void)wait();

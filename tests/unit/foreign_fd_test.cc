@@ -79,6 +79,17 @@ TEST(ForeignFdTest, ManyAtATimeAreAllClosed) {
     }
 }
 
+TEST(ForeignFdTest, WhoTakesManyInWaitsForThoseThatCloseThem) {
+    for (int i = 0; i < 2000; ++i) {
+        Pipe pipe;
+        const ForeignFd fd(pipe.writing.release());
+    }
+    let_closers_catch_up(0, std::chrono::milliseconds(kPatienceMs));
+    Pipe pipe;
+    { const ForeignFd fd(pipe.writing.release()); }
+    EXPECT_TRUE(pipe.ends());
+}
+
 // Messages of no bytes look like the end of the socket, and bring descriptors all the same.
 TEST(ForeignFdTest, WhatStandsInASocketsQueueIsClosedWithItEmptyMessagesToo) {
     Pipe empty;
