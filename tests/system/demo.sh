@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The README's first command, as a stranger runs it, and the bound on what it shows: what the way over a worker's core
-# costs on the software device, one way, is at most 1.6 raw round trips between the two cores, for each operation; and an
-# operation of a process that is attached takes at most 1.05 of the embedded one's time.
+# The README's first command, as a stranger runs it: it works, and shows what it should.
+#
+# With JUDGE=1 (scripts/bench) it runs often, and what it shows has bounds: what the way over a worker's core costs on the software
+# device, one way, is at most 1.6 raw round trips between the two cores, for each operation; an operation of a process that is
+# attached takes at most 1.05 of the embedded one's time.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -14,8 +16,9 @@ trap 'rm -rf "$work"' EXIT
 # what this machine does when it is left alone. The median is printed beside it. (A little less than the limit is possible: part
 # of what the direct way takes the worker does while a line is on its way.)
 python3 - "$work" "${POLLCORE_BUILD:-build/release}" <<'PY'
-import json, statistics, subprocess, sys
+import json, os, statistics, subprocess, sys
 
+JUDGE = "JUDGE" in os.environ
 BOUND, PLAUSIBLE, WANTED, ATTEMPTS = 1.6, 0.6, 9, 30
 SHOWN = ("direct", "runtime", "difference / round trip", "attached / runtime", "context switches", "ran on",
          "two processes, both attached to one daemon", "client 2 ")
@@ -32,6 +35,10 @@ for attempt in range(ATTEMPTS):
             sys.exit(f"the demo does not show: {what}\n{demo.stdout}")
     with open(f"{work}/json") as file:
         report = json.load(file)
+    if {hop["op"] for hop in report["hops"]} != {"send", "write", "read", "fetch-add"}:
+        sys.exit(f"the demo does not measure every operation\n{demo.stdout}")
+    if not JUDGE:
+        sys.exit()
     trips = [report["round_trip_ns"][when]["typical"] for when in ("before", "after")]
     steady = max(trips) <= 1.25 * min(trips)
     hops = {hop["op"]: hop["difference_round_trips"] for hop in report["hops"]}
@@ -62,7 +69,7 @@ beside = {op: statistics.median(values) for op, values in attached.items()}
 print(f"attached / runtime, median of {len(next(iter(attached.values())))} runs, at most {ATTACHED}:", ", ".join(f"{op} {value:.2f}" for op, value in beside.items()))
 if max(beside.values()) > ATTACHED:
     sys.exit("a process that is attached pays for it")
-if set(verdict) != {"send", "write", "read", "fetch-add"} or max(verdict.values()) > BOUND:
+if max(verdict.values()) > BOUND:
     print(demo.stdout)
     sys.exit(1)
 PY
