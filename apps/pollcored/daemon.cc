@@ -113,12 +113,18 @@ void Daemon::reload() {
     set_log_level(wanted.log_level);
     config_.log_level = wanted.log_level;
     if (attach_ != nullptr) {
-        attach_->set_quota(wanted.attach.quota());
+        try {
+            attach_->configure(wanted.attach);
+            // What cannot change stays as it was, so that the next reload says so again.
+            const AttachConfig was = std::exchange(config_.attach, wanted.attach);
+            config_.attach.path = was.path;
+            config_.attach.owner = was.owner;
+            config_.attach.group = was.group;
+            config_.attach.mode = was.mode;
+        } catch (const Error& error) {
+            log_error("SIGHUP: {}; who may attach stays as it was", error.what());
+        }
     }
-    config_.attach.sessions_max = wanted.attach.sessions_max;
-    config_.attach.queue_pairs_max = wanted.attach.queue_pairs_max;
-    config_.attach.work_requests_max = wanted.attach.work_requests_max;
-    config_.attach.registered_max = wanted.attach.registered_max;
     // First those that go, which may have the address of one that comes.
     for (const ServiceConfig& service : services_missing(config_, wanted)) {
         end_service(service);

@@ -10,9 +10,22 @@
 namespace pollcore::daemon {
 namespace {
 
-// log_level, and what one attached process may have; services are not looked at here.
-constexpr std::string_view kReloadable[] = {"runtime.log_level", "attach.sessions_max", "attach.queue_pairs_max",
-                                            "attach.work_requests_max", "attach.registered_max"};
+// log_level, who may attach and what each may have; services are not looked at here.
+constexpr std::string_view kReloadable[] = {"runtime.log_level",
+                                            "attach.users",
+                                            "attach.groups",
+                                            "attach.clients_max",
+                                            "attach.sessions_max",
+                                            "attach.queue_pairs_max",
+                                            "attach.work_requests_max",
+                                            "attach.registered_max",
+                                            "attach.user_clients_max",
+                                            "attach.user_sessions_max",
+                                            "attach.user_queue_pairs_max",
+                                            "attach.user_shared_receive_queues_max",
+                                            "attach.user_receive_pools_max",
+                                            "attach.user_listeners_max",
+                                            "attach.user_registered_max"};
 
 template <class Object>
 void compare(const std::string& path, const Object& running, const Object& wanted, std::vector<std::string>& differ) {

@@ -43,8 +43,10 @@ public:
     /// destructor does it with the runtime's drain_timeout.
     bool stop(std::chrono::milliseconds drain);
 
-    /// Of those who attach from now on, and for what those who are there ask for from now on.
-    void set_quota(const QuotaConfig& quota);
+    /// Who may attach, and what each process and each user may have, from here on, of those who are there, too: what one has it keeps, and
+    /// whoever may not be there any more is ended. Not path, owner, group and mode. Throws Error(EINVAL) for a user or group that this
+    /// machine does not know, and changes nothing.
+    void configure(const AttachConfig& config);
     [[nodiscard]] AttachCounts counts() const;
 
 private:

@@ -148,14 +148,6 @@ struct ServiceConfig {
     bool operator==(const ServiceConfig&) const = default;
 };
 
-/// What one attached process may have.
-struct QuotaConfig {
-    std::uint32_t sessions = 0;
-    std::uint32_t queue_pairs = 0;    ///< and as many shared receive queues
-    std::uint64_t work_requests = 0;  ///< that its queues have room for together
-    std::uint64_t registered = 0;     ///< bytes
-};
-
 /// Where other processes attach (pollcore/attach.hpp), and which may.
 struct AttachConfig {
     std::filesystem::path path;       ///< of the socket; empty: nobody may
@@ -169,11 +161,16 @@ struct AttachConfig {
     std::uint32_t sessions_max = 16;
     std::uint32_t queue_pairs_max = 256;
     std::uint64_t work_requests_max = 65536;
-    std::uint64_t registered_max = 1ull << 30;
+    std::uint64_t registered_max = 1ull << 30;  ///< bytes, its rings among them
+    // Of all processes of one user together. 0: half of what there is.
+    std::uint32_t user_clients_max = 0;
+    std::uint32_t user_sessions_max = 0;
+    std::uint32_t user_queue_pairs_max = 0;
+    std::uint32_t user_shared_receive_queues_max = 0;
+    std::uint32_t user_receive_pools_max = 0;
+    std::uint32_t user_listeners_max = 0;
+    std::uint64_t user_registered_max = 0;
 
-    [[nodiscard]] QuotaConfig quota() const noexcept {
-        return {.sessions = sessions_max, .queue_pairs = queue_pairs_max, .work_requests = work_requests_max, .registered = registered_max};
-    }
     bool operator==(const AttachConfig&) const = default;
 };
 

@@ -32,6 +32,9 @@ inline constexpr std::uint32_t kSessionsPerWorkerMax = 1024;
 /// Processes that are attached to one runtime.
 inline constexpr std::uint32_t kAttachedMax = 1024;
 
+/// Listeners of all attached processes of one runtime.
+inline constexpr std::uint32_t kListenersMax = 1024;
+
 /// Sessions that post to one queue pair.
 inline constexpr std::uint32_t kQpSharesMax = 64;
 

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "attach/attached_client.hpp"
+#include "attach/told_error.hpp"
 
 namespace pollcore {
 
@@ -70,12 +71,9 @@ void AttachedClient::refuse(std::uint64_t id, const std::exception& why) {
     ++requests_refused_;
     last_refusal_ = why.what();
     wire::Answer<typename Body::Answered> answered{{.kind = Body::kKind, .id = id}, {}, {}};
-    const auto* error = dynamic_cast<const Error*>(&why);
-    answered.outcome.error = error != nullptr && error->code().value() != 0 ? error->code().value() : EIO;
-    const std::string_view text = why.what();
-    // The other side adds the error's own words again.
-    const std::size_t end = error != nullptr && text.ends_with(error->code().message()) ? text.rfind(": ") : text.size();
-    answered.outcome.text = wire::ErrorText(text.substr(0, std::min(end, sizeof(wire::ErrorText))));
+    const ToldError told = told_error(why);
+    answered.outcome.error = told.error;
+    answered.outcome.text = wire::ErrorText(std::string_view(told.text).substr(0, sizeof(wire::ErrorText)));
     const auto bytes = std::as_bytes(std::span(&answered, 1));
     ways_.send({.bytes = {bytes.begin(), bytes.end()}, .descriptors = {}});
 }
@@ -100,7 +98,7 @@ void AttachedClient::later(std::uint64_t id, std::function<std::optional<typenam
 }
 
 template <class Body>
-bool AttachedClient::answer(wire::Packet& packet) {
+bool AttachedClient::answer(const wire::Packet& packet, Handed& handed) {
     wire::Request<Body> request;
     if (!packet.read(request) || !are_bools(request.body)) {
         return false;
@@ -112,15 +110,16 @@ bool AttachedClient::answer(wire::Packet& packet) {
         }
         if constexpr (requires { begin(id, request.body); }) {
             begin(id, request.body);
-        } else if constexpr (requires { begin(id, request.body, packet); }) {
-            begin(id, request.body, packet);
+        } else if constexpr (requires { begin(id, request.body, handed); }) {
+            begin(id, request.body, handed);
         } else {
             std::vector<UniqueFd> back;
-            if constexpr (requires { carry_out(request.body, packet, back); }) {
-                const auto answered = carry_out(request.body, packet, back);
+            if constexpr (requires { carry_out(request.body, handed, back); }) {
+                const auto answered = carry_out(request.body, handed, back);
                 reply<Body>(id, answered, std::move(back));
-            } else if constexpr (requires { carry_out(request.body, packet); }) {
-                reply<Body>(id, carry_out(request.body, packet));
+            } else if constexpr (requires { carry_out(request.body, back); }) {
+                const auto answered = carry_out(request.body, back);
+                reply<Body>(id, answered, std::move(back));
             } else {
                 reply<Body>(id, carry_out(request.body));
             }

@@ -36,9 +36,7 @@ typename Body::Answered AttachedState::ask(const Body& body, std::span<const int
         throw Error(EMFILE, "the daemon has answered, and this process has no descriptors left for what came along");
     }
     if (back != nullptr) {
-        for (ForeignFd& fd : packet.descriptors) {
-            back->emplace_back(fd.release());  // the daemon's, which this process trusts
-        }
+        *back = std::move(packet.descriptors);
     }
     return answer.body;
 }

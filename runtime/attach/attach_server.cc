@@ -11,10 +11,10 @@ class AttachServer::Server {
 public:
     Server(RuntimeState& runtime, const AttachConfig& config)
         : drain_timeout(runtime.config.drain_timeout),
-          connections(config, {.hear = [this](Heard&& heard) { clients.hear(std::move(heard)); },
+          connections(config, runtime.config.qps_max, {.hear = [this](Heard&& heard) { clients.hear(std::move(heard)); },
                                .due = [this] { clients.look(); },
                                .attached = [this] { return std::size_t{clients.counts().now}; }}),
-          clients(runtime, config.quota(), connections) {
+          clients(runtime, connections) {
         connections.start();
     }
     ~Server() { connections.stop(); }
@@ -42,7 +42,7 @@ bool AttachServer::stop(std::chrono::milliseconds drain) {
     return server_->clients.stop(drain);
 }
 
-void AttachServer::set_quota(const QuotaConfig& quota) { server_->clients.set_quota(quota); }
+void AttachServer::configure(const AttachConfig& config) { server_->connections.configure(config); }
 AttachCounts AttachServer::counts() const { return server_->clients.counts(); }
 
 }  // namespace pollcore

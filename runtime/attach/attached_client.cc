@@ -24,11 +24,11 @@ constexpr auto kSoon = 200us;
 
 }  // namespace
 
-AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, const QuotaConfig& quota, Ways ways)
+AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, std::shared_ptr<Account> account, Ways ways)
     : runtime_(runtime),
       number_(number),
       who_(std::move(who)),
-      quota_(quota),
+      account_(std::move(account)),
       ways_(std::move(ways)),
       counters_(std::make_shared<SharedMemory>(make_published_memory(kPoolsMax * sizeof(ReceivePoolCounters), "pollcore counters"))),
       counters_used_(kPoolsMax, false) {}
@@ -40,7 +40,7 @@ AttachedClient::~AttachedClient() {
     }
 }
 
-AttachedClient::Taken AttachedClient::take(wire::Packet& packet) {
+AttachedClient::Taken AttachedClient::take(const wire::Packet& packet, Handed handed) {
     const wire::Header header = packet.header();
     if (ending_) {
         return Taken::yes;  // its answers would come too late
@@ -56,49 +56,49 @@ AttachedClient::Taken AttachedClient::take(wire::Packet& packet) {
     if (!attached_ && header.kind != wire::Kind::attach) {
         return Taken::not_ours;
     }
-    return answer_by_kind(packet) ? Taken::yes : Taken::not_ours;
+    return answer_by_kind(packet, handed) ? Taken::yes : Taken::not_ours;
 }
 
-bool AttachedClient::answer_by_kind(wire::Packet& packet) {
+bool AttachedClient::answer_by_kind(const wire::Packet& packet, Handed& handed) {
     switch (packet.header().kind) {
-        case wire::Kind::attach: return answer<wire::Attach>(packet);
-        case wire::Kind::detach: return answer<wire::Detach>(packet);
-        case wire::Kind::open_session: return answer<wire::OpenSession>(packet);
-        case wire::Kind::close_session: return answer<wire::CloseSession>(packet);
-        case wire::Kind::create_qp: return answer<wire::CreateQp>(packet);
-        case wire::Kind::close_qp: return answer<wire::CloseQp>(packet);
-        case wire::Kind::reset_qp: return answer<wire::ResetQp>(packet);
-        case wire::Kind::qp_info: return answer<wire::AskQpInfo>(packet);
-        case wire::Kind::qp_status: return answer<wire::AskQpStatus>(packet);
-        case wire::Kind::connect_to: return answer<wire::ConnectTo>(packet);
-        case wire::Kind::connect: return answer<wire::Connect>(packet);
-        case wire::Kind::disconnect: return answer<wire::Disconnect>(packet);
-        case wire::Kind::rnr_counts: return answer<wire::AskRnrCounts>(packet);
-        case wire::Kind::listen: return answer<wire::Listen>(packet);
-        case wire::Kind::stop_listening: return answer<wire::StopListening>(packet);
-        case wire::Kind::next_request: return answer<wire::NextRequest>(packet);
-        case wire::Kind::accept: return answer<wire::Accept>(packet);
-        case wire::Kind::reject: return answer<wire::Reject>(packet);
-        case wire::Kind::create_pd: return answer<wire::CreatePd>(packet);
-        case wire::Kind::release_pd: return answer<wire::ReleasePd>(packet);
-        case wire::Kind::register_memory: return answer<wire::RegisterMemory>(packet);
-        case wire::Kind::deregister: return answer<wire::Deregister>(packet);
-        case wire::Kind::create_window: return answer<wire::CreateWindow>(packet);
-        case wire::Kind::window_rkey: return answer<wire::AskWindowRkey>(packet);
-        case wire::Kind::deallocate: return answer<wire::Deallocate>(packet);
-        case wire::Kind::create_ah: return answer<wire::CreateAh>(packet);
-        case wire::Kind::create_ah_back: return answer<wire::CreateAhBack>(packet);
-        case wire::Kind::destroy_ah: return answer<wire::DestroyAh>(packet);
-        case wire::Kind::create_srq: return answer<wire::CreateSrq>(packet);
-        case wire::Kind::close_srq: return answer<wire::CloseSrq>(packet);
-        case wire::Kind::arm_limit: return answer<wire::ArmLimit>(packet);
-        case wire::Kind::srq_limit: return answer<wire::AskSrqLimit>(packet);
-        case wire::Kind::create_pool: return answer<wire::CreatePool>(packet);
-        case wire::Kind::close_pool: return answer<wire::ClosePool>(packet);
-        case wire::Kind::held_buffers: return answer<wire::AskHeldBuffers>(packet);
-        case wire::Kind::worker_counters: return answer<wire::AskWorkerCounters>(packet);
-        case wire::Kind::control_counters: return answer<wire::AskControlCounters>(packet);
-        case wire::Kind::report_device: return answer<wire::AskDevice>(packet);
+        case wire::Kind::attach: return answer<wire::Attach>(packet, handed);
+        case wire::Kind::detach: return answer<wire::Detach>(packet, handed);
+        case wire::Kind::open_session: return answer<wire::OpenSession>(packet, handed);
+        case wire::Kind::close_session: return answer<wire::CloseSession>(packet, handed);
+        case wire::Kind::create_qp: return answer<wire::CreateQp>(packet, handed);
+        case wire::Kind::close_qp: return answer<wire::CloseQp>(packet, handed);
+        case wire::Kind::reset_qp: return answer<wire::ResetQp>(packet, handed);
+        case wire::Kind::qp_info: return answer<wire::AskQpInfo>(packet, handed);
+        case wire::Kind::qp_status: return answer<wire::AskQpStatus>(packet, handed);
+        case wire::Kind::connect_to: return answer<wire::ConnectTo>(packet, handed);
+        case wire::Kind::connect: return answer<wire::Connect>(packet, handed);
+        case wire::Kind::disconnect: return answer<wire::Disconnect>(packet, handed);
+        case wire::Kind::rnr_counts: return answer<wire::AskRnrCounts>(packet, handed);
+        case wire::Kind::listen: return answer<wire::Listen>(packet, handed);
+        case wire::Kind::stop_listening: return answer<wire::StopListening>(packet, handed);
+        case wire::Kind::next_request: return answer<wire::NextRequest>(packet, handed);
+        case wire::Kind::accept: return answer<wire::Accept>(packet, handed);
+        case wire::Kind::reject: return answer<wire::Reject>(packet, handed);
+        case wire::Kind::create_pd: return answer<wire::CreatePd>(packet, handed);
+        case wire::Kind::release_pd: return answer<wire::ReleasePd>(packet, handed);
+        case wire::Kind::register_memory: return answer<wire::RegisterMemory>(packet, handed);
+        case wire::Kind::deregister: return answer<wire::Deregister>(packet, handed);
+        case wire::Kind::create_window: return answer<wire::CreateWindow>(packet, handed);
+        case wire::Kind::window_rkey: return answer<wire::AskWindowRkey>(packet, handed);
+        case wire::Kind::deallocate: return answer<wire::Deallocate>(packet, handed);
+        case wire::Kind::create_ah: return answer<wire::CreateAh>(packet, handed);
+        case wire::Kind::create_ah_back: return answer<wire::CreateAhBack>(packet, handed);
+        case wire::Kind::destroy_ah: return answer<wire::DestroyAh>(packet, handed);
+        case wire::Kind::create_srq: return answer<wire::CreateSrq>(packet, handed);
+        case wire::Kind::close_srq: return answer<wire::CloseSrq>(packet, handed);
+        case wire::Kind::arm_limit: return answer<wire::ArmLimit>(packet, handed);
+        case wire::Kind::srq_limit: return answer<wire::AskSrqLimit>(packet, handed);
+        case wire::Kind::create_pool: return answer<wire::CreatePool>(packet, handed);
+        case wire::Kind::close_pool: return answer<wire::ClosePool>(packet, handed);
+        case wire::Kind::held_buffers: return answer<wire::AskHeldBuffers>(packet, handed);
+        case wire::Kind::worker_counters: return answer<wire::AskWorkerCounters>(packet, handed);
+        case wire::Kind::control_counters: return answer<wire::AskControlCounters>(packet, handed);
+        case wire::Kind::report_device: return answer<wire::AskDevice>(packet, handed);
         case wire::Kind::none:
         case wire::Kind::end:
         case wire::Kind::event: break;
@@ -108,7 +108,7 @@ bool AttachedClient::answer_by_kind(wire::Packet& packet) {
 
 void AttachedClient::log_refusals() {
     std::uint64_t slots = slots_refused_of_closed_;
-    for (const std::uint32_t id : sessions_) {
+    for (const auto& [id, place] : sessions_) {
         slots += runtime_.submissions_refused(id);
     }
     if (slots > slots_refused_) {

@@ -22,6 +22,8 @@
 
 #include "attach/packet_socket.hpp"
 #include "attach/reply.hpp"
+#include "attach/account.hpp"
+#include "attach/received_memory.hpp"
 #include "attach/shared_memory.hpp"
 #include "attach/wire.hpp"
 #include "control/runtime_state.hpp"
@@ -40,15 +42,13 @@ public:
     };
 
     /// Calls `ways` on the control thread. Throws Error where there is no memory for it.
-    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, const QuotaConfig& quota, Ways ways);
+    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, std::shared_ptr<Account> account, Ways ways);
     /// What has not ended by then ends at once; waits for what is under way elsewhere.
     ~AttachedClient();
     AttachedClient(const AttachedClient&) = delete;
     AttachedClient& operator=(const AttachedClient&) = delete;
 
     [[nodiscard]] const std::string& who() const noexcept { return who_; }
-    /// From here on more than this is refused; what it has it keeps.
-    void set_quota(const QuotaConfig& quota) noexcept { quota_ = quota; }
 
     enum class Taken {
         yes,
@@ -56,7 +56,7 @@ public:
         other_version,  ///< its sender is told
     };
     /// Answers now or later. Unless taken, its sender is to be ended.
-    [[nodiscard]] Taken take(wire::Packet& packet);
+    [[nodiscard]] Taken take(const wire::Packet& packet, Handed handed);
     /// What takes time; returns when to look again at the latest.
     [[nodiscard]] Clock::time_point turn();
     /// Logs what it was refused since the last time, if anything was: its library would have refused that, too.
@@ -84,30 +84,16 @@ private:
         std::function<bool(Clock::time_point now)> over;
         Clock::time_point next;
     };
-    // Of one region or several, of its parts. Counts in the quota as long as one of them is there.
-    struct OwnMemory {
-        HostMemory mapping;
-        std::shared_ptr<std::uint64_t> registered;
-        std::uint64_t bytes = 0;
-        OwnMemory(std::shared_ptr<std::uint64_t> all, std::uint64_t length) noexcept : registered(std::move(all)), bytes(length) {
-            *registered += bytes;
-        }
-        ~OwnMemory() { *registered -= bytes; }
-        OwnMemory(const OwnMemory&) = delete;
-        OwnMemory& operator=(const OwnMemory&) = delete;
-    };
     struct OwnRegion {
-        std::shared_ptr<OwnMemory> memory;
+        std::shared_ptr<ReceivedMemory> memory;  // of several, if they are parts of one
         std::byte* data = nullptr;
         std::uint64_t length = 0;
         PdId pd = 0;
     };
     // Under way elsewhere, or waiting for that. What it has is given back on the control thread.
     struct Registration {
-        RegionPlan plan;  // without `data`, which is known when the memory is there
+        RegionPlan plan;
         OwnRegion region;
-        ForeignFd fd;             // of memory that is not mapped yet
-        std::uint64_t offset = 0; // in what is
         bool begun = false;
         std::atomic<bool> cancelled{false};
         std::atomic<bool> over{false};
@@ -120,14 +106,17 @@ private:
     struct OwnPool {
         std::uint32_t counters = 0;
         std::uint64_t region = 0;
+        Account::Held place;
     };
     struct OwnQp {
-        std::uint32_t requests = 0;        // of the quota
+        Account::Held place;
+        Account::Held requests;
         bool busy = false;                 // being closed or reset
         std::set<std::uint32_t> sessions;  // that may post to it
     };
     struct OwnSrq {
-        std::uint32_t requests = 0;
+        Account::Held place;
+        Account::Held requests;
         std::uint32_t session = 0;
     };
     struct Retiring {
@@ -136,9 +125,9 @@ private:
         std::optional<bool> drained;  // nothing: not yet
     };
 
-    [[nodiscard]] bool answer_by_kind(wire::Packet& packet);
+    [[nodiscard]] bool answer_by_kind(const wire::Packet& packet, Handed& handed);
     template <class Body>
-    [[nodiscard]] bool answer(wire::Packet& packet);
+    [[nodiscard]] bool answer(const wire::Packet& packet, Handed& handed);
     template <class Body>
     void reply(std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors = {});
     template <class Body>
@@ -148,8 +137,8 @@ private:
                std::chrono::milliseconds within);
 
     // attached_requests.cc: what is answered at once returns its answer.
-    wire::Attached carry_out(const wire::Attach& asked, wire::Packet& packet, std::vector<UniqueFd>& back);
-    wire::SessionOpened carry_out(const wire::OpenSession& asked, wire::Packet& packet, std::vector<UniqueFd>& back);
+    wire::Attached carry_out(const wire::Attach& asked, std::vector<UniqueFd>& back);
+    wire::SessionOpened carry_out(const wire::OpenSession& asked, Handed& handed, std::vector<UniqueFd>& back);
     wire::QpNamed carry_out(const wire::CreateQp& asked);
     wire::QpStatus carry_out(const wire::AskQpStatus& asked);
     wire::Nothing carry_out(const wire::ConnectTo& asked);
@@ -187,7 +176,7 @@ private:
     void begin(std::uint64_t id, const wire::Connect& asked);
     void begin(std::uint64_t id, const wire::Accept& asked);
     void begin(std::uint64_t id, const wire::NextRequest& asked);
-    void begin(std::uint64_t id, const wire::RegisterMemory& asked, wire::Packet& packet);
+    void begin(std::uint64_t id, const wire::RegisterMemory& asked, Handed& handed);
     wire::Registered conclude(Registration& registration);
     void register_next();
     void cancel_registrations() noexcept;
@@ -200,8 +189,6 @@ private:
     void forget_qp(QpHandle handle) noexcept;
     void forget_region(std::uint64_t region) noexcept;
     void drop_session(std::uint32_t id);
-    void take_requests(std::uint64_t requests);
-    void release_requests(std::uint64_t requests) noexcept;
     [[nodiscard]] std::vector<Retiring> retire(const std::vector<QpHandle>& handles, std::chrono::milliseconds within);
     [[nodiscard]] bool all_retired(std::vector<Retiring>& ends) noexcept;
     [[nodiscard]] std::vector<QpHandle> qps_of(std::uint32_t session) const;
@@ -212,7 +199,7 @@ private:
     RuntimeState& runtime_;
     const std::uint32_t number_;
     std::string who_;
-    QuotaConfig quota_;
+    const std::shared_ptr<Account> account_;
     Ways ways_;
     bool attached_ = false;
     bool ending_ = false;
@@ -224,7 +211,7 @@ private:
     std::map<std::string, PdId> default_pds_;  // by device
     std::set<PdId> pds_;
     std::map<std::uint32_t, std::shared_ptr<ClientShare>> shares_;  // by worker
-    std::set<std::uint32_t> sessions_;
+    std::map<std::uint32_t, Account::Held> sessions_;
     std::map<QpHandle, OwnQp> qps_;
     std::map<SrqHandle, OwnSrq> srqs_;
     std::map<PoolHandle, OwnPool> pools_;
@@ -232,10 +219,8 @@ private:
     std::deque<std::shared_ptr<Registration>> registrations_;  // the first is under way
     std::set<MwHandle> windows_;
     std::set<AhHandle> ahs_;
-    std::set<std::pair<std::uint32_t, std::uint64_t>> listeners_;  // of a device
+    std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // of a device
     std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;  // that it has neither accepted nor rejected
-    std::uint64_t requests_reserved_ = 0;
-    std::shared_ptr<std::uint64_t> bytes_registered_ = std::make_shared<std::uint64_t>(0);
     std::vector<Later> later_;
     // Since the last line in the log.
     std::uint64_t requests_refused_ = 0;

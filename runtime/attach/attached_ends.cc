@@ -162,12 +162,18 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::f
     // Queue pairs first, all at a time.
     const auto ends = std::make_shared<std::vector<Retiring>>();
     later_.push_back({.over =
-                          [this, abandoned, done = std::move(done), ends](Clock::time_point) {
-                              const bool retired = all_retired(*ends);
-                              if (!registers_nothing() || !retired) {
+                          [this, abandoned, done = std::move(done), ends, closed = false](Clock::time_point) mutable {
+                              if (!closed) {
+                                  const bool retired = all_retired(*ends);
+                                  if (!registers_nothing() || !retired) {
+                                      return false;
+                                  }
+                                  close_resources(abandoned);
+                                  closed = true;
+                              }
+                              if (account_->has(Thing::leaving_byte) != 0) {
                                   return false;
                               }
-                              close_resources(abandoned);
                               whole_ = std::all_of(ends->begin(), ends->end(), [](const Retiring& end) { return *end.drained; });
                               ended_ = true;
                               done(whole_);
@@ -175,8 +181,8 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::f
                           },
                       .next = {}});
     log_refusals();
-    for (const auto& [device, listener] : listeners_) {
-        runtime_.stop_listening(device, listener);
+    for (const auto& [listener, place] : listeners_) {
+        runtime_.stop_listening(listener.first, listener.second);
     }
     listeners_.clear();
     for (const auto& [request, flow] : requests_) {
@@ -202,8 +208,8 @@ void AttachedClient::attempt(const char* what, F&& step) noexcept {
 
 void AttachedClient::close_resources(bool abandoned) noexcept {
     const auto deadline = runtime_.platform->now();
-    for (const std::uint32_t id : sessions_) {
-        attempt("a session", [&] { (void)runtime_.close_session_here(id, deadline, abandoned); });
+    for (const auto& [session, place] : sessions_) {
+        attempt("a session", [&, id = session] { (void)runtime_.close_session_here(id, deadline, abandoned); });
     }
     for (const auto& [handle, own] : srqs_) {
         attempt("a shared receive queue", [&, srq = handle] { runtime_.close_srq(srq); });
@@ -235,8 +241,8 @@ void AttachedClient::close_resources(bool abandoned) noexcept {
     for (const auto& [device, pd] : default_pds_) {
         runtime_.release_pd(pd);
     }
-    for (const std::uint32_t id : sessions_) {
-        runtime_.release_session(id);
+    for (const auto& [session, place] : sessions_) {
+        runtime_.release_session(session);
     }
     for (const auto& [id, region] : regions_) {
         runtime_.keep_mapped(region.memory);

@@ -14,11 +14,6 @@ namespace pollcore {
 void AttachedClient::Registration::carry_out() noexcept {
     try {
         if (!cancelled.load(std::memory_order_relaxed)) {
-            if (fd.valid()) {
-                region.memory->mapping = map_and_seal(fd, plan.bytes);
-            }
-            region.data = static_cast<std::byte*>(region.memory->mapping.data()) + offset;
-            plan.data = region.data;
             mr = plan.carry_out();
         }
     } catch (...) {
@@ -27,21 +22,19 @@ void AttachedClient::Registration::carry_out() noexcept {
     over.store(true, std::memory_order_release);
 }
 
-void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, wire::Packet& packet) {
+void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, Handed& handed) {
     require_room(regions_.size() + registrations_.size(), kSmallThingsMax, "memory regions");
     const auto registration = std::make_shared<Registration>();
     OwnRegion& own = registration->region;
     if (asked.parent == 0) {
-        if (packet.descriptors.size() != 1) {
+        if (handed.failure) {
+            std::rethrow_exception(handed.failure);
+        }
+        if (handed.memory == nullptr) {
             throw Error(EPROTO, "memory to register comes as one memfd");
         }
-        // Before its pages are there.
-        if (asked.bytes > quota_.registered || *bytes_registered_ > quota_.registered - asked.bytes) {
-            throw Error(EDQUOT, fmt::format("{} bytes more to register, and this process may have {}, of which it has {}", asked.bytes,
-                                            quota_.registered, *bytes_registered_));
-        }
-        registration->fd = std::move(packet.descriptors.front());
-        own.memory = std::make_shared<OwnMemory>(bytes_registered_, asked.bytes);
+        own.memory = std::move(handed.memory);
+        own.data = static_cast<std::byte*>(own.memory->mapping.data());
     } else {
         const auto parent = regions_.find(asked.parent);
         if (parent == regions_.end() || asked.bytes == 0 || asked.offset > parent->second.length ||
@@ -49,13 +42,12 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
             throw Error(EINVAL, "a part of a memory region that is not this process's, or not so long");
         }
         own.memory = parent->second.memory;
-        registration->offset =
-            static_cast<std::uint64_t>(parent->second.data - static_cast<std::byte*>(own.memory->mapping.data())) + asked.offset;
+        own.data = parent->second.data + asked.offset;
     }
     const std::string device = device_name(asked.device);
     own.length = asked.bytes;
     own.pd = pd_for(device, asked.pd);
-    registration->plan = runtime_.plan_region_here(nullptr, asked.bytes, asked.iova, asked.access, device, own.pd);
+    registration->plan = runtime_.plan_region_here(own.data, asked.bytes, asked.iova, asked.access, device, own.pd);
     registrations_.push_back(registration);
     later<wire::RegisterMemory>(
         id,
@@ -97,7 +89,6 @@ void AttachedClient::cancel_registrations() noexcept {
         registration->cancelled.store(true, std::memory_order_relaxed);
         if (!registration->begun) {
             registration->region = {};
-            registration->fd.reset();
             registration->over.store(true, std::memory_order_release);
         }
     }

@@ -19,8 +19,6 @@
 namespace pollcore {
 namespace {
 
-constexpr std::size_t kListenersMax = 64;
-
 template <class Things, class Thing>
 void require_own(const Things& things, const Thing& thing, const char* what) {
     if (!things.contains(thing)) {
@@ -41,7 +39,7 @@ static_assert(sizeof(Counter) == sizeof(std::uint64_t));
 
 // ---- Attaching, sessions ----
 
-wire::Attached AttachedClient::carry_out(const wire::Attach& asked, wire::Packet&, std::vector<UniqueFd>& back) {
+wire::Attached AttachedClient::carry_out(const wire::Attach& asked, std::vector<UniqueFd>& back) {
     if (std::exchange(attached_, true)) {
         throw Error(EISCONN, "this process is attached");
     }
@@ -62,14 +60,14 @@ wire::Attached AttachedClient::carry_out(const wire::Attach& asked, wire::Packet
             .client = number_,
             .pool_counters = static_cast<std::uint32_t>(counters_used_.size()),
             .hugepages = report.hugepages,
-            .registered_max = quota_.registered,
+            .registered_max = account_->may_have(Thing::byte),
             .drain_ms = static_cast<std::uint64_t>(runtime_.config.drain_timeout.count()),
             .memory = Text<256>(std::string_view(report.memory).substr(0, 256)),
             .eal = Text<256>(std::string_view(report.eal).substr(0, 256))};
 }
 
-wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wire::Packet& packet, std::vector<UniqueFd>& back) {
-    require_room(sessions_.size(), quota_.sessions, "sessions");
+wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Handed& handed, std::vector<UniqueFd>& back) {
+    Account::Held place = account_->take(Thing::session);
     const SessionOptions options{.worker = asked.worker.string(),
                                  .submission_slots = asked.submission_slots,
                                  .completion_slots = asked.completion_slots,
@@ -79,15 +77,18 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wi
     require_sizes(options);
     const SessionLayout layout{runtime_.config.qps_max, options.submission_slots, options.completion_slots,
                                options.wide_completions, false, options.pool_buffers};
-    if (packet.descriptors.size() != 1 || asked.bytes != layout.bytes()) {
+    if (handed.failure) {
+        std::rethrow_exception(handed.failure);
+    }
+    if (handed.memory == nullptr || asked.bytes != layout.bytes()) {
         throw Error(EPROTO, fmt::format("the rings of a session come as one memfd of {} bytes", layout.bytes()));
     }
     runtime_.require_running();
     const std::uint32_t worker = runtime_.choose_worker(options.worker);
-    HostMemory memory = map_and_seal(packet.descriptors.front(), asked.bytes);
+    HostMemory memory(handed.memory->mapping.data(), handed.memory->mapping.size(), handed.memory);
     SessionBells bells;
     if (runtime_.worker_sleeps(worker)) {
-        bells.visitor = ForeignFd(make_event_fd("a process that wakes its worker").release());
+        bells.visitor = ForeignFd(make_event_fd("a process that wakes its worker").release(), Unread::left, account_->uid());
         back.emplace_back(::fcntl(bells.visitor.get(), F_DUPFD_CLOEXEC, 0));
         if (!back.back().valid()) {
             const int error = errno;
@@ -106,12 +107,12 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, wi
         share = std::make_shared<ClientShare>(ClientShare{.id = number_});
     }
     const std::uint32_t id = runtime_.open_session_here(at, std::move(memory), std::move(bells), share);
-    sessions_.insert(id);
+    sessions_.emplace(id, std::move(place));
     return {.id = id, .worker = worker, .worker_sleeps = runtime_.worker_sleeps(worker)};
 }
 
 void AttachedClient::drop_session(std::uint32_t id) {
-    std::erase_if(srqs_, [&](const auto& srq) { return srq.second.session == id && (release_requests(srq.second.requests), true); });
+    std::erase_if(srqs_, [&](const auto& srq) { return srq.second.session == id; });
     slots_refused_of_closed_ += runtime_.submissions_refused(id);
     runtime_.release_session(id);
     sessions_.erase(id);
@@ -148,26 +149,10 @@ AttachedClient::OwnQp& AttachedClient::require_qp(QpHandle handle) {
     return own->second;
 }
 
-void AttachedClient::take_requests(std::uint64_t requests) {
-    if (requests_reserved_ + requests > quota_.work_requests) {
-        throw Error(EDQUOT, fmt::format("{} work requests more, and this process may have {} outstanding, of which its queues have {}",
-                                        requests, quota_.work_requests, requests_reserved_));
-    }
-    requests_reserved_ += requests;
-}
-
-void AttachedClient::release_requests(std::uint64_t requests) noexcept { requests_reserved_ -= requests; }
-
-void AttachedClient::forget_qp(QpHandle handle) noexcept {
-    if (const auto own = qps_.find(handle); own != qps_.end()) {
-        release_requests(own->second.requests);
-        qps_.erase(own);
-    }
-}
+void AttachedClient::forget_qp(QpHandle handle) noexcept { qps_.erase(handle); }
 
 wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     QpSpec spec = asked.spec;
-    require_room(qps_.size(), quota_.queue_pairs, "queue pairs");
     if (spec.share_count < 1 || spec.share_count > kQpSharesMax) {
         throw Error(EINVAL, fmt::format("{} shares of a queue pair: accepted is 1 to {}", spec.share_count, kQpSharesMax));
     }
@@ -175,7 +160,7 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
         throw Error(EINVAL, "a queue pair of an unknown type or with unknown flow control");
     }
     OwnQp own;
-    own.requests = spec.recv_depth;
+    own.place = account_->take(Thing::queue_pair);
     std::uint64_t requests = spec.recv_depth;
     for (std::uint32_t i = 0; i < spec.share_count; ++i) {
         require_own(sessions_, spec.shares[i].session, "session");
@@ -194,16 +179,10 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     const std::string device = device_name(spec.device);
     spec.device = NameText(device);
     spec.pd = pd_for(device, spec.pd);
-    take_requests(requests);
-    own.requests = static_cast<std::uint32_t>(requests);
-    try {
-        const QpHandle handle = runtime_.create_qp(spec);
-        qps_.emplace(handle, std::move(own));
-        return {.handle = handle};
-    } catch (...) {
-        release_requests(requests);
-        throw;
-    }
+    own.requests = account_->take(Thing::work_request, requests);
+    const QpHandle handle = runtime_.create_qp(spec);
+    qps_.emplace(handle, std::move(own));
+    return {.handle = handle};
 }
 
 QpInfo AttachedClient::carry_out(const wire::AskQpInfo& asked) {
@@ -240,9 +219,9 @@ wire::Counted AttachedClient::carry_out(const wire::AskRnrCounts& asked) {
 // ---- Listeners ----
 
 wire::Listening AttachedClient::carry_out(const wire::Listen& asked) {
-    require_room(listeners_.size(), kListenersMax, "listeners");
+    Account::Held place = account_->take(Thing::listener);
     const OpenedListener opened = runtime_.listen(asked.address.string(), asked.device.string());
-    listeners_.emplace(opened.device, opened.id);
+    listeners_.emplace(std::pair(opened.device, opened.id), std::move(place));
     return {.id = opened.id, .device = opened.device, .address = wire::AddressText(opened.address)};
 }
 
@@ -347,7 +326,7 @@ wire::Nothing AttachedClient::carry_out(const wire::DestroyAh& asked) {
 
 wire::SrqNamed AttachedClient::carry_out(const wire::CreateSrq& asked) {
     SrqSpec spec = asked.spec;
-    require_room(srqs_.size(), quota_.queue_pairs, "shared receive queues");
+    Account::Held place = account_->take(Thing::shared_receive_queue);
     require_own(sessions_, spec.session, "session");
     if (spec.pool.valid()) {
         require_own(pools_, spec.pool, "receive pool");
@@ -355,22 +334,16 @@ wire::SrqNamed AttachedClient::carry_out(const wire::CreateSrq& asked) {
     const std::string device = device_name(spec.device);
     spec.device = NameText(device);
     spec.pd = pd_for(device, spec.pd);
-    take_requests(spec.depth);
-    try {
-        const SrqHandle handle = runtime_.create_srq(spec);
-        srqs_.emplace(handle, OwnSrq{.requests = spec.depth, .session = spec.session});
-        return {.handle = handle};
-    } catch (...) {
-        release_requests(spec.depth);
-        throw;
-    }
+    Account::Held requests = account_->take(Thing::work_request, spec.depth);
+    const SrqHandle handle = runtime_.create_srq(spec);
+    srqs_.emplace(handle, OwnSrq{.place = std::move(place), .requests = std::move(requests), .session = spec.session});
+    return {.handle = handle};
 }
 
 wire::Nothing AttachedClient::carry_out(const wire::CloseSrq& asked) {
     const auto own = srqs_.find(asked.handle);
     if (own != srqs_.end()) {  // else it was closed with its session
         runtime_.close_srq(asked.handle);
-        release_requests(own->second.requests);
         srqs_.erase(own);
     }
     return {};
@@ -400,6 +373,7 @@ wire::PoolNamed AttachedClient::carry_out(const wire::CreatePool& asked) {
         throw Error(EINVAL, "a receive pool or write ring of a size that there is not");
     }
     const auto free = std::find(counters_used_.begin(), counters_used_.end(), false);
+    Account::Held place = account_->take(Thing::receive_pool);
     if (free == counters_used_.end()) {
         throw Error(EDQUOT, fmt::format("this process has {} receive pools, as many as it may", counters_used_.size()));
     }
@@ -410,7 +384,7 @@ wire::PoolNamed AttachedClient::carry_out(const wire::CreatePool& asked) {
     auto* counters = new (static_cast<ReceivePoolCounters*>(counters_->mapping.data()) + index) ReceivePoolCounters;
     const PoolInfo info = runtime_.create_pool(spec, {counters_, counters});
     *free = true;
-    pools_.emplace(info.handle, OwnPool{.counters = index, .region = spec.region});
+    pools_.emplace(info.handle, OwnPool{.counters = index, .region = spec.region, .place = std::move(place)});
     return {.handle = info.handle, .counters = index};
 }
 

@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "attach/account.hpp"
 #include "attach/packet_socket.hpp"
+#include "attach/received_memory.hpp"
 
 namespace pollcore {
 
@@ -21,12 +24,15 @@ struct Heard {
         came,
         said,
         gone,         ///< nobody is there any more for what it had said
+        unwelcome,    ///< the configuration lets its user in no more
         carried_out,  ///< what it asked for, elsewhere
     };
     What what = What::said;
     std::uint32_t number = 0;  ///< of the process
     std::string text;          ///< who came, or how it went
     wire::Packet packet;
+    Handed handed;
+    std::shared_ptr<Account> account;  ///< of one who came
 };
 
 class ClientInbox {

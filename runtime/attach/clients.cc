@@ -22,8 +22,8 @@ constexpr auto kLinesEvery = 1s;
 
 }  // namespace
 
-Clients::Clients(RuntimeState& runtime, const QuotaConfig& quota, Connections& connections)
-    : runtime_(runtime), connections_(connections), quota_(quota), elsewhere_(runtime.platform->start_executor("pollcore-pin")) {
+Clients::Clients(RuntimeState& runtime, Connections& connections)
+    : runtime_(runtime), connections_(connections), elsewhere_(runtime.platform->start_executor("pollcore-pin")) {
     runtime_.call([this] { runtime_.set_host(this); });
 }
 
@@ -77,15 +77,6 @@ void Clients::await_all_gone(std::chrono::milliseconds within) const {
     while (counts().now != 0 && Clock::now() < until) {
         std::this_thread::sleep_for(1ms);
     }
-}
-
-void Clients::set_quota(const QuotaConfig& quota) {
-    runtime_.call([&] {
-        quota_ = quota;
-        for (auto& [number, client] : clients_) {
-            client.attached->set_quota(quota);
-        }
-    });
 }
 
 AttachCounts Clients::counts() const {
@@ -155,7 +146,7 @@ void Clients::work() {
 
 void Clients::take(Heard& heard) {
     if (heard.what == Heard::What::came) {
-        return welcome(heard.number, heard.text);
+        return welcome(heard);
     }
     const auto found = clients_.find(heard.number);
     if (found == clients_.end()) {
@@ -170,21 +161,25 @@ void Clients::take(Heard& heard) {
         count([](AttachCounts& counts) { ++counts.died; });
         return end(heard.number, kEndWithin, true, heard.text);
     }
-    switch (client.attached->take(heard.packet)) {
+    if (heard.what == Heard::What::unwelcome) {
+        return evict(heard.number, "may not be attached any more: its user is not in attach.users, nor in attach.groups");
+    }
+    switch (client.attached->take(heard.packet, std::move(heard.handed))) {
         case AttachedClient::Taken::yes: client.detaches = client.attached->ending(); break;  // by its own wish
         case AttachedClient::Taken::not_ours: return evict(heard.number, "sent what is no message of this library");
         case AttachedClient::Taken::other_version: return evict(heard.number, "has this library in another version");
     }
 }
 
-void Clients::welcome(std::uint32_t number, const std::string& who) {
+void Clients::welcome(Heard& heard) {
+    const std::uint32_t number = heard.number;
     auto attached = std::make_unique<AttachedClient>(
-        runtime_, number, who, quota_,
+        runtime_, number, heard.text, std::move(heard.account),
         AttachedClient::Ways{.send = [this, number](Reply&& reply) { connections_.send(number, std::move(reply)); },
                              .elsewhere = [this, number](std::function<void()> job) {
                                  elsewhere_->post_always([this, number, job = std::move(job)] {
                                      job();
-                                     hear({.what = Heard::What::carried_out, .number = number, .text = {}, .packet = {}});
+                                     hear({.what = Heard::What::carried_out, .number = number, .text = {}, .packet = {}, .handed = {}, .account = {}});
                                  });
                              }});
     clients_.emplace(number, Client{.attached = std::move(attached)});
@@ -192,7 +187,7 @@ void Clients::welcome(std::uint32_t number, const std::string& who) {
         ++counts.attached;
         ++counts.now;
     });
-    tell_coming([&](const std::string& others) { log_info("client {} attached: {}{}", number, who, others); });
+    tell_coming([&](const std::string& others) { log_info("client {} attached: {}{}", number, heard.text, others); });
 }
 
 void Clients::evict(std::uint32_t number, const char* what) {

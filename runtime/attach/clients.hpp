@@ -14,7 +14,7 @@
 #include "attach/attached_client.hpp"
 #include "attach/connections.hpp"
 #include "attach/client_inbox.hpp"
-#include "attach/line_budget.hpp"
+#include "base/line_budget.hpp"
 #include "control/runtime_state.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/config.hpp"
@@ -25,7 +25,7 @@ class Clients final : public ClientHost {
 public:
     using Clock = std::chrono::steady_clock;
 
-    Clients(RuntimeState& runtime, const QuotaConfig& quota, Connections& connections);
+    Clients(RuntimeState& runtime, Connections& connections);
     /// Those that are there end at once, and nobody hears of it.
     ~Clients() override;
     Clients(const Clients&) = delete;
@@ -36,7 +36,6 @@ public:
     void look();
     /// Tells all, waits for so long until they have detached, and takes down those that have not. False when that was cut short.
     bool stop(std::chrono::milliseconds drain);
-    void set_quota(const QuotaConfig& quota);
     [[nodiscard]] AttachCounts counts() const;
 
     // ClientHost: the control thread.
@@ -57,7 +56,7 @@ private:
     // All on the control thread.
     void work();
     void take(Heard& heard);
-    void welcome(std::uint32_t number, const std::string& who);
+    void welcome(Heard& heard);
     void evict(std::uint32_t number, const char* what);
     void end(std::uint32_t number, std::chrono::milliseconds within, bool abandoned, const std::string& how);
     void look_at_all();
@@ -79,7 +78,6 @@ private:
     AttachCounts counts_;
 
     // The control thread.
-    QuotaConfig quota_;
     std::map<std::uint32_t, Client> clients_;
     Clock::time_point next_lines_{};
     // Who attaches may do so often. What ends one for its misdeeds has lines of its own.

@@ -1,8 +1,8 @@
-// The connections of processes that attach: a thread that accepts, reads and writes, and never waits for anything else. What they
-// say goes to the control thread; what it answers comes back over a queue.
+// The connections of processes that attach. A thread accepts, decides who may come, and watches whether the processes live; it reads and
+// closes nothing of theirs. Each connection has a thread of its own for that. What they say goes to the control thread.
 //
-// Whoever connects is hostile: how many may be there unheard, how much is read of one before it takes its answers, and how many
-// lines it can write into the log are bounded.
+// Whoever connects is hostile: how many may be there unheard, all together and of one user, and how many lines they can write into
+// the log is bounded.
 //
 // Thread safety: any thread.
 #pragma once
@@ -13,18 +13,20 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
-#include <vector>
+#include <utility>
 
-#include "attach/credentials.hpp"
+#include "attach/account.hpp"
 #include "attach/client_inbox.hpp"
-#include "attach/line_budget.hpp"
+#include "attach/connection.hpp"
+#include "attach/credentials.hpp"
 #include "attach/listening_socket.hpp"
 #include "attach/reply.hpp"
 #include "base/foreign_fd.hpp"
+#include "base/line_budget.hpp"
 #include "base/unique_fd.hpp"
 #include "pollcore/config.hpp"
 
@@ -34,13 +36,14 @@ class Connections {
 public:
     using Clock = std::chrono::steady_clock;
 
-    /// Called on a thread of this object's, which must not wait.
+    /// Called on threads of this object's, which must not wait.
     struct Ways {
         std::function<void(Heard&&)> hear;
         std::function<void()> due;
         std::function<std::size_t()> attached;  ///< how many are, or are being taken down
     };
-    Connections(const AttachConfig& config, Ways ways);
+    /// `queue_pairs`: of the whole runtime. Throws Error.
+    Connections(const AttachConfig& config, std::uint32_t queue_pairs, Ways ways);
     ~Connections();
     Connections(const Connections&) = delete;
     Connections& operator=(const Connections&) = delete;
@@ -51,6 +54,9 @@ public:
     void stop() noexcept;
     /// Whoever comes from here on is turned away.
     void close() noexcept { closed_.store(true, std::memory_order_release); }
+    /// Who may come, and what they may have, from here on: of who is there, too. Whoever may not be there any more is ended (Heard::unwelcome).
+    /// Throws Error(EINVAL) for a user or group that this machine does not know, and changes nothing.
+    void configure(const AttachConfig& config);
 
     /// To one that may be gone.
     void send(std::uint32_t number, Reply&& reply);
@@ -61,49 +67,35 @@ public:
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
 
 private:
+    // Of the epoll; else it is a connection's number, whose process has ended.
     static constexpr std::uint64_t kListener = 0;
-    static constexpr std::uint64_t kWake = 1;
-    // A client's socket and its pidfd.
-    static constexpr std::uint64_t tag_of(std::uint32_t number, bool pidfd) noexcept { return std::uint64_t{number} << 1 | pidfd; }
+    static constexpr std::uint64_t kWake = ~std::uint64_t{0};
     static constexpr std::uint32_t kFirstNumber = 1;
-    static_assert(std::uint64_t{kFirstNumber} << 1 > kWake);
 
-    struct Connection {
-        ForeignFd socket;
+    struct Entry {
+        std::shared_ptr<Connection> connection;
+        std::shared_ptr<Account> account;
         Peer peer;
         Clock::time_point since;
-        bool heard = false;    // has said something
-        bool reading = true;   // of the epoll
-        std::uint32_t asked = 0;
-        std::deque<Reply> unread;
-        bool writing = false;
-        bool told = false;  // that it does not read
-    };
-    struct Outgoing {
-        std::uint32_t number = 0;
-        Reply reply;
-        bool hang_up = false;
     };
 
-    void put(Outgoing&& outgoing);
-    void watch(int fd, std::uint64_t tag, std::uint32_t events, int operation);
+    void watch(int fd, std::uint64_t tag);
     void loop() noexcept;
     void one_turn();
-    [[nodiscard]] int wait_ms() const;
+    [[nodiscard]] int wait_ms();
     void accept_some();
     void note(const std::string& what);
     void welcome(ForeignFd socket);
-    void turn_away(int socket, const Peer& peer, int error, const std::string& why);
-    void serve(std::uint32_t number, Connection& connection, std::uint32_t events);
-    void rearm(std::uint32_t number, Connection& connection);
-    void write(std::uint32_t number, Connection& connection);
-    void send_outgoing();
+    [[nodiscard]] std::shared_ptr<Account> account_of_user(std::uint32_t uid);
+    /// Of whom nothing was heard yet: all, and of this user. With mutex_.
+    [[nodiscard]] std::pair<std::size_t, std::size_t> strangers(std::uint32_t uid) const;
+    void turn_away(int socket, const std::string& who, int error, const std::string& why);
+    void lose_those_that_hung_up();
     void end_strangers();
     void lose(std::uint32_t number, const char* how);
-    void forget(std::uint32_t number);
+    [[nodiscard]] Entry take_out(std::uint32_t number);
 
-    const AttachConfig config_;
-    const AllowList allowed_;
+    const std::uint32_t queue_pairs_;
     const Ways ways_;
     UniqueFd epoll_;
     UniqueFd wake_;
@@ -112,15 +104,22 @@ private:
     std::atomic<bool> closed_{false};
     std::atomic<Clock::time_point> due_at_{Clock::time_point::max()};
     std::atomic<std::uint64_t> refused_{0};
-    std::mutex outgoing_mutex_;
-    std::deque<Outgoing> outgoing_;
+
+    std::mutex mutex_;
+    AttachConfig config_;
+    AllowList allowed_;
+    std::map<std::uint32_t, Entry> connections_;
+    std::map<std::uint32_t, std::weak_ptr<Account>> users_;
+
+    std::mutex over_mutex_;
+    std::deque<std::pair<std::uint32_t, const char*>> over_;
+
+    std::mutex notes_mutex_;
+    LineBudget notes_{2};
 
     // The loop's thread.
-    std::map<std::uint32_t, Connection> connections_;
-    std::set<std::uint32_t> held_back_;  // what they are sent is to be tried again
-    std::size_t strangers_ = 0;  // of whom nothing was heard yet
+    bool any_strangers_ = false;
     std::uint32_t next_number_ = kFirstNumber;
-    LineBudget notes_{2};
 
     std::thread thread_;
 };

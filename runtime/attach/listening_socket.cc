@@ -14,6 +14,10 @@
 #include "attach/credentials.hpp"
 #include "pollcore/error.hpp"
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83  // Linux 6.16
+#endif
+
 namespace pollcore {
 namespace {
 
@@ -58,6 +62,8 @@ UniqueFd listen_at(const AttachConfig& config) {
         ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
         throw fail(errno, "cannot be made; does its directory exist?");
     }
+    const int no = 0;  // whoever is not attached passes no descriptors, where the kernel knows how
+    (void)::setsockopt(socket.get(), SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
     try {
         // As long as it is this process's: who may give a file away may not, for that alone, change another's.
         if (::chmod(address.sun_path, static_cast<mode_t>(config.mode)) != 0) {

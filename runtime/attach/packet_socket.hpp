@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "attach/wire.hpp"
-#include "base/foreign_fd.hpp"
 #include "base/unique_fd.hpp"
 
 namespace pollcore::wire {
@@ -18,7 +17,7 @@ namespace pollcore::wire {
 /// What recv_packet() got.
 struct Packet {
     std::vector<std::byte> bytes;
-    std::vector<ForeignFd> descriptors;
+    std::vector<UniqueFd> descriptors;  ///< closing them may wait for as long as their sender likes
     bool truncated = false;  ///< longer than any message, or with more descriptors than kDescriptorsMax
     bool descriptors_lost = false;  ///< this process had none left for all that came along
 

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -23,8 +24,20 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEA
 
 std::size_t rounded(std::size_t bytes, std::size_t page) noexcept { return (bytes + page - 1) / page * page; }
 
+// This process's other threads cannot map or unmap anything meanwhile, so it is done piece by piece.
+constexpr std::size_t kPiece = 16u << 20;
+
+template <class F>
+void in_pieces(void* data, std::size_t bytes, F&& each) {
+    for (std::size_t done = 0; done < bytes; done += kPiece) {
+        each(static_cast<std::byte*>(data) + done, std::min(kPiece, bytes - done));
+    }
+}
+
 HostMemory mapped(void* data, std::size_t bytes) noexcept {
-    return {data, bytes, [](void* what, std::size_t size) noexcept { (void)::munmap(what, size); }};
+    return {data, bytes, [](void* what, std::size_t size) noexcept {
+                in_pieces(what, size, [](void* piece, std::size_t length) { (void)::munmap(piece, length); });
+            }};
 }
 
 // Descriptor and mapping, with every page there; nothing where memory is short, with errno.
@@ -62,7 +75,7 @@ SharedMemory make_shared_memory(std::size_t bytes, const char* what_for) {
     return made;
 }
 
-HostMemory map_and_seal(const ForeignFd& fd, std::size_t bytes) {
+HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
     if (::fcntl(fd.get(), F_GET_SEALS) < 0) {  // of a memfd and nothing else
         refuse(EINVAL, "the descriptor is no memfd");
     }
@@ -94,9 +107,12 @@ HostMemory map_and_seal(const ForeignFd& fd, std::size_t bytes) {
     if (static_cast<std::size_t>(status.st_blocks) < size / 512) {
         refuse(EINVAL, "it has pages that were never touched");
     }
-    if (::madvise(data, size, MADV_POPULATE_WRITE) != 0) {
-        refuse(ENOMEM, std::string("its pages cannot be had: ") + std::strerror(errno));
-    }
+    in_pieces(data, size, [](void* piece, std::size_t length) {
+        if (::madvise(piece, length, MADV_POPULATE_WRITE) != 0) {
+            refuse(ENOMEM, std::string("its pages cannot be had: ") + std::strerror(errno));
+        }
+    });
+    (void)::madvise(data, size, MADV_DONTDUMP);  // a core file of this process shows nothing of others'
     return mapping;
 }
 

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 
-#include "base/foreign_fd.hpp"
 #include "base/host_memory.hpp"
 #include "base/unique_fd.hpp"
 
@@ -22,9 +21,10 @@ struct SharedMemory {
 /// /proc/PID/maps.
 [[nodiscard]] SharedMemory make_shared_memory(std::size_t bytes, const char* what_for);
 
-/// The daemon's side: maps what another process has made, and sees to it that it stays. Throws Error(EINVAL) for what is no
+/// The daemon's side: maps what another process has made, and sees to it that it stays. That may wait for as long as the other process
+/// likes, which can hold the file's lock. Unmapped elsewhere (disposal.hpp). Throws Error(EINVAL) for what is no
 /// sealable memfd of this size or has pages that its maker has not touched, ENOMEM where there is no memory for it.
-[[nodiscard]] HostMemory map_and_seal(const ForeignFd& fd, std::size_t bytes);
+[[nodiscard]] HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes);
 
 /// Memory that this process writes, and others to whom it gives the descriptor may only read. Throws Error.
 [[nodiscard]] SharedMemory make_published_memory(std::size_t bytes, const char* what_for);

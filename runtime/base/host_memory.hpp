@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 namespace pollcore {
@@ -13,8 +14,10 @@ public:
     HostMemory() = default;
     /// Owns `data`, which `release` gives back.
     HostMemory(void* data, std::size_t size, Release release) noexcept : data_(data), size_(size), release_(release) {}
+    /// Of `owner`, which gives it back.
+    HostMemory(void* data, std::size_t size, std::shared_ptr<void> owner) noexcept : data_(data), size_(size), owner_(std::move(owner)) {}
     ~HostMemory() {
-        if (data_ != nullptr) {
+        if (release_ != nullptr) {
             release_(data_, size_);
         }
     }
@@ -23,6 +26,7 @@ public:
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
         std::swap(release_, other.release_);
+        owner_.swap(other.owner_);
         return *this;
     }
 
@@ -33,6 +37,7 @@ private:
     void* data_ = nullptr;
     std::size_t size_ = 0;
     Release release_ = nullptr;
+    std::shared_ptr<void> owner_;
 };
 
 }  // namespace pollcore

@@ -65,6 +65,7 @@ inline constexpr BytesRule kMemorySize{.min = 16ull << 20, .max = 1ull << 40, .m
 inline constexpr BytesRule kMessageSize{.min = 1, .max = 1ull << 31};
 inline constexpr BytesRule kRegionSize{.min = kCacheLine, .max = 1ull << 40};
 inline constexpr BytesRule kRegisteredMax{.min = 4096, .max = 1ull << 48};
+inline constexpr BytesRule kUserRegisteredMax{.min = 0, .max = 1ull << 48};
 inline constexpr CountRule kBurst{.min = 1, .max = kBurstMax};
 
 template <class Visit>
@@ -97,6 +98,14 @@ void each_field(const AttachConfig& attach, const Cpus&, Visit&& visit) {
     visit(optional_if(any, "queue_pairs_max", kOnly), &AttachConfig::queue_pairs_max, CountRule{1, kQpsMax});
     visit(optional_if(any, "work_requests_max", kOnly), &AttachConfig::work_requests_max, CountRule{1, 1ull << 32});
     visit(optional_if(any, "registered_max", kOnly), &AttachConfig::registered_max, kRegisteredMax);
+    visit(optional_if(any, "user_clients_max", kOnly), &AttachConfig::user_clients_max, CountRule{0, kAttachedMax});
+    visit(optional_if(any, "user_sessions_max", kOnly), &AttachConfig::user_sessions_max,
+          CountRule{0, std::uint64_t{kAttachedMax} * kSessionsPerWorkerMax});
+    visit(optional_if(any, "user_queue_pairs_max", kOnly), &AttachConfig::user_queue_pairs_max, CountRule{0, kQpsMax});
+    visit(optional_if(any, "user_shared_receive_queues_max", kOnly), &AttachConfig::user_shared_receive_queues_max, CountRule{0, kSrqsMax});
+    visit(optional_if(any, "user_receive_pools_max", kOnly), &AttachConfig::user_receive_pools_max, CountRule{0, kReceivePoolsMax});
+    visit(optional_if(any, "user_listeners_max", kOnly), &AttachConfig::user_listeners_max, CountRule{0, kListenersMax});
+    visit(optional_if(any, "user_registered_max", kOnly), &AttachConfig::user_registered_max, kUserRegisteredMax);
 }
 
 template <class Visit>

@@ -57,6 +57,11 @@ protected:
     }
     [[nodiscard]] static Attachment attach() { return Attachment({.path = attach_config().path, .name = "test"}); }
 
+    static std::uint64_t rings_of(const SessionOptions& options) {
+        return SessionLayout{runtime_config().qps_max, options.submission_slots, options.completion_slots, options.wide_completions, false,
+                             options.pool_buffers}.bytes();
+    }
+
     static std::vector<Completion> await(Session& session, std::size_t n) {
         std::vector<Completion> all;
         const auto deadline = std::chrono::steady_clock::now() + 10s;
@@ -183,7 +188,12 @@ TEST_F(AttachTest, HasTheModeOfTheConfiguration) {
 }
 
 TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
-    server.set_quota({.sessions = 2, .queue_pairs = 2, .work_requests = 300, .registered = 1u << 20});
+    AttachConfig config = attach_config();
+    config.sessions_max = 2;
+    config.queue_pairs_max = 2;
+    config.work_requests_max = 300;
+    config.registered_max = (1u << 20) + 2 * rings_of({});
+    server.configure(config);
     Attachment daemon = attach();
     Session session = daemon.open_session();
     Session second = daemon.open_session();
@@ -208,8 +218,66 @@ TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
     // Another has its own, and what is changed holds from then on.
     Attachment other = attach();
     Session of_other = other.open_session();
-    server.set_quota({.sessions = 1, .queue_pairs = 2, .work_requests = 300, .registered = 1u << 20});
+    config.sessions_max = 1;
+    server.configure(config);
     EXPECT_EQ(code_of([&] { (void)other.open_session(); }), EDQUOT);
+}
+
+// Several processes of one user have no more together than that user may.
+TEST_F(AttachTest, HoldsTheProcessesOfAUserToItsLimits) {
+    AttachConfig config = attach_config();
+    config.user_sessions_max = 3;
+    config.user_clients_max = 2;
+    config.user_registered_max = (1u << 20) + 3 * rings_of({});
+    server.configure(config);
+    Attachment one = attach();
+    Attachment other = attach();
+    EXPECT_EQ(code_of([&] { (void)attach(); }), ENOSPC);
+    Session a = one.open_session();
+    Session b = one.open_session();
+    Session c = other.open_session();
+    EXPECT_EQ(code_of([&] { (void)other.open_session(); }), EDQUOT);
+    EXPECT_EQ(code_of([&] { (void)one.open_session(); }), EDQUOT);
+    const MemoryRegion memory = one.allocate(1u << 20);
+    EXPECT_EQ(code_of([&] { (void)other.allocate(4096); }), EDQUOT);
+    one.stop();
+    b = Session();
+    EXPECT_NO_THROW((void)other.open_session());
+    EXPECT_NO_THROW((void)other.allocate(4096));
+    EXPECT_NO_THROW((void)attach());
+}
+
+// Whatever the limits of one process add up to.
+TEST_F(AttachTest, LeavesOthersAHalfUnlessTheConfigurationSaysOtherwise) {
+    Attachment greedy = attach();
+    Session session = greedy.open_session();
+    std::vector<SharedReceiveQueue> all;
+    const int error = code_of([&] {
+        for (;;) {
+            all.push_back(greedy.create_shared_receive_queue({.session = &session, .depth = 1}));
+        }
+    });
+    EXPECT_EQ(error, EDQUOT);
+    EXPECT_EQ(all.size(), kSrqsMax / 2);
+}
+
+TEST_F(AttachTest, WhoMayAttachCanChangeAndEndsThoseWhoMayNoMore) {
+    Attachment daemon = attach();
+    AttachConfig config = attach_config();
+    config.users = {"no-such-user-here"};
+    EXPECT_EQ(code_of([&] { server.configure(config); }), EINVAL);
+    EXPECT_NO_THROW((void)daemon.open_session()) << "nothing has changed";
+    config.users = {std::to_string(::getuid() + 1)};
+    server.configure(config);
+    const auto until = std::chrono::steady_clock::now() + 10s;
+    while (!daemon.lost() && std::chrono::steady_clock::now() < until) {
+        std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_TRUE(daemon.lost());
+    EXPECT_EQ(code_of([&] { (void)attach(); }), EACCES);
+    config.users.clear();
+    server.configure(config);
+    EXPECT_NO_THROW((void)attach());
 }
 
 TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
@@ -343,7 +411,9 @@ TEST_F(AttachTest, ARuntimeMayStopBeforeItsServerDoes) {
 
 TEST_F(AttachTest, PartsOfMemoryCountAsLongAsOneIsThere) {
     constexpr std::size_t kBytes = 512 * 1024;
-    server.set_quota({.sessions = 1, .queue_pairs = 1, .work_requests = 1, .registered = kBytes});
+    AttachConfig config = attach_config();
+    config.registered_max = kBytes;
+    server.configure(config);
     Attachment daemon = attach();
     for (int i = 0; i < 3; ++i) {
         std::optional<MemoryRegion> whole = daemon.allocate(kBytes);

@@ -56,12 +56,18 @@ class DaemonTest : public ::testing::Test {
 protected:
     [[nodiscard]] std::string socket() const { return config_.attach.path; }
     /// `rights`: options of setpriv(1).
-    [[nodiscard]] Process start_daemon(const std::vector<std::string>& rights = {}) {
+    [[nodiscard]] Process start_daemon(const std::vector<std::string>& rights = {}, const std::vector<std::string>& environment = {}) {
         // It ends with this process, however that ends.
         std::vector<std::string> all{"/usr/bin/setpriv", "--pdeathsig", "KILL"};
         all.insert(all.end(), rights.begin(), rights.end());
         all.insert(all.end(), {pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()});
-        return Process(all, {}, directory_.path());
+        return Process(all, environment, directory_.path());
+    }
+    /// Where descriptors of those who are not attached come in, too.
+    [[nodiscard]] static std::vector<std::string> as_on_an_old_kernel() {
+        const char* options = std::getenv("ASAN_OPTIONS");
+        return {"LD_PRELOAD=" + test_program("old-kernel.so"),
+                std::string("ASAN_OPTIONS=verify_asan_link_order=0:") + (options != nullptr ? options : "")};
     }
     [[nodiscard]] Process start(const std::string& program, const std::vector<std::string>& arguments) {
         std::vector<std::string> all{test_program(program)};

@@ -48,7 +48,7 @@ TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     Session before = attachment.open_session();
     rlimit limit{};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
-    const rlimit none{.rlim_cur = 1, .rlim_max = limit.rlim_max};
+    const rlimit none{.rlim_cur = 3, .rlim_max = limit.rlim_max};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
     try {
         (void)attachment.open_session();

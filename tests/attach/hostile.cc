@@ -118,19 +118,31 @@ void connection_flood() {
     done("done");
 }
 
+std::array<std::byte, sizeof(Header) + kName> hello_message() {
+    std::array<std::byte, sizeof(Header) + kName> hello{};
+    const Header header{.kind = kAttach, .id = 1};
+    std::memcpy(hello.data(), &header, sizeof(header));
+    return hello;
+}
+
+// Before it is attached, where the kernel lets it, and after.
 void descriptor_flood() {
     std::vector<int> many;
     for (int i = 0; i < 200; ++i) {
         many.push_back(::dup(0));
     }
-    while (!over()) {
+    const auto hello = hello_message();
+    for (bool early = false; !over(); early = !early) {
         const int fd = connect_socket();
         if (fd < 0) {
             continue;
         }
-        std::array<std::byte, sizeof(Header) + kName> hello{};
-        const Header header{.kind = kAttach, .id = 1};
-        std::memcpy(hello.data(), &header, sizeof(header));
+        if (!early) {
+            Message answer;
+            (void)send_raw(fd, hello.data(), hello.size());
+            pollfd readable{.fd = fd, .events = POLLIN, .revents = 0};
+            (void)::poll(&readable, 1, 200);
+        }
         for (int i = 0; i < 4; ++i) {
             (void)send_raw(fd, hello.data(), hello.size(), {many.begin(), many.begin() + 1 + static_cast<std::ptrdiff_t>(g_random() % 200)});
         }
@@ -171,17 +183,25 @@ int lingering_socket() {
 // Descriptors whose last close waits: with requests, with more of them than a message has, on connections that are left or refused, and
 // on the socket by which a session is woken.
 void lingering_descriptors() {
-    std::array<std::byte, sizeof(Header) + kName> hello{};
-    const Header header{.kind = kAttach, .id = 1};
-    std::memcpy(hello.data(), &header, sizeof(header));
-    for (int round = 0; round < 8; ++round) {
+    const auto hello = hello_message();
+    for (int round = 0; round < 12; ++round) {
         for (const std::size_t n : {4u, 20u}) {
             std::vector<int> fds;
             for (std::size_t i = 0; i < n; ++i) {
                 fds.push_back(lingering_socket());
             }
             const int fd = connect_socket();
-            (void)send_raw(fd, hello.data(), hello.size(), fds);
+            if (round % 3 != 0) {
+                (void)send_raw(fd, hello.data(), hello.size());
+                pollfd attached{.fd = fd, .events = POLLIN, .revents = 0};
+                (void)::poll(&attached, 1, 2000);
+            }
+            if (!send_raw(fd, hello.data(), hello.size(), fds)) {
+                const linger none{};
+                for (const int each : fds) {
+                    (void)::setsockopt(each, SOL_SOCKET, SO_LINGER, &none, sizeof(none));  // else it would wait here
+                }
+            }
             std::for_each(fds.begin(), fds.end(), ::close);  // what is on its way is the last of each
             if (round % 2 == 0) {
                 ::close(fd);

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+
+#include <future>
 #include <unistd.h>
 
 #include <array>
@@ -84,10 +86,24 @@ TEST(ForeignFdTest, WhoTakesManyInWaitsForThoseThatCloseThem) {
         Pipe pipe;
         const ForeignFd fd(pipe.writing.release());
     }
-    let_closers_catch_up(0, std::chrono::milliseconds(kPatienceMs));
+    let_disposal_catch_up(0, std::chrono::milliseconds(kPatienceMs));
     Pipe pipe;
     { const ForeignFd fd(pipe.writing.release()); }
     EXPECT_TRUE(pipe.ends());
+}
+
+TEST(Disposal, AJobThatDoesNotReturnHoldsUpItsOwnersOthersAndNobodyElses) {
+    std::promise<void> let_go;
+    std::promise<void> of_another;
+    std::promise<void> second;
+    dispose(1, [held = let_go.get_future().share()] { held.wait(); });
+    dispose(1, [&] { second.set_value(); });
+    dispose(2, [&] { of_another.set_value(); });
+    of_another.get_future().wait();
+    std::future<void> waits = second.get_future();
+    EXPECT_EQ(waits.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+    let_go.set_value();
+    waits.wait();
 }
 
 // Messages of no bytes look like the end of the socket, and bring descriptors all the same.

@@ -1,0 +1,115 @@
+#include "attach/account.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "pollcore/error.hpp"
+#include "pollcore/limits.hpp"
+
+namespace pollcore {
+namespace {
+
+struct Name {
+    const char* what;
+    const char* key;       // of [attach]: of one process
+    const char* user_key;  // of one user
+};
+constexpr std::array<Name, kThings> kNames{{
+    {"attached processes", "clients_max", "user_clients_max"},
+    {"sessions", "sessions_max", "user_sessions_max"},
+    {"queue pairs", "queue_pairs_max", "user_queue_pairs_max"},
+    {"shared receive queues", "queue_pairs_max", "user_shared_receive_queues_max"},
+    {"receive pools", "64 is the most", "user_receive_pools_max"},
+    {"listeners", "64 is the most", "user_listeners_max"},
+    {"work requests outstanding", "work_requests_max", ""},
+    {"bytes of registered memory and rings", "registered_max", "user_registered_max"},
+    {"bytes being unmapped", "", ""},
+}};
+
+constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kPoolsMax = 64;
+constexpr std::uint64_t kListenersOfOne = 64;
+
+// What one user may have unless the configuration says otherwise.
+constexpr std::uint64_t share_of(std::uint64_t whole) noexcept { return std::max<std::uint64_t>(whole / 2, 1); }
+
+std::uint64_t all_memory() noexcept {
+    const long pages = ::sysconf(_SC_PHYS_PAGES);
+    return pages <= 0 ? kUnbounded : static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+Limits process_limits(const AttachConfig& config) {
+    return {1, config.sessions_max, config.queue_pairs_max, config.queue_pairs_max, kPoolsMax, kListenersOfOne, config.work_requests_max,
+            config.registered_max, kUnbounded};
+}
+
+Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs) {
+    const auto or_share = [](std::uint64_t configured, std::uint64_t whole) { return configured != 0 ? configured : share_of(whole); };
+    return {or_share(config.user_clients_max, config.clients_max),
+            or_share(config.user_sessions_max, std::uint64_t{config.clients_max} * config.sessions_max),
+            or_share(config.user_queue_pairs_max, queue_pairs),
+            or_share(config.user_shared_receive_queues_max, kSrqsMax),
+            or_share(config.user_receive_pools_max, kReceivePoolsMax),
+            or_share(config.user_listeners_max, kListenersMax),
+            kUnbounded,
+            or_share(config.user_registered_max, all_memory()),
+            kUnbounded};
+}
+
+Account::Account(std::uint32_t uid, const Limits& limits) : uid_(uid) { set_limits(limits); }
+
+Account::Account(std::shared_ptr<Account> user, const Limits& limits) : user_(std::move(user)), uid_(user_->uid_) {
+    set_limits(limits);
+    place_ = user_->take(Thing::process);
+}
+
+void Account::set_limits(const Limits& limits) noexcept {
+    for (std::size_t i = 0; i < kThings; ++i) {
+        most_[i].store(limits[i], std::memory_order_relaxed);
+    }
+}
+
+Account::Held Account::take(Thing thing, std::uint64_t amount) {
+    count(thing, amount);
+    Held held(shared_from_this(), thing, amount);
+    if (user_ != nullptr) {
+        try {
+            user_->count(thing, amount);
+        } catch (...) {
+            held.account_ = nullptr;
+            has_[index_of(thing)].fetch_sub(amount, std::memory_order_relaxed);
+            throw;
+        }
+    }
+    return held;
+}
+
+void Account::count(Thing thing, std::uint64_t amount) {
+    auto& has = has_[index_of(thing)];
+    const std::uint64_t most = most_[index_of(thing)].load(std::memory_order_relaxed);
+    std::uint64_t now = has.load(std::memory_order_relaxed);
+    do {
+        if (amount > most || now > most - amount) {
+            const Name& name = kNames[index_of(thing)];
+            throw Error(EDQUOT, fmt::format("{} {} has {} {}, and {} more would be more than the {} that it may have (attach.{})",
+                                            user_ == nullptr ? "user" : "this process of user", uid_, now, name.what, amount, most,
+                                            user_ == nullptr ? name.user_key : name.key));
+        }
+    } while (!has.compare_exchange_weak(now, now + amount, std::memory_order_relaxed));
+}
+
+void Account::give_back(Thing thing, std::uint64_t amount) noexcept {
+    has_[index_of(thing)].fetch_sub(amount, std::memory_order_relaxed);
+    if (user_ != nullptr) {
+        user_->give_back(thing, amount);
+    }
+}
+
+}  // namespace pollcore

@@ -1,0 +1,94 @@
+// What an attached process, and all processes of one user together, have of the things that are bounded.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "pollcore/config.hpp"
+
+namespace pollcore {
+
+enum class Thing : std::uint8_t {
+    process,  ///< that is attached, or on its way in or out
+    session,
+    queue_pair,
+    shared_receive_queue,
+    receive_pool,
+    listener,
+    work_request,  ///< that queues have room for
+    byte,          ///< of registered memory and of rings
+    leaving_byte,  ///< of these, which nobody has any more, and which are being unmapped
+};
+inline constexpr std::size_t kThings = 9;
+[[nodiscard]] constexpr std::size_t index_of(Thing thing) noexcept { return static_cast<std::size_t>(thing); }
+
+/// How many there may be of each.
+using Limits = std::array<std::uint64_t, kThings>;
+[[nodiscard]] Limits process_limits(const AttachConfig& config);
+/// `queue_pairs`: of the whole runtime.
+[[nodiscard]] Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs);
+
+class Account : public std::enable_shared_from_this<Account> {
+public:
+    /// Gives back what it stands for when it goes.
+    class Held {
+    public:
+        Held() noexcept = default;
+        Held(Held&& other) noexcept { *this = std::move(other); }
+        Held& operator=(Held&& other) noexcept {
+            std::swap(account_, other.account_);
+            std::swap(thing_, other.thing_);
+            std::swap(amount_, other.amount_);
+            return *this;
+        }
+        [[nodiscard]] Account& account() const noexcept { return *account_; }
+        [[nodiscard]] std::uint64_t amount() const noexcept { return amount_; }
+        ~Held() {
+            if (account_ != nullptr) {
+                account_->give_back(thing_, amount_);
+            }
+        }
+
+    private:
+        friend class Account;
+        Held(std::shared_ptr<Account> account, Thing thing, std::uint64_t amount) noexcept
+            : account_(std::move(account)), thing_(thing), amount_(amount) {}
+
+        std::shared_ptr<Account> account_;
+        Thing thing_{};
+        std::uint64_t amount_ = 0;
+    };
+
+    /// Of a user.
+    Account(std::uint32_t uid, const Limits& limits);
+    /// Of a process of that user, which it counts towards. Throws Error(EDQUOT).
+    Account(std::shared_ptr<Account> user, const Limits& limits);
+
+    [[nodiscard]] std::uint32_t uid() const noexcept { return uid_; }
+    /// From here on more than this is refused; what is held stays.
+    void set_limits(const Limits& limits) noexcept;
+    [[nodiscard]] std::uint64_t has(Thing thing) const noexcept { return has_[index_of(thing)].load(std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t may_have(Thing thing) const noexcept { return most_[index_of(thing)].load(std::memory_order_relaxed); }
+    /// Throws Error(EDQUOT) which says whose limit it is, and the key of the configuration.
+    [[nodiscard]] Held take(Thing thing, std::uint64_t amount = 1);
+
+private:
+    using Counts = std::array<std::atomic<std::uint64_t>, kThings>;
+    void count(Thing thing, std::uint64_t amount);
+    void give_back(Thing thing, std::uint64_t amount) noexcept;
+
+    const std::shared_ptr<Account> user_;  // nothing: this is one
+    const std::uint32_t uid_;
+    Counts has_{};
+    Counts most_{};
+    Held place_;  // of a process, among the user's
+};
+
+}  // namespace pollcore

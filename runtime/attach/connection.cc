@@ -1,0 +1,249 @@
+#include "attach/connection.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "attach/packet_socket.hpp"
+#include "attach/shared_memory.hpp"
+#include "base/event_fd.hpp"
+#include "base/quiet_thread.hpp"
+#include "pollcore/error.hpp"
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83  // Linux 6.16
+#endif
+
+namespace pollcore {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Asked and not answered; more is read when some are. What waits for a peer counts too.
+constexpr std::uint32_t kAskedMax = 64;
+// Messages that one does not read. Answers are no more than what it asked; events beyond this are left out.
+constexpr std::size_t kUnreadMax = 256;
+// What the kernel does not send now since this user has too many descriptors on their way.
+constexpr auto kSendAgain = 10ms;
+
+std::atomic<int> g_connections{0};
+
+// From the messages that bring memory: how much it is.
+std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
+    if (wire::Request<wire::OpenSession> session; packet.header().kind == wire::Kind::open_session && packet.read(session)) {
+        return session.body.bytes;
+    }
+    if (wire::Request<wire::RegisterMemory> region; packet.header().kind == wire::Kind::register_memory && packet.read(region)) {
+        return region.body.parent == 0 ? region.body.bytes : 0;
+    }
+    return 0;
+}
+
+}  // namespace
+
+Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, std::shared_ptr<Account> account, Ways ways)
+    : number_(number),
+      who_(std::move(who)),
+      account_(std::move(account)),
+      ways_(std::move(ways)),
+      wake_(make_event_fd("a connection")),
+      socket_(std::move(socket)) {
+    g_connections.fetch_add(1);
+}
+
+Connection::~Connection() { g_connections.fetch_sub(1); }
+int Connection::how_many() noexcept { return g_connections.load(); }
+
+void Connection::start() {
+    start_quiet_thread([self = shared_from_this()] { self->run(); }).detach();
+}
+
+void Connection::send(Reply&& reply) {
+    {
+        const std::lock_guard lock(mutex_);
+        const bool answer = reply.is_answer();
+        asked_ -= answer;
+        if (left_ || (!answer && unread_.size() >= kUnreadMax)) {
+            return;
+        }
+        unread_.push_back(std::move(reply));
+    }
+    signal_event(wake_.get());
+}
+
+void Connection::finish() noexcept {
+    {
+        const std::lock_guard lock(mutex_);
+        finishing_ = true;
+    }
+    signal_event(wake_.get());
+}
+
+bool Connection::leave() noexcept {
+    const std::lock_guard lock(mutex_);
+    left_ = true;
+    if (socket_.valid()) {
+        (void)::shutdown(socket_.get(), SHUT_RDWR);
+    }
+    signal_event(wake_.get());
+    return heard_;
+}
+
+bool Connection::heard() const {
+    const std::lock_guard lock(mutex_);
+    return heard_;
+}
+
+// ---- Its thread ----
+
+void Connection::run() noexcept {
+    pthread_setname_np(pthread_self(), "pollcore-conn");
+    const char* how = nullptr;
+    try {
+        while (turn()) {
+        }
+        how = "hung up";
+    } catch (const std::exception&) {
+        how = "was hung up on for want of memory";
+    }
+    int socket = -1;
+    {
+        const std::lock_guard lock(mutex_);
+        if (!left_ && !finishing_) {
+            try {
+                ways_.over(number_, how);
+            } catch (...) {
+                // Its process is watched, too.
+            }
+        }
+        socket = socket_.release();
+    }
+    close_here(socket, Unread::taken);
+}
+
+bool Connection::turn() {
+    bool reading = false;
+    bool writing = false;
+    bool finishing = false;
+    {
+        const std::lock_guard lock(mutex_);
+        if (left_) {
+            return false;
+        }
+        reading = !finishing_ && asked_ < kAskedMax && unread_.size() < kAskedMax;
+        writing = !unread_.empty();
+        finishing = finishing_;
+        if (!reading && !finishing && unread_.size() >= kAskedMax && !std::exchange(told_, true)) {
+            ways_.note(fmt::format("client {} ({}) does not read what it is answered; nothing more is taken from it until it does", number_, who_));
+        }
+    }
+    if (writing && !blocked_ && !held_back_) {
+        return write() == nullptr;
+    }
+    if (finishing) {
+        return false;  // nothing is left, or not to be written
+    }
+    pollfd ready[] = {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+                      {.fd = socket_.get(),
+                       .events = static_cast<short>((reading ? POLLIN : 0) | (blocked_ ? POLLOUT : 0)),
+                       .revents = 0}};
+    const int timeout = held_back_ ? static_cast<int>(std::chrono::milliseconds(kSendAgain).count()) : -1;
+    if (::poll(ready, 2, timeout) < 0 && errno != EINTR) {
+        throw Error(errno, "a connection cannot be waited for");
+    }
+    held_back_ = false;
+    if (ready[0].revents != 0) {
+        (void)drain_event(wake_.get());
+    }
+    if ((ready[1].revents & POLLOUT) != 0) {
+        blocked_ = false;
+    }
+    if (reading && (ready[1].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
+        return read_one() == nullptr;
+    }
+    return (ready[1].revents & (POLLHUP | POLLERR)) == 0;
+}
+
+const char* Connection::read_one() {
+    wire::Packet packet;
+    const int error = wire::recv_packet(socket_.get(), packet);
+    if (error == EAGAIN) {
+        return nullptr;
+    }
+    if (error != 0) {
+        return "hung up";
+    }
+    Handed handed = map_what_came(packet);
+    for (UniqueFd& fd : packet.descriptors) {
+        close_here(fd.release());
+    }
+    const std::lock_guard lock(mutex_);
+    if (left_ || finishing_) {
+        return "left";
+    }
+    if (!heard_) {
+        if (!ways_.may_come(socket_.get())) {
+            return "came too late";
+        }
+        heard_ = true;
+        const int yes = 1;  // until here the kernel has taken none, where it knows how; see ListeningSocket
+        (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &yes, sizeof(yes));
+        ways_.hear({.what = Heard::What::came, .number = number_, .text = who_, .packet = {}, .handed = {}, .account = account_});
+    }
+    ++asked_;
+    ways_.hear({.what = Heard::What::said, .number = number_, .text = {}, .packet = std::move(packet), .handed = std::move(handed), .account = {}});
+    return nullptr;
+}
+
+// Before anybody else hears of it: making it this process's own may wait for whoever else holds it.
+Handed Connection::map_what_came(wire::Packet& packet) const {
+    const std::uint64_t bytes = memory_coming(packet);
+    if (bytes == 0 || packet.descriptors.size() != 1) {
+        return {};
+    }
+    // What it gave back and is still being unmapped takes no more than what it may have.
+    while (account_->has(Thing::leaving_byte) > account_->may_have(Thing::byte)) {
+        std::this_thread::sleep_for(1ms);
+    }
+    try {
+        Account::Held held = account_->take(Thing::byte, bytes);
+        return {.memory = make_received_memory(std::move(held), map_and_seal(packet.descriptors.front(), bytes)), .failure = nullptr};
+    } catch (...) {
+        return {.memory = nullptr, .failure = std::current_exception()};
+    }
+}
+
+const char* Connection::write() {
+    Reply reply;
+    {
+        const std::lock_guard lock(mutex_);
+        reply = std::move(unread_.front());
+        unread_.pop_front();
+    }
+    std::array<int, wire::kDescriptorsMax> fds{};
+    std::transform(reply.descriptors.begin(), reply.descriptors.end(), fds.begin(), [](const UniqueFd& fd) { return fd.get(); });
+    const int error = wire::send_packet(socket_.get(), reply.bytes, {fds.data(), reply.descriptors.size()});
+    if (error == 0) {
+        return nullptr;
+    }
+    if (error != EAGAIN && error != ETOOMANYREFS) {
+        return "hung up";
+    }
+    blocked_ = error == EAGAIN;
+    held_back_ = error == ETOOMANYREFS;  // unix(7); others of this user cause it, and it passes
+    const std::lock_guard lock(mutex_);
+    unread_.push_front(std::move(reply));
+    return nullptr;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,27 @@
+// What another process is told of an exception.
+#pragma once
+
+#include <cerrno>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+
+struct ToldError {
+    int error = EIO;   ///< errno value
+    std::string text;  ///< without the error's own words, which the other side adds again
+};
+
+[[nodiscard]] inline ToldError told_error(const std::exception& why) {
+    const auto* error = dynamic_cast<const Error*>(&why);
+    std::string_view text = why.what();
+    if (error != nullptr && text.ends_with(error->code().message())) {
+        text = text.substr(0, text.rfind(": "));
+    }
+    return {.error = error != nullptr && error->code().value() != 0 ? error->code().value() : EIO, .text = std::string(text)};
+}
+
+}  // namespace pollcore

@@ -1,0 +1,114 @@
+#include "base/disposal.hpp"
+
+#include <pthread.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/quiet_thread.hpp"
+
+namespace pollcore {
+namespace {
+
+// How long a thread waits for more before it ends.
+constexpr std::chrono::seconds kIdle{1};
+
+// Of this process. Never destroyed: a job that does not return may outlive everything else.
+class Disposers {
+public:
+    void put(DisposalOwner owner, std::function<void()> job) {
+        const std::lock_guard lock(mutex_);
+        Jobs& its = jobs_[owner];
+        its.waiting.push_back(std::move(job));
+        ++waiting_;
+        if (!its.running) {
+            its.running = true;
+            ready_.push_back(owner);
+        }
+        if (static_cast<int>(ready_.size()) > idle_ && (threads_ < kDisposersMax || owner == kMemoryDisposal)) {
+            start_quiet_thread([this] { loop(); }).detach();
+            ++threads_;
+        }
+        changed_.notify_one();
+    }
+
+    void catch_up(std::size_t most, std::chrono::milliseconds within) {
+        std::unique_lock lock(mutex_);
+        (void)fewer_.wait_for(lock, within, [&] { return waiting_ <= most; });
+    }
+
+    [[nodiscard]] bool has_threads() const noexcept { return process_ == ::getpid(); }  // a forked child has none of them
+
+private:
+    struct Jobs {
+        std::deque<std::function<void()>> waiting;
+        bool running = false;  // or about to
+    };
+
+    void loop() {
+        pthread_setname_np(pthread_self(), "pollcore-close");
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            ++idle_;
+            (void)changed_.wait_for(lock, kIdle, [this] { return !ready_.empty(); });
+            --idle_;
+            if (ready_.empty()) {
+                --threads_;
+                return;
+            }
+            const DisposalOwner owner = ready_.front();
+            ready_.pop_front();
+            std::function<void()> job = std::move(jobs_[owner].waiting.front());
+            jobs_[owner].waiting.pop_front();
+            --waiting_;
+            fewer_.notify_all();
+            lock.unlock();
+            job();
+            job = nullptr;
+            lock.lock();
+            if (jobs_[owner].waiting.empty()) {
+                jobs_.erase(owner);
+            } else {
+                ready_.push_back(owner);
+            }
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::condition_variable fewer_;
+    std::map<DisposalOwner, Jobs> jobs_;
+    std::deque<DisposalOwner> ready_;  // those with a job of which none runs
+    std::size_t waiting_ = 0;
+    int threads_ = 0;
+    int idle_ = 0;
+    const pid_t process_ = ::getpid();
+};
+
+Disposers& disposers() {
+    static Disposers& all = *new Disposers;
+    return all;
+}
+
+}  // namespace
+
+void dispose(DisposalOwner owner, std::function<void()> job) noexcept {
+    Disposers& all = disposers();
+    if (!all.has_threads()) {
+        return job();  // a forked child serves nobody
+    }
+    try {
+        all.put(owner, std::move(job));
+    } catch (...) {
+        // Neither memory nor a thread is to be had. What stays hurts less than waiting.
+    }
+}
+
+void let_disposal_catch_up(std::size_t most, std::chrono::milliseconds within) noexcept { disposers().catch_up(most, within); }
+
+}  // namespace pollcore
