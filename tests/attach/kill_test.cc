@@ -42,6 +42,27 @@ void PrintTo(const Belongings& all, std::ostream* out) {
     *out << all.descriptors << " descriptors, " << all.shared_mappings << " shared mappings";
 }
 
+/// Each connection has one, which closes what came over it.
+int connection_threads_of(pid_t pid) {
+    int threads = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+        threads += read_file(task.path() / "comm") == "pollcore-conn\n";
+    }
+    return threads;
+}
+
+/// A thread that has ended may have let something go a moment later.
+Belongings settled_belongings_of(pid_t pid) {
+    for (Belongings last = Belongings::of(pid);;) {
+        std::this_thread::sleep_for(50ms);
+        const Belongings now = Belongings::of(pid);
+        if (now == last) {
+            return now;
+        }
+        last = now;
+    }
+}
+
 struct Things {
     std::uint64_t sessions = 0, queue_pairs = 0, regions = 0, domains = 0;
     static Things at(Attachment& daemon) {
@@ -88,9 +109,14 @@ protected:
             ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
             std::this_thread::sleep_for(1ms);
         }
+        // The witness's and the looker's are left.
+        while (connection_threads_of(daemon.pid()) != 2) {
+            ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
+            std::this_thread::sleep_for(1ms);
+        }
         const Things things = Things::at(looker);
         const std::string device_before = device_belongings(config_.devices[0]);
-        const Belongings before = Belongings::of(daemon.pid());
+        const Belongings before = settled_belongings_of(daemon.pid());
         const std::uint64_t checked = witness.checked();
         std::chrono::nanoseconds worst{0};
         for (int round = 0; round < rounds; ++round) {

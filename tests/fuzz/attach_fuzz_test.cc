@@ -173,7 +173,11 @@ private:
         while ((error = wire::send_packet(socket_.get(), bytes, numbers)) == EAGAIN) {
             take_answers(10);
         }
-        open_ = open_ && error == 0;
+        for (int i = 0; error == EPERM && i < 20; ++i) {  // before it is attached it may pass no descriptors, and that may just be under way
+            take_answers(1);
+            error = wire::send_packet(socket_.get(), bytes, numbers);
+        }
+        open_ = open_ && (error == 0 || error == EPERM || error == EAGAIN);
     }
 
     void take_answers(int wait_ms) {
