@@ -77,6 +77,7 @@ TEST_F(AttachedCostTest, AnIdleProcessTakesLessThanAMebibyteBesideItsRings) {
     constexpr std::uint64_t kMost = 1024 * 1024;
     config_.memory.hugepages = decltype(config_.memory)::Hugepages::never;
     config_.memory.size = 16u << 20;
+    config_.attach.user_clients_max = kProcesses + 1;
     Process daemon = start_daemon();
     const auto one = std::make_unique<Attached>(socket());  // what the daemon makes for the first one only
     const std::uint64_t before = memory_of(daemon.pid());

@@ -51,16 +51,16 @@ int connection_threads_of(pid_t pid) {
     return threads;
 }
 
-/// A thread that has ended may have let something go a moment later.
+/// Memory is unmapped, and what a thread had is let go, some time after its process has ended.
 Belongings settled_belongings_of(pid_t pid) {
-    for (Belongings last = Belongings::of(pid);;) {
-        std::this_thread::sleep_for(50ms);
+    Belongings last = Belongings::of(pid);
+    for (int same = 0; same < 10;) {
+        std::this_thread::sleep_for(30ms);
         const Belongings now = Belongings::of(pid);
-        if (now == last) {
-            return now;
-        }
+        same = now == last ? same + 1 : 0;
         last = now;
     }
+    return last;
 }
 
 struct Things {
