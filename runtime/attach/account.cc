@@ -32,7 +32,6 @@ constexpr std::array<Name, kThings> kNames{{
 }};
 
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint64_t kPoolsMax = 64;
 constexpr std::uint64_t kListenersOfOne = 64;
 
 // What one user may have unless the configuration says otherwise.
@@ -46,7 +45,7 @@ std::uint64_t all_memory() noexcept {
 }  // namespace
 
 Limits process_limits(const AttachConfig& config) {
-    return {1, config.sessions_max, config.queue_pairs_max, config.queue_pairs_max, kPoolsMax, kListenersOfOne, config.work_requests_max,
+    return {1, config.sessions_max, config.queue_pairs_max, config.queue_pairs_max, kPoolsOfOne, kListenersOfOne, config.work_requests_max,
             config.registered_max, kUnbounded};
 }
 
@@ -77,18 +76,18 @@ void Account::set_limits(const Limits& limits) noexcept {
 }
 
 Account::Held Account::take(Thing thing, std::uint64_t amount) {
-    count(thing, amount);
-    Held held(shared_from_this(), thing, amount);
     if (user_ != nullptr) {
-        try {
-            user_->count(thing, amount);
-        } catch (...) {
-            held.account_ = nullptr;
-            has_[index_of(thing)].fetch_sub(amount, std::memory_order_relaxed);
-            throw;
-        }
+        user_->count(thing, amount);
     }
-    return held;
+    try {
+        count(thing, amount);
+    } catch (...) {
+        if (user_ != nullptr) {
+            user_->give_back(thing, amount);
+        }
+        throw;
+    }
+    return {shared_from_this(), thing, amount};
 }
 
 void Account::count(Thing thing, std::uint64_t amount) {

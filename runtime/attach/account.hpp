@@ -29,6 +29,9 @@ enum class Thing : std::uint8_t {
 inline constexpr std::size_t kThings = 9;
 [[nodiscard]] constexpr std::size_t index_of(Thing thing) noexcept { return static_cast<std::size_t>(thing); }
 
+/// Receive pools of one process, each of which has counters that it may see.
+inline constexpr std::uint32_t kPoolsOfOne = 64;
+
 /// How many there may be of each.
 using Limits = std::array<std::uint64_t, kThings>;
 [[nodiscard]] Limits process_limits(const AttachConfig& config);
@@ -66,9 +69,10 @@ public:
         std::uint64_t amount_ = 0;
     };
 
-    /// Of a user.
+    /// Makes the account of a user.
     Account(std::uint32_t uid, const Limits& limits);
-    /// Of a process of that user, which it counts towards. Throws Error(EDQUOT).
+    /// Makes the account of a process. What it takes counts in the user's account, too, and so does the process. Throws Error(EDQUOT) when
+    /// the user has as many processes as he may.
     Account(std::shared_ptr<Account> user, const Limits& limits);
 
     [[nodiscard]] std::uint32_t uid() const noexcept { return uid_; }

@@ -16,9 +16,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Pools whose counters it may see.
-constexpr std::uint32_t kPoolCounters = 64;
-
 // How soon what the worker or the network will have done is looked at again.
 constexpr auto kSoon = 200us;
 
@@ -30,8 +27,8 @@ AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std:
       who_(std::move(who)),
       account_(std::move(account)),
       ways_(std::move(ways)),
-      counters_(std::make_shared<SharedMemory>(make_published_memory(kPoolCounters * sizeof(ReceivePoolCounters), "pollcore counters"))),
-      counters_used_(kPoolCounters, false) {}
+      counters_(std::make_shared<SharedMemory>(make_published_memory(kPoolsOfOne * sizeof(ReceivePoolCounters), "pollcore counters"))),
+      counters_used_(kPoolsOfOne, false) {}
 
 AttachedClient::~AttachedClient() {
     if (!ended_) {

@@ -36,8 +36,6 @@ constexpr std::size_t kUnreadMax = 256;
 // What the kernel does not send now since this user has too many descriptors on their way.
 constexpr auto kSendAgain = 10ms;
 
-std::atomic<int> g_connections{0};
-
 // From the messages that bring memory: how much it is.
 std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
     if (wire::Request<wire::OpenSession> session; packet.header().kind == wire::Kind::open_session && packet.read(session)) {
@@ -51,18 +49,19 @@ std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
 
 }  // namespace
 
-Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, std::shared_ptr<Account> account, Ways ways)
+Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, std::shared_ptr<Account> account, Ways ways,
+                       std::shared_ptr<std::atomic<int>> living)
     : number_(number),
       who_(std::move(who)),
       account_(std::move(account)),
       ways_(std::move(ways)),
+      living_(std::move(living)),
       wake_(make_event_fd("a connection")),
       socket_(std::move(socket)) {
-    g_connections.fetch_add(1);
+    living_->fetch_add(1);
 }
 
-Connection::~Connection() { g_connections.fetch_sub(1); }
-int Connection::how_many() noexcept { return g_connections.load(); }
+Connection::~Connection() { living_->fetch_sub(1); }
 
 void Connection::start() {
     start_quiet_thread([self = shared_from_this()] { self->run(); }).detach();
@@ -148,7 +147,7 @@ bool Connection::turn() {
         }
     }
     if (writing && !blocked_ && !held_back_) {
-        return write() == nullptr;
+        return write_one();
     }
     if (finishing) {
         return false;  // nothing is left, or not to be written
@@ -169,19 +168,16 @@ bool Connection::turn() {
         blocked_ = false;
     }
     if (reading && (ready[1].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
-        return read_one() == nullptr;
+        return read_one();
     }
     return (ready[1].revents & (POLLHUP | POLLERR)) == 0;
 }
 
-const char* Connection::read_one() {
+bool Connection::read_one() {
     wire::Packet packet;
     const int error = wire::recv_packet(socket_.get(), packet);
-    if (error == EAGAIN) {
-        return nullptr;
-    }
     if (error != 0) {
-        return "hung up";
+        return error == EAGAIN;
     }
     Handed handed = map_what_came(packet);
     for (UniqueFd& fd : packet.descriptors) {
@@ -189,11 +185,11 @@ const char* Connection::read_one() {
     }
     const std::lock_guard lock(mutex_);
     if (left_ || finishing_) {
-        return "left";
+        return false;
     }
     if (!heard_) {
         if (!ways_.may_come(socket_.get())) {
-            return "came too late";
+            return false;
         }
         heard_ = true;
         const int yes = 1;  // until here the kernel has taken none, where it knows how; see ListeningSocket
@@ -202,7 +198,7 @@ const char* Connection::read_one() {
     }
     ++asked_;
     ways_.hear({.what = Heard::What::said, .number = number_, .text = {}, .packet = std::move(packet), .handed = std::move(handed), .account = {}});
-    return nullptr;
+    return true;
 }
 
 // Before anybody else hears of it: making it this process's own may wait for whoever else holds it.
@@ -223,7 +219,7 @@ Handed Connection::map_what_came(wire::Packet& packet) const {
     }
 }
 
-const char* Connection::write() {
+bool Connection::write_one() {
     Reply reply;
     {
         const std::lock_guard lock(mutex_);
@@ -233,17 +229,14 @@ const char* Connection::write() {
     std::array<int, wire::kDescriptorsMax> fds{};
     std::transform(reply.descriptors.begin(), reply.descriptors.end(), fds.begin(), [](const UniqueFd& fd) { return fd.get(); });
     const int error = wire::send_packet(socket_.get(), reply.bytes, {fds.data(), reply.descriptors.size()});
-    if (error == 0) {
-        return nullptr;
-    }
     if (error != EAGAIN && error != ETOOMANYREFS) {
-        return "hung up";
+        return error == 0;
     }
     blocked_ = error == EAGAIN;
     held_back_ = error == ETOOMANYREFS;  // unix(7); others of this user cause it, and it passes
     const std::lock_guard lock(mutex_);
     unread_.push_front(std::move(reply));
-    return nullptr;
+    return true;
 }
 
 }  // namespace pollcore

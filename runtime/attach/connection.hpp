@@ -4,6 +4,7 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -19,7 +20,7 @@
 
 namespace pollcore {
 
-class Connection : public std::enable_shared_from_this<Connection> {
+class Connection final : public std::enable_shared_from_this<Connection> {
 public:
     /// Called on its thread, until leave().
     struct Ways {
@@ -29,7 +30,9 @@ public:
         std::function<void(std::uint32_t number, const char* how)> over;  ///< as its last
     };
 
-    Connection(std::uint32_t number, ForeignFd socket, std::string who, std::shared_ptr<Account> account, Ways ways);
+    /// `living` counts those that are there: a thread that is held up may end later than whoever began it.
+    Connection(std::uint32_t number, ForeignFd socket, std::string who, std::shared_ptr<Account> account, Ways ways,
+               std::shared_ptr<std::atomic<int>> living);
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
@@ -43,14 +46,12 @@ public:
     bool leave() noexcept;
     [[nodiscard]] bool heard() const;
     [[nodiscard]] const std::string& who() const noexcept { return who_; }
-    /// In this process: their threads may be held up longer than whoever began them is there.
-    [[nodiscard]] static int how_many() noexcept;
 
 private:
+    // Each returns whether the connection goes on.
     [[nodiscard]] bool turn();
-    /// Both return how it ended, null while it has not.
-    [[nodiscard]] const char* read_one();
-    [[nodiscard]] const char* write();
+    [[nodiscard]] bool read_one();
+    [[nodiscard]] bool write_one();
     [[nodiscard]] Handed map_what_came(wire::Packet& packet) const;
     void run() noexcept;
 
@@ -58,6 +59,7 @@ private:
     const std::string who_;
     const std::shared_ptr<Account> account_;
     const Ways ways_;
+    const std::shared_ptr<std::atomic<int>> living_;
     const UniqueFd wake_;
 
     mutable std::mutex mutex_;

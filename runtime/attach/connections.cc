@@ -79,7 +79,7 @@ void Connections::stop() noexcept {
         connections_.clear();
     }
     // Last answers are on their way. A thread that is held up ends some time later, and calls nobody any more.
-    for (const auto until = Clock::now() + kLastAnswersWithin; Connection::how_many() != 0 && Clock::now() < until;) {
+    for (const auto until = Clock::now() + kLastAnswersWithin; living_->load() != 0 && Clock::now() < until;) {
         std::this_thread::sleep_for(1ms);
     }
 }
@@ -226,7 +226,6 @@ void Connections::accept_some() {
 
 void Connections::welcome(ForeignFd socket) {
     Peer peer = peer_of(socket.get());
-    socket.set_user(peer.uid);
     const std::string who = peer.describe();
     const std::uint32_t number = next_number_++;
     const auto refuse = [&](int error, const std::string& why) { turn_away(socket.get(), who, error, why); };
@@ -269,10 +268,18 @@ void Connections::welcome(ForeignFd socket) {
                                  over_.emplace_back(its_number, how);
                              }
                              signal_event(wake_.get());
-                         }});
-    connection->start();
+                         }},
+        living_);
+    // Known before its thread runs, which may use what is here for as long as it was not told to leave.
+    const auto entry =
+        connections_.emplace(number, Entry{.connection = connection, .account = std::move(account), .peer = std::move(peer), .since = Clock::now()}).first;
+    try {
+        connection->start();
+    } catch (...) {
+        connections_.erase(entry);
+        throw;
+    }
     any_strangers_ = true;
-    connections_.emplace(number, Entry{.connection = std::move(connection), .account = std::move(account), .peer = std::move(peer), .since = Clock::now()});
 }
 
 std::shared_ptr<Account> Connections::account_of_user(std::uint32_t uid) {

@@ -67,7 +67,7 @@ public:
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
 
 private:
-    // Of the epoll; else it is a connection's number, whose process has ended.
+    // What the epoll tells of. Any other value is the number of a connection whose process has ended.
     static constexpr std::uint64_t kListener = 0;
     static constexpr std::uint64_t kWake = ~std::uint64_t{0};
     static constexpr std::uint32_t kFirstNumber = 1;
@@ -110,6 +110,7 @@ private:
     AllowList allowed_;
     std::map<std::uint32_t, Entry> connections_;
     std::map<std::uint32_t, std::weak_ptr<Account>> users_;
+    const std::shared_ptr<std::atomic<int>> living_ = std::make_shared<std::atomic<int>>(0);  // connections, with those that are left
 
     std::mutex over_mutex_;
     std::deque<std::pair<std::uint32_t, const char*>> over_;

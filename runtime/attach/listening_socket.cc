@@ -92,7 +92,15 @@ ListeningSocket::ListeningSocket(const AttachConfig& config) : path_(config.path
 ListeningSocket::~ListeningSocket() { (void)::unlink(path_.c_str()); }
 
 ForeignFd ListeningSocket::accept() const noexcept {
-    return ForeignFd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK), Unread::taken);
+    const int socket = ::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int error = errno;
+    ucred whose{.pid = 0, .uid = 0, .gid = 0};
+    if (socket >= 0) {
+        socklen_t length = sizeof(whose);
+        (void)::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &whose, &length);  // of a process that has ended, too
+    }
+    errno = error;
+    return ForeignFd(socket, Unread::taken, whose.uid);
 }
 
 }  // namespace pollcore

@@ -21,16 +21,18 @@ constexpr std::chrono::seconds kIdle{1};
 // Of this process. Never destroyed: a job that does not return may outlive everything else.
 class Disposers {
 public:
+    explicit Disposers(int threads_max) noexcept : threads_max_(threads_max) {}
+
     void put(DisposalOwner owner, std::function<void()> job) {
         const std::lock_guard lock(mutex_);
         Jobs& its = jobs_[owner];
         its.waiting.push_back(std::move(job));
         ++waiting_;
         if (!its.running) {
-            its.running = true;
             ready_.push_back(owner);
+            its.running = true;
         }
-        if (static_cast<int>(ready_.size()) > idle_ && (threads_ < kDisposersMax || owner == kMemoryDisposal)) {
+        if (static_cast<int>(ready_.size()) > idle_ && threads_ < threads_max_) {
             start_quiet_thread([this] { loop(); }).detach();
             ++threads_;
         }
@@ -79,6 +81,7 @@ private:
         }
     }
 
+    const int threads_max_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::condition_variable fewer_;
@@ -91,14 +94,19 @@ private:
 };
 
 Disposers& disposers() {
-    static Disposers& all = *new Disposers;
+    static Disposers& all = *new Disposers(kDisposersMax);
     return all;
+}
+
+Disposers& memory_disposer() {
+    static Disposers& one = *new Disposers(1);
+    return one;
 }
 
 }  // namespace
 
 void dispose(DisposalOwner owner, std::function<void()> job) noexcept {
-    Disposers& all = disposers();
+    Disposers& all = owner == kMemoryDisposal ? memory_disposer() : disposers();
     if (!all.has_threads()) {
         return job();  // a forked child serves nobody
     }

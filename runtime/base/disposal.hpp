@@ -14,7 +14,7 @@ namespace pollcore {
 /// long as no more than kDisposersMax owners have a job that does not return.
 using DisposalOwner = std::uint64_t;
 inline constexpr int kDisposersMax = 64;
-/// Memory is unmapped for nobody in particular: that waits for nobody, and counts towards no limit.
+/// Memory is unmapped for nobody in particular, on a thread of its own: that waits for nobody, and no descriptor that does not let go delays it.
 inline constexpr DisposalOwner kMemoryDisposal = ~DisposalOwner{0};
 
 /// Runs `job`, which does not throw, some time later. Without memory or a thread for it, it runs when the next one finds them, or never.

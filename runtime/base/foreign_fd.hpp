@@ -42,8 +42,6 @@ public:
     [[nodiscard]] int get() const noexcept { return fd_; }
     [[nodiscard]] bool valid() const noexcept { return fd_ >= 0; }
     [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-    /// Once it is known whose it is.
-    void set_user(DisposalOwner user) noexcept { user_ = user; }
     void reset() noexcept {
         if (const int old = std::exchange(fd_, -1); old >= 0) {
             close_elsewhere(old, unread_, user_);

@@ -48,6 +48,7 @@ TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     Session before = attachment.open_session();
     rlimit limit{};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+    // Fewer than it has. poll(2) asks for no more descriptors than this.
     const rlimit none{.rlim_cur = 3, .rlim_max = limit.rlim_max};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
     try {
