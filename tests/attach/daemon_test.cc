@@ -64,6 +64,35 @@ TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     EXPECT_EQ(daemon.err().find("is ended"), std::string::npos) << daemon.err();
 }
 
+TEST_F(DaemonTest, AReloadAppliesLimitsAndWhoMayAttachToThoseWhoAre) {
+    Process daemon = start_daemon();
+    Attachment attachment({.path = socket(), .timeout = kPatience});
+    const Session session = attachment.open_session();
+    const auto reload = [&] {
+        (void)directory_.write("pollcored.toml", print_config(config_));
+        daemon.signal(SIGHUP);
+    };
+    config_.attach.sessions_max = 1;
+    reload();
+    int error = 0;
+    for (const auto until = Clock::now() + kPatience; error == 0 && Clock::now() < until;) {
+        try {
+            (void)attachment.open_session();
+        } catch (const Error& refused) {
+            error = refused.code().value();
+        }
+    }
+    EXPECT_EQ(error, EDQUOT);
+    EXPECT_FALSE(attachment.lost()) << "what it has it keeps";
+    config_.attach.users = {std::to_string(::getuid() + 1)};
+    reload();
+    for (const auto until = Clock::now() + kPatience; !attachment.lost() && Clock::now() < until;) {
+        std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_TRUE(attachment.lost());
+    EXPECT_TRUE(daemon.await_log("may not be attached any more")) << daemon.err();
+}
+
 // Stopped by a signal, as one whose machine has other things to do, or which is being looked at.
 TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Process daemon = start_daemon();
