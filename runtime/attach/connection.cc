@@ -113,7 +113,7 @@ void Connection::run() noexcept {
         }
         how = "hung up";
     } catch (const std::exception&) {
-        how = "was hung up on for want of memory";
+        how = "was hung up on: it could not be served any longer";
     }
     int socket = -1;
     {
