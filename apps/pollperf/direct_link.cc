@@ -61,6 +61,9 @@ void DirectLink::take_events(Clock::time_point deadline) {
                     });
                 }
                 break;
+            case ConnectEvent::Kind::withdrawn:
+                std::erase_if(requests_, [&](const ConnectEvent& request) { return request.connection == event->connection; });
+                break;
             case ConnectEvent::Kind::disconnected:
                 peer_left_ = peer_left_ || event->connection == connection_;
                 break;

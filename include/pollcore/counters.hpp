@@ -93,6 +93,7 @@ struct ControlCounters {
     Counter devices_lost;       ///< fatal or removed
     Counter connections;        ///< established
     Counter disconnections;
+    Counter requests_refused;    ///< connection requests that were rejected since kListenerBacklogMax waited at their listener
     // What there is; up to 50 ms old, and of an attachment as of the question.
     Counter sessions;
     Counter queue_pairs;

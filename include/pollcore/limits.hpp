@@ -68,6 +68,9 @@ inline constexpr std::uint32_t kBurstDefault = 32;
 inline constexpr std::uint32_t kCqDepthMin = 16;
 inline constexpr std::uint32_t kCqDepthMax = 1u << 22;
 
+/// Connection requests that wait at a listener; those beyond are rejected (ControlCounters::requests_refused).
+inline constexpr std::size_t kListenerBacklogMax = 128;
+
 /// Asynchronous events that wait for the application. Those that find no room are counted (Event::lost_after).
 inline constexpr std::size_t kEventsMax = 1024;
 

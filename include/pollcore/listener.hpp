@@ -54,7 +54,9 @@ public:
 
     /// Where it really listens, with the port that was chosen for ":0".
     [[nodiscard]] const std::string& address() const noexcept { return address_; }
-    /// The next peer that asks; nothing when none did within the time.
+    /// The next peer that asks; nothing when none did within the time. At most kListenerBacklogMax wait, and those whose peer gives up
+    /// do so no longer. Throws Error(ESHUTDOWN) when the listener was closed or the runtime stopped; in an attached process Error(EDQUOT)
+    /// when it holds 64 requests that it has not answered.
     [[nodiscard]] std::optional<ConnectionRequest> next_request(std::chrono::milliseconds timeout);
 
 private:

@@ -19,6 +19,9 @@ using namespace std::chrono_literals;
 // How soon what the worker or the network will have done is looked at again.
 constexpr auto kSoon = 200us;
 
+// That one process has taken from its listeners and not answered.
+constexpr std::size_t kRequestsInHandMax = 64;
+
 }  // namespace
 
 AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, std::shared_ptr<Account> account, Ways ways)
@@ -218,6 +221,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::NextRequest& asked) {
             if (!listeners_.contains(listener)) {
                 throw Error(ESHUTDOWN, "the listener was closed");
             }
+            require_room(requests_.size(), kRequestsInHandMax, "connection requests that it has neither accepted nor rejected");
             wire::Incoming incoming;
             if (std::optional<IncomingConnection> came = runtime_.next_request(listener.first, listener.second, 0ms)) {
                 incoming.id = came->id;

@@ -40,6 +40,7 @@ using ListenerId = std::uint64_t;
 struct ConnectEvent {
     enum class Kind {
         request,       ///< a peer asks: answer with accept() or reject()
+        withdrawn,     ///< that request: its peer has given up. An accept() of it fails
         established,   ///< the QP is in RTS and the peer knows
         failed,        ///< never came to be: `error` and `text` say why (rejected: ECONNREFUSED)
         disconnected,  ///< the peer left, disconnect() was called, or (`error` is ENODEV) the device was removed
@@ -85,6 +86,9 @@ public:
     /// The device raised IBV_EVENT_COMM_EST for this QP: a message came while the last of the handshake has
     /// not. It counts as `established`. Connectors whose handshake cannot be overtaken have nothing to do.
     virtual void communication_established(std::uint32_t qp_num) { (void)qp_num; }
+
+    /// Connectors that hear nothing of a peer that gives its request up look for that here. What they find comes as `withdrawn`.
+    virtual void look_for_withdrawn_requests() {}
 
     /// Readable when next_event() would return something.
     [[nodiscard]] virtual int fd() const noexcept = 0;

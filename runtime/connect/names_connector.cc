@@ -93,15 +93,21 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
     request.private_data.assign(private_data.begin(), private_data.end());
     request.text = fmt::format("QP {} on {}", qp.qp_num, device_.describe());
     connection.qp = std::move(qp);
-    const auto listener = table_->find(address);
-    if (listener)
+    auto delivery = Inbox::Delivery::gone;
+    if (const auto listener = table_->find(address)) {
         request.listener = listener->id;
-    if (!listener || !listener->inbox->put(std::move(request))) {
+        connection.peer = {listener->inbox, 0};
+        delivery = listener->inbox->put(std::move(request));
+    }
+    if (delivery == Inbox::Delivery::gone) {
         fail(id, connection, ECONNREFUSED,
              fmt::format("cannot connect to \"{}\": nobody listens there on software fabric \"{}\" of this "
                          "process; start "
                          "the listener first",
                          address, device_.fabric_name()));
+    } else if (delivery == Inbox::Delivery::full) {
+        fail(id, connection, ECONNREFUSED,
+             fmt::format("cannot connect to \"{}\": {} requests wait there already; try again", address, Inbox::kRequestsMax));
     }
     return id;
 }
@@ -109,6 +115,9 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
 void NamesConnector::accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
                             std::span<const std::byte> private_data) {
     require_fits(private_data, kReplyPrivateDataMax - (qp.flow.kind != FlowControl::off ? kPrivateDataFlow : 0));
+    if (const auto known = connections_.find(request); known != connections_.end() && known->second.state == State::withdrawn) {
+        return fail(request, known->second, ECONNRESET, kGivenUp);
+    }
     Connection& connection = find(request, State::asked, "accept");
     try {
         connection.psn = next_psn();
@@ -129,6 +138,10 @@ void NamesConnector::accept(ConnectionId request, ConnectingQp qp, const PathAtt
 
 void NamesConnector::reject(ConnectionId request, std::span<const std::byte> private_data) {
     require_fits(private_data, kReplyPrivateDataMax);
+    if (const auto known = connections_.find(request); known != connections_.end() && known->second.state == State::withdrawn) {
+        connections_.erase(known);
+        return;
+    }
     Connection& connection = find(request, State::asked, "reject");
     refuse(connection, request, ECONNREFUSED,
            fmt::format("the listener on \"{}\" rejected the connection", connection.name), private_data);
@@ -149,7 +162,7 @@ void NamesConnector::disconnect(ConnectionId id) {
 void NamesConnector::forget(ConnectionId id) noexcept {
     const auto found = connections_.find(id);
     if (found != connections_.end()) {
-        leave(id, found->second, "the peer gave the connection up");
+        leave(id, found->second, kGivenUp);
         connections_.erase(found);
     }
     std::erase_if(events_, [id](const ConnectEvent& event) { return event.connection == id; });

@@ -51,16 +51,19 @@ public:
     [[nodiscard]] std::optional<ConnectEvent> next_event() override;
 
 private:
+    static constexpr const char* kGivenUp = "the peer gave the connection up";
+
     enum class State {
         requested,  ///< active: the request is out
         asked,      ///< passive: the request was given to the user
+        withdrawn,  ///< passive: and the other side has given it up since
         accepted,   ///< passive: the reply is out
         established,
         ended,  ///< its last event is queued or taken
     };
     struct Connection {
         State state{};
-        Endpoint peer;
+        Endpoint peer;  ///< active, until the reply: the listener's inbox
         std::string name;
         Offer peer_offer;  ///< passive: of the request
         ConnectingQp qp;   ///< active: until the reply
@@ -70,6 +73,7 @@ private:
 
     void handle(Message message);
     void on_request(Message message);
+    void on_withdrawal(const Endpoint& from);
     void on_reply(ConnectionId id, Connection& connection, Message message);
     /// RTR and RTS with what both sides agreed.
     void make_ready(Connection& connection, ConnectingQp& qp, const PathAttributes& path, const Offer& peer);

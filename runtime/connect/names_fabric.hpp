@@ -41,7 +41,8 @@ struct Offer {
 
 struct Message {
     enum class Kind {
-        request,  ///< to a listener
+        request,    ///< to a listener
+        withdrawn,  ///< that request: who made it has given it up
         reply,    ///< accepted: the passive QP is in RTS
         ready,    ///< the active QP is in RTS too
         refused,  ///< rejected, or the other side failed or left before it was ready
@@ -58,8 +59,19 @@ struct Message {
 };
 
 /// Where a connector's messages arrive; its eventfd is readable while the connector has something to do.
+///
+/// Invariant: requests are at most kRequestsMax. Every other message is about a request that was in here before, or about an attempt of
+/// the connector's own: so their number is bounded by what both sides have.
 class Inbox {
 public:
+    /// As a listener's backlog in the kernel (listen(2)).
+    static constexpr std::size_t kRequestsMax = 256;
+    enum class Delivery {
+        delivered,
+        full,  ///< of requests
+        gone,  ///< nobody is there to take it
+    };
+
     Inbox() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
         if (fd_ < 0) {
             throw Error(
@@ -73,14 +85,17 @@ public:
 
     [[nodiscard]] int fd() const noexcept { return fd_; }
 
-    /// False when the connector is gone.
-    bool put(Message message) {
+    [[nodiscard]] Delivery put(Message message) {
         const std::lock_guard guard(mutex_);
         if (closed_)
-            return false;
+            return Delivery::gone;
+        const bool request = message.kind == Message::Kind::request;
+        if (request && requests_ >= kRequestsMax)
+            return Delivery::full;
         messages_.push_back(std::move(message));
+        requests_ += request;
         signal();
-        return true;
+        return Delivery::delivered;
     }
     [[nodiscard]] std::optional<Message> take() {
         const std::lock_guard guard(mutex_);
@@ -88,6 +103,7 @@ public:
             return std::nullopt;
         Message message = std::move(messages_.front());
         messages_.pop_front();
+        requests_ -= message.kind == Message::Kind::request;
         return message;
     }
     /// Something of the connector's own waits to be taken.
@@ -117,6 +133,7 @@ private:
 
     std::mutex mutex_;
     std::deque<Message> messages_;
+    std::size_t requests_ = 0;
     bool closed_ = false;
     const int fd_;
 };

@@ -29,6 +29,8 @@ std::optional<ConnectEvent> NamesConnector::next_event() {
 void NamesConnector::handle(Message message) {
     if (message.kind == Message::Kind::request)
         return on_request(std::move(message));
+    if (message.kind == Message::Kind::withdrawn)
+        return on_withdrawal(message.from);
     const auto found = connections_.find(message.to);
     if (found == connections_.end()) {
         // Forgotten here. A peer that this side never heard of learns of it only now.
@@ -36,11 +38,12 @@ void NamesConnector::handle(Message message) {
             return;
         Connection forgotten;
         forgotten.peer = std::move(message.from);
-        return refuse(forgotten, message.to, ECONNRESET, "the peer gave the connection up");
+        return refuse(forgotten, message.to, ECONNRESET, kGivenUp);
     }
     auto& [id, connection] = *found;
     switch (message.kind) {
-        case Message::Kind::request: break;
+        case Message::Kind::request:
+        case Message::Kind::withdrawn: break;
         case Message::Kind::reply:
             if (connection.state == State::requested)
                 on_reply(id, connection, std::move(message));
@@ -87,6 +90,22 @@ void NamesConnector::on_request(Message message) {
            .private_data = std::move(message.private_data),
            .text = std::move(message.text),
            .flow = message.offer.qp.flow});
+}
+
+// Whose answer would find nobody.
+void NamesConnector::on_withdrawal(const Endpoint& from) {
+    const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
+        return entry.second.peer.inbox == from.inbox && entry.second.peer.connection == from.connection;
+    });
+    if (found == connections_.end())
+        return;
+    auto& [id, connection] = *found;
+    if (connection.state == State::asked) {
+        connection.state = State::withdrawn;
+        queue({.kind = ConnectEvent::Kind::withdrawn, .connection = id, .private_data = {}, .text = {}});
+    } else if (connection.state == State::accepted) {
+        fail(id, connection, ECONNRESET, kGivenUp);
+    }
 }
 
 void NamesConnector::on_reply(ConnectionId id, Connection& connection, Message message) {
@@ -183,7 +202,7 @@ void NamesConnector::tell(const Connection& connection, ConnectionId own, Messag
     const Message::Kind kind = message.kind;
     message.to = connection.peer.connection;
     message.from = {inbox_, own};
-    if (connection.peer.inbox != nullptr && connection.peer.inbox->put(std::move(message)))
+    if (connection.peer.inbox != nullptr && connection.peer.inbox->put(std::move(message)) == Inbox::Delivery::delivered)
         return;
     Message answer;
     answer.to = own;
@@ -196,7 +215,7 @@ void NamesConnector::tell(const Connection& connection, ConnectionId own, Messag
     } else {
         return;
     }
-    (void)inbox_->put(std::move(answer));
+    (void)inbox_->put(std::move(answer));  // its own, which is open
 }
 
 void NamesConnector::refuse(const Connection& connection, ConnectionId own, int error, std::string text,
@@ -221,7 +240,13 @@ void NamesConnector::leave(ConnectionId id, const Connection& connection, const 
             tell(connection, id, std::move(message));
             break;
         }
-        case State::requested:  // has no peer yet; its reply will find nobody
+        case State::requested: {
+            Message message;
+            message.kind = Message::Kind::withdrawn;
+            tell(connection, id, std::move(message));
+            break;
+        }
+        case State::withdrawn:
         case State::ended: break;
     }
 }

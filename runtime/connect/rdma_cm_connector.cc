@@ -201,7 +201,7 @@ ConnectionId RdmaCmConnector::connect(const std::string& address, ConnectingQp q
 
 RdmaCmConnector::Connection& RdmaCmConnector::find_request(ConnectionId request, const char* what) {
     const auto found = connections_.find(request);
-    if (found == connections_.end() || found->second.state != State::requested) {
+    if (found == connections_.end() || (found->second.state != State::requested && found->second.state != State::withdrawn)) {
         throw Error(EINVAL,
                     fmt::format("cannot {} connection {} on {}: it is no request that waits for an answer",
                                 what, request, own_device()));
@@ -212,6 +212,10 @@ RdmaCmConnector::Connection& RdmaCmConnector::find_request(ConnectionId request,
 void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
                              std::span<const std::byte> private_data) {
     Connection& connection = find_request(request, "accept");
+    if (connection.state == State::withdrawn) {
+        return push(end(connection, ConnectEvent::Kind::failed, ECONNRESET,
+                        fmt::format("{} gave the connection up before it was accepted", connection.peer)));
+    }
     check_type(qp);
     check_path(path);
     connection.frame = encode_private_data(private_data, kReplyPrivateDataMax, qp.flow);
@@ -262,6 +266,26 @@ void RdmaCmConnector::communication_established(std::uint32_t qp_num) {
             if (rdma_notify(connection.id.get(), IBV_EVENT_COMM_EST) != 0 && errno != EINVAL) {
                 throw Error(errno, fmt::format("cannot establish the connection with {}", connection.peer));
             }
+        }
+    }
+}
+
+// The kernel tells nothing of a request that was not accepted yet (ucma_event_handler() in drivers/infiniband/core/ucma.c). It says how to
+// move a queue pair for as long as the peer waits.
+void RdmaCmConnector::look_for_withdrawn_requests() {
+    for (auto& [number, connection] : connections_) {
+        if (connection.state != State::requested) {
+            continue;
+        }
+        ibv_qp_attr attr{};
+        attr.qp_state = IBV_QPS_INIT;
+        int mask = 0;
+        if (rdma_init_qp_attr(connection.id.get(), &attr, &mask) != 0 && errno == EINVAL) {
+            connection.state = State::withdrawn;
+            ConnectEvent event;
+            event.kind = ConnectEvent::Kind::withdrawn;
+            event.connection = number;
+            push(std::move(event));
         }
     }
 }

@@ -55,6 +55,7 @@ public:
     void disconnect(ConnectionId connection) override;
     void forget(ConnectionId connection) noexcept override;
     void communication_established(std::uint32_t qp_num) override;
+    void look_for_withdrawn_requests() override;
 
     [[nodiscard]] int fd() const noexcept override { return epoll_.get(); }
     [[nodiscard]] std::optional<ConnectEvent> next_event() override;
@@ -70,7 +71,7 @@ private:
     };
     using UniqueId = std::unique_ptr<rdma_cm_id, IdDestroyer>;
 
-    enum class State { resolving_address, resolving_route, connecting, requested, accepting, established };
+    enum class State { resolving_address, resolving_route, connecting, requested, withdrawn, accepting, established };
 
     struct Connection {
         ConnectionId number = 0;

@@ -7,6 +7,8 @@
 namespace pollcore {
 namespace {
 
+constexpr std::chrono::seconds kLookAtRequestsEvery{1};
+
 void require_private_data(std::size_t size, std::size_t most) {
     if (size > most) {
         throw Error(EMSGSIZE, fmt::format("{} bytes of private data; accepted is up to {}", size, most));
@@ -311,23 +313,8 @@ QpSlot* RuntimeState::qp_of_connection(std::uint32_t device, ConnectionId connec
 
 void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
     switch (event.kind) {
-        case ConnectEvent::Kind::request: {
-            bool wanted = false;
-            const ConnectionId connection = event.connection;
-            {
-                const std::lock_guard lock(waiting_mutex_);
-                const auto found = requests_.find({device.index, event.listener});
-                wanted = found != requests_.end();
-                if (wanted) {
-                    found->second.push_back(std::move(event));
-                }
-            }
-            if (!wanted) {  // its listener has just been closed
-                device.connector->reject(connection, {});
-                device.connector->forget(connection);
-            }
-            break;
-        }
+        case ConnectEvent::Kind::request: take_request(device, std::move(event)); break;
+        case ConnectEvent::Kind::withdrawn: drop_request(device, event.connection); break;
         case ConnectEvent::Kind::established:
             counters.connections.add();
             if (QpSlot* qp = qp_of_connection(device.index, event.connection); qp != nullptr) {
@@ -370,6 +357,56 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
         }
     }
     tell_waiting();
+}
+
+void RuntimeState::take_request(DeviceSlot& device, ConnectEvent request) {
+    const ConnectionId connection = request.connection;
+    bool waits = false;
+    {
+        const std::lock_guard lock(waiting_mutex_);
+        const auto found = requests_.find({device.index, request.listener});
+        const bool listens = found != requests_.end();  // else its listener has just been closed
+        waits = listens && found->second.size() < kListenerBacklogMax;
+        if (waits) {
+            found->second.push_back(std::move(request));
+        } else if (listens) {
+            counters.requests_refused.add();
+        }
+    }
+    if (!waits) {
+        device.connector->reject(connection, {});
+        device.connector->forget(connection);
+    }
+}
+
+// Its peer has given up. Somebody may hold it by now; an answer then fails.
+void RuntimeState::drop_request(DeviceSlot& device, ConnectionId request) {
+    std::size_t dropped = 0;
+    {
+        const std::lock_guard lock(waiting_mutex_);
+        for (auto& [listener, waiting] : requests_) {
+            if (listener.first == device.index) {
+                dropped += std::erase_if(waiting, [request](const ConnectEvent& event) { return event.connection == request; });
+            }
+        }
+    }
+    if (dropped != 0) {
+        device.connector->forget(request);
+    }
+}
+
+// Each of them asks the kernel about every request that waits, so it is done seldom.
+void RuntimeState::look_for_withdrawn_requests_here() {
+    const auto now = platform->now();
+    if (now < next_look_at_requests_) {
+        return;
+    }
+    next_look_at_requests_ = now + kLookAtRequestsEvery;
+    for (const auto& device : devices_) {
+        if (device->connector != nullptr) {
+            device->connector->look_for_withdrawn_requests();
+        }
+    }
 }
 
 void RuntimeState::tell_waiting() {

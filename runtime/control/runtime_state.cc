@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <future>
+#include <utility>
 
 #include "base/log.hpp"
 
@@ -28,6 +30,7 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
     executor_ = platform->start_executor("pollcore-ctl");
     loop_ = platform->start_event_loop(*executor_, kTick, [this] {
         take_worker_reports();
+        look_for_withdrawn_requests_here();
         count_things_here();
     });
     try {
@@ -163,7 +166,14 @@ bool RuntimeState::stop_here() {
     }
     {
         const std::lock_guard lock(waiting_mutex_);
-        attempts_.clear();
+        // Who waits for one takes it, however late it wakes.
+        for (auto& [key, waited_for] : attempts_) {
+            if (!std::exchange(waited_for.done, true)) {
+                waited_for.event.kind = ConnectEvent::Kind::failed;
+                waited_for.event.error = ESHUTDOWN;
+                waited_for.event.text = "the runtime was stopped";
+            }
+        }
         requests_.clear();
     }
     tell_waiting();

@@ -435,6 +435,9 @@ private:
     [[nodiscard]] ConnectingQp connecting(QpSlot& qp);
     void take_connect_events(DeviceSlot& device);
     void on_connect_event(DeviceSlot& device, ConnectEvent event);
+    void take_request(DeviceSlot& device, ConnectEvent request);
+    void drop_request(DeviceSlot& device, ConnectionId request);
+    void look_for_withdrawn_requests_here();
     std::vector<std::byte> await_connection(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
                                             const std::string& what);
     [[nodiscard]] Attempt take_attempt(const ConnectionKey& key, const std::string& what);
@@ -500,6 +503,7 @@ private:
     std::uint32_t next_cq_ = 1;
     std::uint32_t next_pd_ = 1;
     std::uint64_t next_region_ = 1;
+    std::chrono::steady_clock::time_point next_look_at_requests_{};
 
     std::mutex waiting_mutex_;
     std::condition_variable waiting_;

@@ -156,6 +156,23 @@ TEST_F(RdmaCmTest, AcceptingACallThatWasForgottenFails) {
     EXPECT_FALSE(event.text.empty());
 }
 
+TEST_F(RdmaCmTest, ARequestThatIsGivenUpIsFoundByLooking) {
+    const ConnectionId given_up = call();
+    const ConnectionId asked = request().connection;
+    const ConnectionId waits = call();
+    const ConnectionId lives = request().connection;
+    client_.connector().forget(given_up);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    server_.connector().look_for_withdrawn_requests();
+    expect(server_, Kind::withdrawn, asked);
+    server_.connector().forget(asked);
+    server_.connector().look_for_withdrawn_requests();
+    server_.pump();
+    EXPECT_TRUE(server_.events.empty());
+    accept(lives);
+    expect(client_, Kind::established, waits);
+}
+
 TEST_F(RdmaCmTest, ForgettingARequestRejectsIt) {
     const ConnectionId id = call();
     server_.connector().forget(request().connection);

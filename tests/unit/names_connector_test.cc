@@ -207,7 +207,6 @@ TEST_F(NamesConnectorTest, an_accept_whose_caller_has_gone_fails) {
     auto request = only(*server);
     caller->forget(id);
     server->accept(request.connection, connecting(b), {}, {});
-    EXPECT_FALSE(server->next_event().has_value());
     EXPECT_FALSE(caller->next_event().has_value());  // answers for the connection that it forgot
     auto event = only(*server);
     EXPECT_EQ(event.kind, EventKind::failed);
@@ -221,6 +220,46 @@ TEST_F(NamesConnectorTest, an_accept_whose_caller_has_gone_fails) {
     event = only(*server);
     EXPECT_EQ(event.kind, EventKind::failed);
     EXPECT_EQ(event.error, ECONNRESET);
+}
+
+TEST_F(NamesConnectorTest, a_request_whose_caller_has_gone_is_withdrawn) {
+    (void)server->listen("here");
+    const auto id = caller->connect("here", connecting(a), {}, {});
+    const auto request = only(*server);
+    caller->forget(id);
+    const auto withdrawn = only(*server);
+    EXPECT_EQ(withdrawn.kind, EventKind::withdrawn);
+    EXPECT_EQ(withdrawn.connection, request.connection);
+    server->accept(request.connection, connecting(b), {}, {});
+    const auto failed = only(*server);
+    EXPECT_EQ(failed.kind, EventKind::failed);
+    EXPECT_EQ(failed.error, ECONNRESET);
+    EXPECT_EQ(b.state(), IBV_QPS_INIT);  // it may be used for another
+
+    const auto unread = caller->connect("here", connecting(a), {}, {});
+    caller->forget(unread);
+    const auto asked = server->next_event();
+    ASSERT_TRUE(asked.has_value());
+    EXPECT_EQ(asked->kind, EventKind::request);
+    EXPECT_EQ(only(*server).kind, EventKind::withdrawn);
+    server->reject(asked->connection, {});  // nobody hears of it, and it is gone
+    EXPECT_THROW(server->reject(asked->connection, {}), Error);
+    EXPECT_FALSE(caller->next_event().has_value());
+}
+
+TEST_F(NamesConnectorTest, a_listener_that_takes_nothing_is_asked_no_more_than_its_inbox_holds) {
+    (void)server->listen("here");
+    for (std::size_t i = 0; i < Inbox::kRequestsMax; ++i) {
+        (void)caller->connect("here", connecting(a), {}, {});
+        ASSERT_FALSE(caller->next_event().has_value());
+    }
+    (void)caller->connect("here", connecting(a), {}, {});
+    const auto event = only(*caller);
+    EXPECT_EQ(event.kind, EventKind::failed);
+    EXPECT_EQ(event.error, ECONNREFUSED);
+    ASSERT_TRUE(server->next_event().has_value());
+    (void)caller->connect("here", connecting(a), {}, {});
+    EXPECT_FALSE(caller->next_event().has_value());
 }
 
 TEST_F(NamesConnectorTest, a_modify_that_fails_is_told_to_both_sides) {

@@ -1,0 +1,137 @@
+// Connection requests: how many wait, how many are held, and those whose peer gives up.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cpus.hpp"
+#include "pollcore/attach.hpp"
+#include "pollcore/attach_server.hpp"
+#include "pollcore/runtime.hpp"
+
+namespace pollcore {
+namespace {
+
+using namespace std::chrono_literals;
+
+class RequestTest : public ::testing::Test {
+protected:
+    static Config runtime_config() {
+        Config config;
+        config.devices.push_back({.name = "net0"});
+        config.workers.push_back({.name = "w0", .core = test::last_cpu(), .idle = IdlePolicy::yield});
+        config.qps_max = 512;
+        config.log_level = LogLevel::error;
+        return config;
+    }
+    static AttachConfig attach_config() {
+        AttachConfig config;
+        config.path = std::filesystem::temp_directory_path() / ("pollcore-requests-" + std::to_string(::getpid()));
+        return config;
+    }
+
+    Runtime runtime{runtime_config()};
+    AttachServer server{runtime, attach_config()};
+    Session session = runtime.open_session();
+    std::deque<QueuePair> callers;  // before what calls by them
+
+    std::future<int> call(const Listener& listener, std::vector<std::byte> private_data = {}) {
+        QueuePair& qp = callers.emplace_back(runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}}));
+        return std::async(std::launch::async, [&qp, address = listener.address(), data = std::move(private_data)] {
+            try {
+                (void)qp.connect(address, {.private_data = data, .timeout = 60s});
+                return 0;
+            } catch (const Error& error) {
+                return error.code().value();
+            }
+        });
+    }
+    /// Calls and gives up.
+    void call_in_vain(const Listener& listener) {
+        QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}});
+        EXPECT_THROW((void)qp.connect(listener.address(), {.timeout = 1ms}), Error);
+    }
+    [[nodiscard]] Attachment attach() const { return Attachment({.path = attach_config().path}); }
+};
+
+TEST_F(RequestTest, BeyondAListenersBacklogTheyAreRejectedAndCounted) {
+    constexpr std::size_t kBeyond = 8;
+    Listener listener = runtime.listen("here");
+    std::vector<std::future<int>> calls;
+    for (std::size_t i = 0; i < kListenerBacklogMax + kBeyond; ++i) {
+        calls.push_back(call(listener));
+    }
+    const auto refused = [&] {
+        std::size_t n = 0;
+        for (const auto& one : calls) {
+            n += one.wait_for(0s) == std::future_status::ready;
+        }
+        return n;
+    };
+    while (refused() < kBeyond) {
+        std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_EQ(runtime.control_counters().requests_refused.value(), kBeyond);
+    std::size_t handed_out = 0;
+    while (std::optional<ConnectionRequest> request = listener.next_request(handed_out < kListenerBacklogMax ? 20s : 0s)) {
+        ++handed_out;
+    }
+    EXPECT_EQ(handed_out, kListenerBacklogMax);
+    for (auto& one : calls) {
+        EXPECT_EQ(one.get(), ECONNREFUSED);
+    }
+}
+
+TEST_F(RequestTest, ThoseWhosePeerHasGivenUpAreNotHandedOut) {
+    Listener listener = runtime.listen("here");
+    for (int i = 0; i < 300; ++i) {
+        call_in_vain(listener);
+    }
+    const std::vector<std::byte> sign{std::byte{7}};
+    std::future<int> lives = call(listener, sign);
+    std::optional<ConnectionRequest> request = listener.next_request(20s);
+    ASSERT_TRUE(request.has_value());
+    EXPECT_EQ(request->private_data(), sign);
+    EXPECT_EQ(runtime.control_counters().requests_refused.value(), 0u);
+    QueuePair answering = runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}});
+    request->accept(answering);
+    EXPECT_EQ(lives.get(), 0);
+}
+
+TEST_F(RequestTest, AProcessHoldsNoMoreThanItMayWithoutAnAnswer) {
+    constexpr std::size_t kHeld = 64;
+    Attachment daemon = attach();
+    Listener listener = daemon.listen("here");
+    std::vector<std::future<int>> calls;
+    for (std::size_t i = 0; i <= kHeld; ++i) {
+        calls.push_back(call(listener));
+    }
+    std::vector<ConnectionRequest> held;
+    int error = 0;
+    try {
+        while (std::optional<ConnectionRequest> request = listener.next_request(20s)) {
+            held.push_back(std::move(*request));
+        }
+    } catch (const Error& refused) {
+        error = refused.code().value();
+    }
+    EXPECT_EQ(error, EDQUOT);
+    EXPECT_EQ(held.size(), kHeld);
+    held.pop_back();  // rejects
+    EXPECT_TRUE(listener.next_request(20s).has_value());
+    held.clear();
+    for (auto& one : calls) {
+        EXPECT_EQ(one.get(), ECONNREFUSED);
+    }
+}
+
+}  // namespace
+}  // namespace pollcore
