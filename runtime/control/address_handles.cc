@@ -16,15 +16,33 @@ ibv_ah_attr RuntimeState::address_here(DeviceSlot& device, const QpInfo& peer, c
     return to_address(peer, path, device.device->port(), static_cast<std::uint8_t>(gid.index));
 }
 
+UniqueAh AhPlan::carry_out() const {
+    ibv_ah_attr to = address;
+    return {device->create_ah(verbs_pd, to), {device}};
+}
+
 AhHandle RuntimeState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device_name, PdId pd) {
     return executor_->run([&] {
-        DeviceSlot& device = device_slot(device_name);
-        return add_ah_here(device, pd, address_here(device, peer, path));
+        const AhPlan plan = plan_ah_here(peer, path, device_name, pd);
+        return add_ah_here(plan, plan.carry_out());
     });
 }
 
 AhHandle RuntimeState::create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> begins,
                                  const std::string& device_name, PdId pd) {
+    return executor_->run([&] {
+        const AhPlan plan = plan_ah_here(received, begins, device_name, pd);
+        return add_ah_here(plan, plan.carry_out());
+    });
+}
+
+AhPlan RuntimeState::plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device_name, PdId pd) {
+    DeviceSlot& device = device_slot(device_name);
+    return plan_ah_here(device, pd, address_here(device, peer, path));
+}
+
+AhPlan RuntimeState::plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> begins,
+                                  const std::string& device_name, PdId pd) {
     ibv_wc wc{};
     wc.opcode = IBV_WC_RECV;
     wc.byte_len = received.byte_len;
@@ -37,29 +55,34 @@ AhHandle RuntimeState::create_ah(const WideCompletion& received, std::span<const
     ibv_grh grh{};
     static_assert(sizeof(grh) == kGrhBytes);
     std::memcpy(&grh, begins.data(), sizeof(grh));
-    return executor_->run([&] {
-        DeviceSlot& device = device_slot(device_name);
-        return add_ah_here(device, pd, device.device->way_back(wc, grh));
-    });
+    DeviceSlot& device = device_slot(device_name);
+    return plan_ah_here(device, pd, device.device->way_back(wc, grh));
 }
 
-AhHandle RuntimeState::add_ah_here(DeviceSlot& device, PdId pd, ibv_ah_attr address) {
+AhPlan RuntimeState::plan_ah_here(DeviceSlot& device, PdId pd, const ibv_ah_attr& address) {
+    const PdId pd_id = pd_of(device, pd);
+    return {.device = device.device.get(), .device_index = device.index, .pd = pd_id, .verbs_pd = pds_.at(pd_id).pd.get(), .address = address};
+}
+
+AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
     const auto free = std::find(ahs_.begin(), ahs_.end(), nullptr);
     const auto index = static_cast<std::size_t>(free - ahs_.begin());
     if (index >= kAhsMax) {
         throw Error(ENOSPC, fmt::format("all {} address handles are in use", kAhsMax));
     }
     auto slot = std::make_unique<AhSlot>();
-    const PdId pd_id = pd_of(device, pd);
-    slot->device = device.index;
-    slot->ah = UniqueAh(device.device->create_ah(pds_.at(pd_id).pd.get(), address), {device.device.get()});
+    slot->device = plan.device_index;
+    slot->ah = std::move(ah);
     if (free == ahs_.end()) {
         ahs_.emplace_back();
         ah_generations_.push_back(0);
     }
     const auto next = static_cast<std::uint16_t>(ah_generations_[index] + 1);
     ah_generations_[index] = next == 0 ? std::uint16_t{1} : next;
-    slot->end = {.handle = {static_cast<std::uint16_t>(index), ah_generations_[index]}, .pd = pd_id, .client = pds_.at(pd_id).client, .ah = slot->ah.get()};
+    slot->end = {.handle = {static_cast<std::uint16_t>(index), ah_generations_[index]},
+                 .pd = plan.pd,
+                 .client = pds_.at(plan.pd).client,
+                 .ah = slot->ah.get()};
     ahs_[index] = std::move(slot);
     const AhSlot& known = *ahs_[index];
     for (const auto& worker : workers_) {

@@ -16,6 +16,11 @@ int verbs_access(Access access) noexcept {
            (access.relaxed_ordering ? IBV_ACCESS_RELAXED_ORDERING : 0);
 }
 
+// By the address that work requests use, which is all that another process may know of it.
+std::string region_text(const RegionSlot& region) {
+    return fmt::format("the memory region of {} bytes at {:#x}", region.mr->length, region.iova);
+}
+
 }  // namespace
 
 PdId RuntimeState::create_pd(const std::string& device_name) {
@@ -129,39 +134,50 @@ RegionInfo RuntimeState::register_memory(void* data, std::size_t bytes, std::uin
 
 void RuntimeState::deregister(std::uint64_t id) {
     executor_->run([&] {
-        const auto found = regions_.find(id);
-        RegionSlot& region = found->second;
-        if (region.mr == nullptr) {
-            regions_.erase(found);  // the registration ended with the runtime
-            return;
+        if (const std::optional<RegionEnd> end = begin_deregistering_here(id)) {
+            end_deregistering_here(id, end->carry_out());
         }
-        const auto busy = [&](const WorkerSlot& worker) {
-            return Error(EBUSY, fmt::format("memory region of {} bytes at {} is named by work requests in flight on "
-                                            "worker \"{}\"; poll their completions first",
-                                            region.mr->length, fmt::ptr(region.mr->addr), worker.config.name));
-        };
-        for (const auto& worker : workers_) {
-            if (worker->proxy->uses_key(pds_.at(region.pd).device, region.pd, region.mr->lkey, region.handle, pds_.at(region.pd).client)) {
-                throw busy(*worker);
-            }
-        }
-        if (WorkerSlot* user = remove_bindable_here(region); user != nullptr) {
-            throw busy(*user);
-        }
-        Device& owner = *devices_[pds_.at(region.pd).device]->device;
-        const int error = owner.destroy(region.mr.get());
-        // A device that the kernel has let go of answers EIO, and its regions have ended with it.
-        if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[pds_.at(region.pd).device]))) {
-            restore_bindable_here(region, workers_.size());
-            throw Error(error, fmt::format("device \"{}\" does not end the memory region of {} bytes at {}{}",
-                                           devices_[pds_.at(region.pd).device]->config.name, region.mr->length,
-                                           fmt::ptr(region.mr->addr),
-                                           region.handle.valid() ? "; are windows bound to it?" : ""));
-        }
-        give_back_bindable_here(region.handle);
-        (void)region.mr.release();
-        regions_.erase(found);
     });
+}
+
+std::optional<RegionEnd> RuntimeState::begin_deregistering_here(std::uint64_t id) {
+    const auto found = regions_.find(id);
+    RegionSlot& region = found->second;
+    if (region.mr == nullptr) {
+        regions_.erase(found);
+        return std::nullopt;
+    }
+    const PdSlot& pd = pds_.at(region.pd);
+    const auto busy = [&](const WorkerSlot& worker) {
+        return Error(EBUSY, fmt::format("{} is named by work requests in flight on worker \"{}\"; poll their completions first",
+                                        region_text(region), worker.config.name));
+    };
+    for (const auto& worker : workers_) {
+        if (worker->proxy->uses_key(pd.device, region.pd, region.mr->lkey, region.handle, pd.client)) {
+            throw busy(*worker);
+        }
+    }
+    if (WorkerSlot* user = remove_bindable_here(region); user != nullptr) {
+        throw busy(*user);
+    }
+    region.ending = true;
+    return RegionEnd{.region = id, .device = devices_[pd.device]->device.get(), .mr = region.mr.get()};
+}
+
+void RuntimeState::end_deregistering_here(std::uint64_t id, int error) {
+    const auto found = regions_.find(id);
+    RegionSlot& region = found->second;
+    DeviceSlot& device = *devices_[pds_.at(region.pd).device];
+    // A device that the kernel has let go of answers EIO, and its regions have ended with it.
+    if (error != 0 && !(error == EIO && lost_meanwhile(device))) {
+        region.ending = false;
+        restore_bindable_here(region, workers_.size());
+        throw Error(error, fmt::format("device \"{}\" does not end {}{}", device.config.name, region_text(region),
+                                       region.handle.valid() ? "; are windows bound to it?" : ""));
+    }
+    give_back_bindable_here(region.handle);
+    (void)region.mr.release();
+    regions_.erase(found);
 }
 
 }  // namespace pollcore

@@ -325,38 +325,53 @@ void RuntimeState::require_connectable(const QpSlot& qp) const {
     }
 }
 
+void RuntimeState::require_connectable(const QpSlot& qp, const QpInfo& peer) const {
+    require_connectable(qp);
+    if (qp.state != QpState::init || qp.moved) {
+        throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
+    }
+    if (peer.type != qp.type) {
+        throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type",
+                                            qp.qp_num, peer.qp_num));
+    }
+    require_same_flow(qp, peer.flow.kind);
+}
+
 void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
     executor_->run([&] {
-        QpSlot& qp = live_qp_slot(handle);
-        require_connectable(qp);
-        if (qp.state != QpState::init || qp.moved) {
-            throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
-        }
-        if (peer.type != qp.type) {
-            throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type",
-                                                qp.qp_num, peer.qp_num));
-        }
-        require_same_flow(qp, peer.flow.kind);
-        DeviceSlot& device = *devices_[qp.device];
-        const ibv_port_attr port = device.device->query_port();
-        const GidEntry gid = choose_gid(*device.device, device.config.gid);
-        PathAttributes within = path;
-        const auto most = static_cast<std::uint8_t>(std::min(device.device->limits().rd_atomic_max, 255u));
-        within.max_rd_atomic = std::min(path.max_rd_atomic, most);
-        within.max_dest_rd_atomic = std::min(path.max_dest_rd_atomic, most);
-        Transition rtr = to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu,
-                                qp.type);
-        modify_here(qp, rtr.attr, rtr.mask, QpState::init);
-        qp.moved = true;  // what failed before leaves it in INIT, where it may be connected again
-        try {
-            Transition rts = to_rts(qp.psn, within, qp.type);
-            modify_here(qp, rts.attr, rts.mask, QpState::ready);
-            start_flow_here(qp, peer.flow);
-        } catch (...) {
-            fail_connection_here(qp);
-            throw;
-        }
+        (void)plan_way_here(handle, peer, path).carry_out();
+        connect_here(handle, peer, path);
     });
+}
+
+AhPlan RuntimeState::plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
+    const QpSlot& qp = live_qp_slot(handle);
+    require_connectable(qp, peer);
+    DeviceSlot& device = *devices_[qp.device];
+    return plan_ah_here(device, qp.pd, address_here(device, peer, path));
+}
+
+void RuntimeState::connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
+    QpSlot& qp = live_qp_slot(handle);
+    require_connectable(qp, peer);
+    DeviceSlot& device = *devices_[qp.device];
+    const ibv_port_attr port = device.device->query_port();
+    const GidEntry gid = choose_gid(*device.device, device.config.gid);
+    PathAttributes within = path;
+    const auto most = static_cast<std::uint8_t>(std::min(device.device->limits().rd_atomic_max, 255u));
+    within.max_rd_atomic = std::min(path.max_rd_atomic, most);
+    within.max_dest_rd_atomic = std::min(path.max_dest_rd_atomic, most);
+    Transition rtr = to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu, qp.type);
+    modify_here(qp, rtr.attr, rtr.mask, QpState::init);
+    qp.moved = true;  // what failed before leaves it in INIT, where it may be connected again
+    try {
+        Transition rts = to_rts(qp.psn, within, qp.type);
+        modify_here(qp, rts.attr, rts.mask, QpState::ready);
+        start_flow_here(qp, peer.flow);
+    } catch (...) {
+        fail_connection_here(qp);
+        throw;
+    }
 }
 
 std::uint32_t RuntimeState::qp_num(QpHandle handle) {

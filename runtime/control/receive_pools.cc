@@ -14,7 +14,7 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
         DeviceSlot& device = device_slot(spec.device.string());
         SessionSlot& session = session_slot(spec.session);
         const auto region = regions_.find(spec.region);
-        if (region == regions_.end() || region->second.mr == nullptr) {
+        if (region == regions_.end() || region->second.mr == nullptr || region->second.ending) {
             throw Error(EINVAL, "the memory region of a receive pool was ended");
         }
         auto slot = std::make_unique<PoolSlot>();
@@ -210,19 +210,25 @@ std::uint32_t RuntimeState::unpolled_here(SessionSlot& session) {
 
 void RuntimeState::close_pool(PoolHandle handle, std::uint64_t region) {
     executor_->run([&] {
-        PoolSlot* pool = find_pool(handle);
-        if (pool->takers != 0 && running_.load()) {
-            throw Error(EBUSY, fmt::format("a receive pool of device \"{}\" is used by {} queue pairs and shared receive queues; "
-                                           "close them first",
-                                           devices_[pool->device]->config.name, pool->takers));
-        }
-        detach_pool_here(*pool);
+        begin_closing_pool_here(handle);
+        deregister(region);
+        end_closing_pool_here(handle);
     });
-    deregister(region);
-    executor_->run([&] {
-        pools_[handle.index].reset();
-        pool_handles_.give_back(handle);
-    });
+}
+
+void RuntimeState::begin_closing_pool_here(PoolHandle handle) {
+    PoolSlot* pool = find_pool(handle);
+    if (pool->takers != 0 && running_.load()) {
+        throw Error(EBUSY, fmt::format("a receive pool of device \"{}\" is used by {} queue pairs and shared receive queues; "
+                                       "close them first",
+                                       devices_[pool->device]->config.name, pool->takers));
+    }
+    detach_pool_here(*pool);
+}
+
+void RuntimeState::end_closing_pool_here(PoolHandle handle) noexcept {
+    pools_[handle.index].reset();
+    pool_handles_.give_back(handle);
 }
 
 }  // namespace pollcore

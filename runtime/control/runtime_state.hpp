@@ -62,6 +62,7 @@ struct RegionSlot {
     UniqueMr mr;        // ends before the memory does
     std::uint32_t pd = 0;
     MrHandle handle;  // valid when windows may be bound to it: then the workers know it
+    bool ending = false;
 };
 
 /// A region to be: what the provider is asked for.
@@ -76,6 +77,29 @@ struct RegionPlan {
 
     /// Any thread; may take long, with what it pins. The protection domain stays meanwhile. Throws Error.
     [[nodiscard]] UniqueMr carry_out() const;
+};
+
+/// A region that nobody names any more, and that its provider still has to end.
+struct RegionEnd {
+    std::uint64_t region = 0;
+    Device* device = nullptr;
+    ibv_mr* mr = nullptr;
+
+    /// Any thread; may take long, with what it unpins. An errno value, or 0.
+    [[nodiscard]] int carry_out() const noexcept { return device->destroy(mr); }
+};
+
+/// A way of datagrams, or of a queue pair, to be.
+struct AhPlan {
+    Device* device = nullptr;
+    std::uint32_t device_index = 0;
+    PdId pd = 0;
+    ibv_pd* verbs_pd = nullptr;
+    ibv_ah_attr address{};
+
+    /// Any thread; may take a second, when the kernel asks the network who has the address (H15). The protection domain stays meanwhile.
+    /// Throws Error.
+    [[nodiscard]] UniqueAh carry_out() const;
 };
 
 struct WindowSlot {
@@ -334,6 +358,21 @@ public:
     [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
                                               PdId pd);
     RegionInfo add_region_here(const RegionPlan& plan, UniqueMr mr, HostMemory memory);
+    /// Nothing: its registration has ended with the runtime, and so has it. Throws Error(EBUSY) when work requests in flight name it.
+    [[nodiscard]] std::optional<RegionEnd> begin_deregistering_here(std::uint64_t id);
+    /// After that, with what the provider answered. Throws it as an Error; then the region is what it was before.
+    void end_deregistering_here(std::uint64_t id, int error);
+    /// Its worker takes no more buffers of it. Throws Error(EBUSY) when it is used. Its region is ended next.
+    void begin_closing_pool_here(PoolHandle handle);
+    void end_closing_pool_here(PoolHandle handle) noexcept;
+    [[nodiscard]] AhPlan plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd);
+    [[nodiscard]] AhPlan plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
+                                      PdId pd);
+    AhHandle add_ah_here(const AhPlan& plan, UniqueAh ah);
+    /// To where connect() would move it. Once it was carried out the kernel knows the peer's address, so that moving the queue pair, which
+    /// has its worker wait, takes no longer than a call.
+    [[nodiscard]] AhPlan plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
+    void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     /// Until the runtime has stopped: a device may reach it.
     void keep_mapped(std::shared_ptr<void> memory) { kept_mapped_.push_back(std::move(memory)); }
 
@@ -412,6 +451,7 @@ private:
     void modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause = Status::success);
     void activate_here(QpSlot& qp);
     void require_connectable(const QpSlot& qp) const;
+    void require_connectable(const QpSlot& qp, const QpInfo& peer) const;
 
     // queue_pair_ends.cc
     bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
@@ -428,7 +468,7 @@ private:
     void release_entries(const QpSlot& qp);
 
     // address_handles.cc
-    AhHandle add_ah_here(DeviceSlot& device, PdId pd, ibv_ah_attr address);
+    [[nodiscard]] AhPlan plan_ah_here(DeviceSlot& device, PdId pd, const ibv_ah_attr& address);
     [[nodiscard]] ibv_ah_attr address_here(DeviceSlot& device, const QpInfo& peer, const PathAttributes& path);
 
     // connections.cc
