@@ -11,6 +11,7 @@
 
 #include "attach/attached_client.hpp"
 #include "attach/told_error.hpp"
+#include "base/log.hpp"
 
 namespace pollcore {
 
@@ -20,6 +21,13 @@ inline constexpr std::size_t kSmallThingsMax = 4096;
 inline void require_room(std::size_t things, std::size_t most, const char* what) {
     if (things >= most) {
         throw Error(EDQUOT, fmt::format("this process has {} {}, as many as it may", things, what));
+    }
+}
+
+template <class Things, class Thing>
+void require_own(const Things& things, const Thing& thing, const char* what) {
+    if (!things.contains(thing)) {
+        throw Error(EINVAL, fmt::format("the {} was closed, or is not this process's", what));
     }
 }
 
@@ -53,6 +61,16 @@ inline bool are_bools(const wire::RegisterMemory& asked) noexcept {
     const Access& access = asked.access;
     return is_bool(access.local_write) && is_bool(access.remote_read) && is_bool(access.remote_write) &&
            is_bool(access.remote_atomic) && is_bool(access.window_bind) && is_bool(access.relaxed_ordering);
+}
+
+// What one of them cannot do must not keep the others from ending.
+template <class F>
+void AttachedClient::attempt(const char* what, F&& step) noexcept {
+    try {
+        step();
+    } catch (const std::exception& error) {
+        log_error("client {}: {} does not end: {}", number_, what, error.what());
+    }
 }
 
 template <class Body>

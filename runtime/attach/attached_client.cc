@@ -1,5 +1,5 @@
-// An attached process at the daemon: its messages, and what it waits for, such as connections. Registering memory and what ends are in
-// attached_registrations.cc and attached_ends.cc, what is answered at once in attached_requests.cc.
+// An attached process at the daemon: its messages, and what it waits for, such as connections. What is answered at once is in
+// attached_requests.cc, what may take long in the kernel in attached_errands.cc, and what ends in attached_ends.cc.
 #include "attach/attached_client.hpp"
 
 #include <fmt/format.h>
@@ -34,9 +34,13 @@ AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std:
       counters_used_(kPoolsOfOne, false) {}
 
 AttachedClient::~AttachedClient() {
-    if (!ended_) {
-        runtime_stops();
-        close_resources(true);
+    if (ended_) {
+        return;
+    }
+    runtime_stops();
+    while (!stop_listening_at_some() || !close_some(true)) {
+        runtime_.platform->sleep(200us);
+        conclude_errands();
     }
 }
 
@@ -144,6 +148,7 @@ void AttachedClient::tell(const Event& event) {
 
 AttachedClient::Clock::time_point AttachedClient::turn() {
     const Clock::time_point now = runtime_.platform->now();
+    conclude_errands();
     const bool was_ending = ending_;
     // Each may begin another, and the end of this process, which drops what it waits for.
     for (Later& later : std::exchange(later_, {})) {

@@ -36,8 +36,7 @@ public:
     using Clock = std::chrono::steady_clock;
     struct Ways {
         std::function<void(Reply&&)> send;
-        /// Runs a job, which does not throw, on another thread, and has turn() called soon after. What takes long there holds up nobody's
-        /// requests but those that take long, too.
+        /// Runs a job, which does not throw, on this process's own thread, and has turn() called soon after.
         std::function<void(std::function<void()>)> elsewhere;
     };
 
@@ -90,18 +89,18 @@ private:
         std::uint64_t length = 0;
         PdId pd = 0;
     };
-    // Under way elsewhere, or waiting for that. What it has is given back on the control thread.
-    struct Registration {
-        RegionPlan plan;
-        OwnRegion region;
+    // Under way elsewhere, or waiting for that.
+    struct Errand {
+        PdId pd = 0;                     // it needs this one, if any
+        std::function<void()> carry_out;  // elsewhere
+        // Then here, with what that threw. Has what `carry_out` made, and gives it back.
+        std::function<void(std::exception_ptr failure)> conclude;
         bool begun = false;
         std::atomic<bool> cancelled{false};
         std::atomic<bool> over{false};
-        // Once that is true:
-        UniqueMr mr;
-        std::exception_ptr failure;
+        std::exception_ptr failure;  // once that is true
 
-        void carry_out() noexcept;
+        void run() noexcept;
     };
     struct OwnPool {
         std::uint32_t counters = 0;
@@ -122,7 +121,13 @@ private:
     struct Retiring {
         QpHandle handle;
         std::optional<Retirement> retirement;
-        std::optional<bool> drained;  // nothing: not yet
+    };
+    // Queue pairs on their way out, some of them in each turn.
+    struct Retirements {
+        Clock::time_point deadline;
+        std::deque<QpHandle> waiting;
+        std::vector<Retiring> under_way;
+        bool whole = true;  // all was flushed in time
     };
 
     [[nodiscard]] bool answer_by_kind(const wire::Packet& packet, Handed& handed);
@@ -141,7 +146,6 @@ private:
     wire::SessionOpened carry_out(const wire::OpenSession& asked, Handed& handed, std::vector<UniqueFd>& back);
     wire::QpNamed carry_out(const wire::CreateQp& asked);
     wire::QpStatus carry_out(const wire::AskQpStatus& asked);
-    wire::Nothing carry_out(const wire::ConnectTo& asked);
     wire::Nothing carry_out(const wire::Disconnect& asked);
     wire::Counted carry_out(const wire::AskRnrCounts& asked);
     wire::Listening carry_out(const wire::Listen& asked);
@@ -149,19 +153,15 @@ private:
     wire::Nothing carry_out(const wire::Reject& asked);
     wire::PdNamed carry_out(const wire::CreatePd& asked);
     wire::Nothing carry_out(const wire::ReleasePd& asked);
-    wire::Nothing carry_out(const wire::Deregister& asked);
     wire::WindowNamed carry_out(const wire::CreateWindow& asked);
     wire::WindowNamed carry_out(const wire::AskWindowRkey& asked);
     wire::Nothing carry_out(const wire::Deallocate& asked);
-    wire::AhNamed carry_out(const wire::CreateAh& asked);
-    wire::AhNamed carry_out(const wire::CreateAhBack& asked);
     wire::Nothing carry_out(const wire::DestroyAh& asked);
     wire::SrqNamed carry_out(const wire::CreateSrq& asked);
     wire::Nothing carry_out(const wire::CloseSrq& asked);
     wire::Nothing carry_out(const wire::ArmLimit& asked);
     wire::SrqNamed carry_out(const wire::AskSrqLimit& asked);
     wire::PoolNamed carry_out(const wire::CreatePool& asked);
-    wire::Nothing carry_out(const wire::ClosePool& asked);
     wire::Held carry_out(const wire::AskHeldBuffers& asked);
     wire::WorkerCounted carry_out(const wire::AskWorkerCounters& asked);
     wire::ControlCounted carry_out(const wire::AskControlCounters& asked);
@@ -176,23 +176,37 @@ private:
     void begin(std::uint64_t id, const wire::Connect& asked);
     void begin(std::uint64_t id, const wire::Accept& asked);
     void begin(std::uint64_t id, const wire::NextRequest& asked);
+
+    // attached_errands.cc
     void begin(std::uint64_t id, const wire::RegisterMemory& asked, Handed& handed);
-    wire::Registered conclude(Registration& registration);
-    void register_next();
-    void cancel_registrations() noexcept;
-    [[nodiscard]] bool registers_nothing() noexcept;
+    void begin(std::uint64_t id, const wire::Deregister& asked);
+    void begin(std::uint64_t id, const wire::ClosePool& asked);
+    void begin(std::uint64_t id, const wire::CreateAh& asked);
+    void begin(std::uint64_t id, const wire::CreateAhBack& asked);
+    void begin(std::uint64_t id, const wire::ConnectTo& asked);
+    template <class Body>
+    void create_ah(std::uint64_t id, const AhPlan& plan);
+    void send_elsewhere(PdId pd, std::function<void()> work, std::function<void(std::exception_ptr failure)> conclude);
+    template <class Body>
+    void send_elsewhere(std::uint64_t id, PdId pd, std::function<void()> work,
+                        std::function<typename Body::Answered(std::exception_ptr failure)> conclude);
+    void begin_next_errand();
+    void conclude_errands() noexcept;
+    void cancel_errands() noexcept;
+    void end_regions(int most);
 
     [[nodiscard]] PdId pd_for(const std::string& device, PdId asked);
     [[nodiscard]] std::string device_name(const NameText& device) const;
     void require_session(std::uint32_t id) const;
     OwnQp& require_qp(QpHandle handle);
-    void forget_qp(QpHandle handle) noexcept;
-    void forget_region(std::uint64_t region) noexcept;
     void drop_session(std::uint32_t id);
-    [[nodiscard]] std::vector<Retiring> retire(const std::vector<QpHandle>& handles, std::chrono::milliseconds within);
-    [[nodiscard]] bool all_retired(std::vector<Retiring>& ends) noexcept;
+    // attached_ends.cc: each does a part of it, and returns whether that was the last.
+    [[nodiscard]] Retirements begin_retiring(const std::vector<QpHandle>& handles, std::chrono::milliseconds within);
+    [[nodiscard]] bool retire_some(Retirements& ends) noexcept;
+    [[nodiscard]] std::optional<bool> is_drained(Retiring& end) noexcept;
+    [[nodiscard]] bool stop_listening_at_some() noexcept;
+    [[nodiscard]] bool close_some(bool abandoned) noexcept;
     [[nodiscard]] std::vector<QpHandle> qps_of(std::uint32_t session) const;
-    void close_resources(bool abandoned) noexcept;
     template <class F>
     void attempt(const char* what, F&& step) noexcept;
 
@@ -216,7 +230,7 @@ private:
     std::map<SrqHandle, OwnSrq> srqs_;
     std::map<PoolHandle, OwnPool> pools_;
     std::map<std::uint64_t, OwnRegion> regions_;
-    std::deque<std::shared_ptr<Registration>> registrations_;  // the first is under way
+    std::deque<std::shared_ptr<Errand>> errands_;  // the first is under way
     std::set<MwHandle> windows_;
     std::set<AhHandle> ahs_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // of a device

@@ -11,6 +11,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Things of one process that end in one turn of the control thread, where others wait for their own turn.
+constexpr int kPerTurn = 16;
+// Queue pairs of one process that are being drained at a time: each is looked at in each turn.
+constexpr std::size_t kRetiringMax = 256;
+
 }  // namespace
 
 void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
@@ -34,7 +39,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
             }
             throw;
         }
-        forget_qp(handle);
+        qps_.erase(handle);
         return wire::QpNamed{.handle = handle, .drained = *drained};
     }, 0ms);
 }
@@ -64,7 +69,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
     }, 0ms);
 }
 
-// Its queue pairs first, all at a time, so that the control thread does not wait for them one by one.
+// Its queue pairs first.
 void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
     if (!sessions_.contains(asked.id)) {
         return reply<wire::CloseSession>(id, {});  // closed before
@@ -72,7 +77,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
     later<wire::CloseSession>(
         id,
         [this, session = asked.id,
-         ends = std::optional<std::vector<Retiring>>()](Clock::time_point) mutable -> std::optional<wire::Nothing> {
+         ends = std::optional<Retirements>()](Clock::time_point) mutable -> std::optional<wire::Nothing> {
             if (!sessions_.contains(session)) {
                 return wire::Nothing{};  // asked for twice
             }
@@ -81,9 +86,9 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
                 if (std::any_of(its.begin(), its.end(), [&](QpHandle handle) { return qps_.at(handle).busy; })) {
                     return std::nullopt;  // being closed or reset, which ends by itself
                 }
-                ends = retire(its, runtime_.config.drain_timeout);
+                ends = begin_retiring(its, runtime_.config.drain_timeout);
             }
-            if (!all_retired(*ends)) {
+            if (!retire_some(*ends)) {
                 return std::nullopt;
             }
             // What it may have made meanwhile ends here too, and is waited for.
@@ -96,49 +101,52 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
 
 // ---- Its end ----
 
-std::vector<AttachedClient::Retiring> AttachedClient::retire(const std::vector<QpHandle>& handles, std::chrono::milliseconds within) {
-    std::vector<Retiring> ends;
-    const Clock::time_point deadline = runtime_.platform->now() + within;
+AttachedClient::Retirements AttachedClient::begin_retiring(const std::vector<QpHandle>& handles, std::chrono::milliseconds within) {
     for (const QpHandle handle : handles) {
-        attempt("a queue pair", [&] {
-            ends.push_back({handle, runtime_.begin_retiring_here(handle, deadline), std::nullopt});
-            if (const auto own = qps_.find(handle); own != qps_.end()) {
-                own->second.busy = true;
-            }
-        });
+        qps_.at(handle).busy = true;
     }
-    return ends;
+    return {.deadline = runtime_.platform->now() + within, .waiting = {handles.begin(), handles.end()}, .under_way = {}};
 }
 
-bool AttachedClient::all_retired(std::vector<Retiring>& ends) noexcept {
-    bool all = true;
-    for (Retiring& end : ends) {
-        if (end.drained) {
+bool AttachedClient::retire_some(Retirements& ends) noexcept {
+    for (int begun = 0; begun < kPerTurn && !ends.waiting.empty() && ends.under_way.size() < kRetiringMax; ++begun) {
+        const QpHandle handle = ends.waiting.front();
+        ends.waiting.pop_front();
+        attempt("a queue pair", [&] { ends.under_way.push_back({handle, runtime_.begin_retiring_here(handle, ends.deadline)}); });
+    }
+    int ended = 0;
+    for (auto end = ends.under_way.begin(); ended < kPerTurn && end != ends.under_way.end();) {
+        const std::optional<bool> drained = is_drained(*end);
+        if (!drained) {
+            ++end;
             continue;
         }
-        try {
-            end.drained = end.retirement ? runtime_.retired_here(*end.retirement) : std::optional(true);
-        } catch (const std::exception& error) {
-            const auto* known = dynamic_cast<const Error*>(&error);
-            if (known == nullptr || known->code() != std::errc::resource_unavailable_try_again) {
-                log_error("client {}: a queue pair is not drained: {}", number_, error.what());
-                end.drained = false;
-            }
-        }
-        if (!end.drained) {
-            all = false;
-            continue;
-        }
-        const auto own = qps_.find(end.handle);
-        if (own != qps_.end()) {
+        ++ended;
+        ends.whole = ends.whole && *drained;
+        if (const auto own = qps_.find(end->handle); own != qps_.end()) {
             own->second.busy = false;
         }
         attempt("a queue pair", [&] {
-            runtime_.end_retired_here(end.handle, *end.drained);
-            forget_qp(end.handle);
+            runtime_.end_retired_here(end->handle, *drained);
+            qps_.erase(end->handle);
         });
+        end = ends.under_way.erase(end);
     }
-    return all;
+    return ends.waiting.empty() && ends.under_way.empty();
+}
+
+// Nothing: not yet.
+std::optional<bool> AttachedClient::is_drained(Retiring& end) noexcept {
+    try {
+        return end.retirement ? runtime_.retired_here(*end.retirement) : std::optional(true);
+    } catch (const std::exception& error) {
+        const auto* known = dynamic_cast<const Error*>(&error);
+        if (known != nullptr && known->code() == std::errc::resource_unavailable_try_again) {
+            return std::nullopt;
+        }
+        log_error("client {}: a queue pair is not drained: {}", number_, error.what());
+        return false;
+    }
 }
 
 std::vector<QpHandle> AttachedClient::qps_of(std::uint32_t session) const {
@@ -158,104 +166,79 @@ void AttachedClient::begin(std::uint64_t id, const wire::Detach&) {
 void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done) {
     ending_ = true;
     later_.clear();  // who waits for these waits no more, or will be told that it has ended
-    cancel_registrations();
-    // Queue pairs first, all at a time.
-    const auto ends = std::make_shared<std::vector<Retiring>>();
+    cancel_errands();
+    log_refusals();
+    std::vector<QpHandle> all;
+    for (const auto& [handle, own] : qps_) {
+        all.push_back(handle);
+    }
     later_.push_back({.over =
-                          [this, abandoned, done = std::move(done), ends, closed = false](Clock::time_point) mutable {
+                          [this, abandoned, done = std::move(done), ends = begin_retiring(all, drain), closed = false](Clock::time_point) mutable {
                               if (!closed) {
-                                  const bool retired = all_retired(*ends);
-                                  if (!registers_nothing() || !retired) {
-                                      return false;
-                                  }
-                                  close_resources(abandoned);
-                                  closed = true;
+                                  closed = stop_listening_at_some() && retire_some(ends) && close_some(abandoned);
                               }
-                              if (account_->has(Thing::leaving_byte) != 0) {
+                              if (!closed || account_->has(Thing::leaving_byte) != 0) {
                                   return false;
                               }
-                              whole_ = std::all_of(ends->begin(), ends->end(), [](const Retiring& end) { return *end.drained; });
+                              whole_ = ends.whole;
                               ended_ = true;
                               done(whole_);
                               return true;
                           },
                       .next = {}});
-    log_refusals();
-    for (const auto& [listener, place] : listeners_) {
-        runtime_.stop_listening(listener.first, listener.second);
+}
+
+// One listener in a turn, with the requests that wait there.
+bool AttachedClient::stop_listening_at_some() noexcept {
+    if (!listeners_.empty()) {
+        const auto [device, listener] = listeners_.begin()->first;
+        runtime_.stop_listening(device, listener);
+        listeners_.erase(listeners_.begin());
+        return false;
     }
-    listeners_.clear();
     for (const auto& [request, flow] : requests_) {
         runtime_.reject(request.first, request.second, {});
     }
     requests_.clear();
-    std::vector<QpHandle> all;
-    for (const auto& [handle, own] : qps_) {
-        all.push_back(handle);
-    }
-    *ends = retire(all, drain);
+    return true;
 }
 
-// What one of them cannot do must not keep the others from ending.
-template <class F>
-void AttachedClient::attempt(const char* what, F&& step) noexcept {
-    try {
-        step();
-    } catch (const std::exception& error) {
-        log_error("client {}: {} does not end: {}", number_, what, error.what());
+bool AttachedClient::close_some(bool abandoned) noexcept {
+    int left = kPerTurn;
+    const auto close = [&](auto& things, const char* what, auto&& how) {
+        for (; left > 0 && !things.empty(); --left) {
+            const auto one = things.extract(things.begin());
+            attempt(what, [&] { how(one); });
+        }
+    };
+    close(srqs_, "a shared receive queue", [&](const auto& srq) { runtime_.close_srq(srq.key()); });
+    close(sessions_, "a session", [&](const auto& session) {
+        (void)runtime_.close_session_here(session.key(), runtime_.platform->now(), abandoned);
+        runtime_.release_session(session.key());
+    });
+    close(pools_, "a receive pool", [&](const auto& pool) {
+        runtime_.begin_closing_pool_here(pool.key());
+        runtime_.end_closing_pool_here(pool.key());
+    });
+    close(windows_, "a memory window", [&](const auto& window) { runtime_.deallocate(window.value()); });
+    close(ahs_, "an address handle", [&](const auto& ah) { runtime_.destroy_ah(ah.value()); });
+    if (left > 0 && errands_.empty() && !regions_.empty()) {
+        attempt("memory", [&] { end_regions(left); });
+        return false;
     }
-}
-
-void AttachedClient::close_resources(bool abandoned) noexcept {
-    const auto deadline = runtime_.platform->now();
-    for (const auto& [session, place] : sessions_) {
-        attempt("a session", [&, id = session] { (void)runtime_.close_session_here(id, deadline, abandoned); });
+    if (!errands_.empty()) {
+        return false;
     }
-    for (const auto& [handle, own] : srqs_) {
-        attempt("a shared receive queue", [&, srq = handle] { runtime_.close_srq(srq); });
-    }
-    for (const auto& [handle, own] : pools_) {
-        attempt("a receive pool", [&, pool = handle, region = own.region] {
-            runtime_.close_pool(pool, region);
-            regions_.erase(region);
-        });
-    }
-    for (const MwHandle handle : windows_) {
-        attempt("a memory window", [&] { runtime_.deallocate(handle); });
-    }
-    for (const AhHandle handle : ahs_) {
-        attempt("an address handle", [&] { runtime_.destroy_ah(handle); });
-    }
-    for (auto region = regions_.begin(); region != regions_.end();) {
-        bool over = false;
-        attempt("a memory region", [&] {
-            runtime_.deregister(region->first);
-            over = true;
-        });
-        // What is registered stays mapped: the device may reach it.
-        region = over ? regions_.erase(region) : std::next(region);
-    }
-    for (const PdId pd : pds_) {
-        runtime_.release_pd(pd);
+    close(pds_, "a protection domain", [&](const auto& pd) { (void)runtime_.release_pd_here(pd.value()); });
+    if (left == 0) {
+        return false;
     }
     for (const auto& [device, pd] : default_pds_) {
         runtime_.release_pd(pd);
     }
-    for (const auto& [session, place] : sessions_) {
-        runtime_.release_session(session);
-    }
-    for (const auto& [id, region] : regions_) {
-        runtime_.keep_mapped(region.memory);
-    }
-    sessions_.clear();
-    qps_.clear();
-    srqs_.clear();
-    pools_.clear();
-    windows_.clear();
-    ahs_.clear();
-    regions_.clear();
-    pds_.clear();
     default_pds_.clear();
+    qps_.clear();
+    return true;
 }
 
 }  // namespace pollcore

@@ -19,13 +19,6 @@
 namespace pollcore {
 namespace {
 
-template <class Things, class Thing>
-void require_own(const Things& things, const Thing& thing, const char* what) {
-    if (!things.contains(thing)) {
-        throw Error(EINVAL, fmt::format("the {} was closed, or is not this process's", what));
-    }
-}
-
 template <class Counters>
 void copy_counters(const Counters& from, std::uint64_t* to) noexcept {
     const auto* counters = reinterpret_cast<const Counter*>(&from);
@@ -149,8 +142,6 @@ AttachedClient::OwnQp& AttachedClient::require_qp(QpHandle handle) {
     return own->second;
 }
 
-void AttachedClient::forget_qp(QpHandle handle) noexcept { qps_.erase(handle); }
-
 wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     QpSpec spec = asked.spec;
     if (spec.share_count < 1 || spec.share_count > kQpSharesMax) {
@@ -193,12 +184,6 @@ QpInfo AttachedClient::carry_out(const wire::AskQpInfo& asked) {
 wire::QpStatus AttachedClient::carry_out(const wire::AskQpStatus& asked) {
     (void)require_qp(asked.handle);
     return {.qp_num = runtime_.qp_num(asked.handle), .disconnected = runtime_.disconnected(asked.handle)};
-}
-
-wire::Nothing AttachedClient::carry_out(const wire::ConnectTo& asked) {
-    (void)require_qp(asked.handle);
-    runtime_.connect(asked.handle, asked.peer, asked.path);
-    return {};
 }
 
 wire::Nothing AttachedClient::carry_out(const wire::Disconnect& asked) {
@@ -249,26 +234,13 @@ wire::PdNamed AttachedClient::carry_out(const wire::CreatePd& asked) {
 }
 
 wire::Nothing AttachedClient::carry_out(const wire::ReleasePd& asked) {
-    if (std::any_of(registrations_.begin(), registrations_.end(), [&](const auto& each) { return each->region.pd == asked.pd; })) {
-        throw Error(EBUSY, "memory is being registered in the protection domain");
+    require_own(pds_, asked.pd, "protection domain");
+    if (std::any_of(errands_.begin(), errands_.end(), [&](const auto& each) { return each->pd == asked.pd; })) {
+        throw Error(EBUSY, "something is being made or ended in the protection domain");
     }
-    if (pds_.erase(asked.pd) != 0) {
-        runtime_.release_pd(asked.pd);
-    }
-    return {};
-}
-
-void AttachedClient::forget_region(std::uint64_t region) noexcept {
-    regions_.erase(region);
-}
-
-wire::Nothing AttachedClient::carry_out(const wire::Deregister& asked) {
-    require_own(regions_, asked.region, "memory region");
-    if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == asked.region; })) {
-        throw Error(EBUSY, "the memory region is a receive pool's, which ends it");
-    }
-    runtime_.deregister(asked.region);
-    forget_region(asked.region);
+    if (runtime_.release_pd_here(asked.pd)) {
+        pds_.erase(asked.pd);
+    }  // else something is left in it, and it ends with this process
     return {};
 }
 
@@ -297,23 +269,6 @@ wire::Nothing AttachedClient::carry_out(const wire::Deallocate& asked) {
 }
 
 // ---- Datagrams ----
-
-wire::AhNamed AttachedClient::carry_out(const wire::CreateAh& asked) {
-    require_room(ahs_.size(), kSmallThingsMax, "address handles");
-    const std::string device = device_name(asked.device);
-    const AhHandle handle = runtime_.create_ah(asked.peer, asked.path, device, pd_for(device, asked.pd));
-    ahs_.insert(handle);
-    return {.handle = handle};
-}
-
-wire::AhNamed AttachedClient::carry_out(const wire::CreateAhBack& asked) {
-    require_room(ahs_.size(), kSmallThingsMax, "address handles");
-    const std::string device = device_name(asked.device);
-    const AhHandle handle =
-        runtime_.create_ah(std::bit_cast<WideCompletion>(asked.received), std::span<const std::byte, kGrhBytes>(asked.grh), device, pd_for(device, asked.pd));
-    ahs_.insert(handle);
-    return {.handle = handle};
-}
 
 wire::Nothing AttachedClient::carry_out(const wire::DestroyAh& asked) {
     require_own(ahs_, asked.handle, "address handle");
@@ -386,19 +341,6 @@ wire::PoolNamed AttachedClient::carry_out(const wire::CreatePool& asked) {
     *free = true;
     pools_.emplace(info.handle, OwnPool{.counters = index, .region = spec.region, .place = std::move(place)});
     return {.handle = info.handle, .counters = index};
-}
-
-wire::Nothing AttachedClient::carry_out(const wire::ClosePool& asked) {
-    const auto own = pools_.find(asked.handle);
-    require_own(pools_, asked.handle, "receive pool");
-    if (own->second.region != asked.region) {
-        throw Error(EINVAL, "the memory region is not that of the receive pool");
-    }
-    runtime_.close_pool(asked.handle, asked.region);
-    counters_used_[own->second.counters] = false;
-    pools_.erase(own);
-    forget_region(asked.region);
-    return {};
 }
 
 wire::Held AttachedClient::carry_out(const wire::AskHeldBuffers& asked) {

@@ -23,7 +23,7 @@ constexpr auto kLinesEvery = 1s;
 }  // namespace
 
 Clients::Clients(RuntimeState& runtime, Connections& connections)
-    : runtime_(runtime), connections_(connections), elsewhere_(runtime.platform->start_executor("pollcore-pin")) {
+    : runtime_(runtime), connections_(connections) {
     runtime_.call([this] { runtime_.set_host(this); });
 }
 
@@ -35,9 +35,6 @@ Clients::~Clients() {
         runtime_.set_host(nullptr);
         clients_.clear();
     });
-    // It may have been about to post one more.
-    elsewhere_.reset();
-    runtime_.call([] {});
 }
 
 // ---- Any thread ----
@@ -173,16 +170,17 @@ void Clients::take(Heard& heard) {
 
 void Clients::welcome(Heard& heard) {
     const std::uint32_t number = heard.number;
+    auto own_thread = runtime_.platform->start_executor("pollcore-pin");
+    const auto elsewhere = [this, number, &own = *own_thread](std::function<void()> job) {
+        own.post_always([this, number, job = std::move(job)] {
+            job();
+            hear({.what = Heard::What::carried_out, .number = number, .text = {}, .packet = {}, .handed = {}, .account = {}});
+        });
+    };
     auto attached = std::make_unique<AttachedClient>(
         runtime_, number, heard.text, std::move(heard.account),
-        AttachedClient::Ways{.send = [this, number](Reply&& reply) { connections_.send(number, std::move(reply)); },
-                             .elsewhere = [this, number](std::function<void()> job) {
-                                 elsewhere_->post_always([this, number, job = std::move(job)] {
-                                     job();
-                                     hear({.what = Heard::What::carried_out, .number = number, .text = {}, .packet = {}, .handed = {}, .account = {}});
-                                 });
-                             }});
-    clients_.emplace(number, Client{.attached = std::move(attached)});
+        AttachedClient::Ways{.send = [this, number](Reply&& reply) { connections_.send(number, std::move(reply)); }, .elsewhere = elsewhere});
+    clients_.emplace(number, Client{.own_thread = std::move(own_thread), .attached = std::move(attached)});
     count([](AttachCounts& counts) {
         ++counts.attached;
         ++counts.now;

@@ -46,6 +46,7 @@ public:
 
 private:
     struct Client {
+        std::unique_ptr<Executor> own_thread;  // for what may take long; ends after the next
         std::unique_ptr<AttachedClient> attached;
         Clock::time_point look_at{};  // at the latest
         bool detaches = false;
@@ -83,8 +84,6 @@ private:
     // Who attaches may do so often. What ends one for its misdeeds has lines of its own.
     LineBudget comings_{50};
     LineBudget evictions_{10};
-
-    std::unique_ptr<Executor> elsewhere_;  // ends first: what is under way there comes back to the inbox
 };
 
 }  // namespace pollcore

@@ -45,22 +45,24 @@ PdId RuntimeState::create_foreign_pd_here(const std::string& device_name, std::u
 
 void RuntimeState::release_pd(PdId id) noexcept {
     try {
-        executor_->run([&] {
-            const auto found = pds_.find(id);
-            if (found == pds_.end()) {
-                return;
-            }
-            Device& owner = *devices_[found->second.device]->device;
-            const int error = owner.destroy(found->second.pd.get());
-            if (error == 0) {
-                (void)found->second.pd.release();
-                pds_.erase(found);
-            }
-            // In use: it ends with the runtime, after what is in it.
-        });
+        // Of this process: one in use ends with the runtime, after what is in it.
+        (void)executor_->run([&] { return release_pd_here(id); });
     } catch (const std::exception& error) {
         log_error("releasing a protection domain: {}", error.what());
     }
+}
+
+bool RuntimeState::release_pd_here(PdId id) {
+    const auto found = pds_.find(id);
+    if (found == pds_.end()) {
+        return true;
+    }
+    if (devices_[found->second.device]->device->destroy(found->second.pd.get()) != 0) {
+        return false;
+    }
+    (void)found->second.pd.release();
+    pds_.erase(found);
+    return true;
 }
 
 PdId RuntimeState::pd_of(DeviceSlot& device, PdId pd) const {

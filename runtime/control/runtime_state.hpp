@@ -355,6 +355,8 @@ public:
     [[nodiscard]] bool has_qp(QpHandle handle) noexcept { return find_qp(handle) != nullptr; }
     /// Whose regions lie at addresses of another process (H8). Throws Error(EOPNOTSUPP) where the device cannot do without touching them.
     [[nodiscard]] PdId create_foreign_pd_here(const std::string& device, std::uint32_t client);
+    /// False: something is left in it, and it is there as before.
+    [[nodiscard]] bool release_pd_here(PdId pd);
     [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
                                               PdId pd);
     RegionInfo add_region_here(const RegionPlan& plan, UniqueMr mr, HostMemory memory);

@@ -1,0 +1,278 @@
+// What an attached process asks for that may take long in the kernel: pages are pinned and let go, and the network is asked who has an
+// address. The process's own thread carries it out, one thing after the other, so that nobody else waits for it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+#include "attach/answering.hpp"
+#include "attach/attached_client.hpp"
+
+namespace pollcore {
+namespace {
+
+using namespace std::chrono_literals;
+
+}  // namespace
+
+// On the process's own thread.
+void AttachedClient::Errand::run() noexcept {
+    try {
+        if (cancelled.load(std::memory_order_relaxed)) {
+            throw Error(ESHUTDOWN, "this attachment is being ended");
+        }
+        carry_out();
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    over.store(true, std::memory_order_release);
+}
+
+void AttachedClient::send_elsewhere(PdId pd, std::function<void()> work, std::function<void(std::exception_ptr failure)> conclude) {
+    const auto errand = std::make_shared<Errand>();
+    errand->pd = pd;
+    errand->carry_out = std::move(work);
+    errand->conclude = std::move(conclude);
+    errands_.push_back(errand);
+    begin_next_errand();
+}
+
+template <class Body>
+void AttachedClient::send_elsewhere(std::uint64_t id, PdId pd, std::function<void()> work,
+                                    std::function<typename Body::Answered(std::exception_ptr failure)> conclude) {
+    send_elsewhere(pd, std::move(work), [this, id, conclude = std::move(conclude)](std::exception_ptr failure) {
+        try {
+            reply<Body>(id, conclude(std::move(failure)));
+        } catch (const std::exception& error) {
+            refuse<Body>(id, error);
+        }
+    });
+}
+
+void AttachedClient::begin_next_errand() {
+    if (!errands_.empty() && !errands_.front()->begun) {
+        errands_.front()->begun = true;
+        ways_.elsewhere([next = errands_.front()] { next->run(); });
+    }
+}
+
+void AttachedClient::conclude_errands() noexcept {
+    while (!errands_.empty() && errands_.front()->over.load(std::memory_order_acquire)) {
+        const std::shared_ptr<Errand> errand = std::move(errands_.front());
+        errands_.pop_front();
+        attempt("what it had asked for", [&] {
+            // The thread may still hold the errand, but nothing that it has.
+            (void)std::exchange(errand->carry_out, nullptr);
+            std::exchange(errand->conclude, nullptr)(std::exchange(errand->failure, nullptr));
+        });
+        attempt("what it has asked for", [&] { begin_next_errand(); });
+    }
+}
+
+// What has not begun never does.
+void AttachedClient::cancel_errands() noexcept {
+    for (const auto& errand : errands_) {
+        errand->cancelled.store(true, std::memory_order_relaxed);
+        if (!errand->begun) {
+            errand->begun = true;
+            errand->run();
+        }
+    }
+}
+
+void AttachedClient::runtime_stops() noexcept {
+    cancel_errands();
+    for (conclude_errands(); !errands_.empty(); conclude_errands()) {
+        runtime_.platform->sleep(200us);
+    }
+}
+
+// ---- Memory ----
+
+void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, Handed& handed) {
+    require_room(regions_.size() + errands_.size(), kSmallThingsMax, "memory regions");
+    struct Registration {
+        RegionPlan plan;
+        OwnRegion own;
+        UniqueMr mr;
+    };
+    const auto registration = std::make_shared<Registration>();
+    OwnRegion& own = registration->own;
+    if (asked.parent == 0) {
+        if (handed.failure) {
+            std::rethrow_exception(handed.failure);
+        }
+        if (handed.memory == nullptr) {
+            throw Error(EPROTO, "memory to register comes as one memfd");
+        }
+        own.memory = std::move(handed.memory);
+        own.data = static_cast<std::byte*>(own.memory->mapping.data());
+    } else {
+        const auto parent = regions_.find(asked.parent);
+        if (parent == regions_.end() || asked.bytes == 0 || asked.offset > parent->second.length ||
+            asked.bytes > parent->second.length - asked.offset) {
+            throw Error(EINVAL, "a part of a memory region that is not this process's, or not so long");
+        }
+        own.memory = parent->second.memory;
+        own.data = parent->second.data + asked.offset;
+    }
+    const std::string device = device_name(asked.device);
+    own.length = asked.bytes;
+    own.pd = pd_for(device, asked.pd);
+    registration->plan = runtime_.plan_region_here(own.data, asked.bytes, asked.iova, asked.access, device, own.pd);
+    send_elsewhere<wire::RegisterMemory>(
+        id, own.pd, [registration] { registration->mr = registration->plan.carry_out(); },
+        [this, registration](std::exception_ptr failure) -> wire::Registered {
+            if (failure) {
+                std::rethrow_exception(failure);
+            }
+            const RegionInfo info = runtime_.add_region_here(registration->plan, std::move(registration->mr), {});
+            regions_.emplace(info.id, std::move(registration->own));
+            return {.id = info.id, .lkey = info.lkey, .rkey = info.rkey, .handle = info.handle};
+        });
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::Deregister& asked) {
+    require_own(regions_, asked.region, "memory region");
+    if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == asked.region; })) {
+        throw Error(EBUSY, "the memory region is a receive pool's, which ends it");
+    }
+    const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(asked.region);
+    const auto own = std::make_shared<OwnRegion>(std::move(regions_.extract(asked.region).mapped()));
+    if (!end) {
+        return reply<wire::Deregister>(id, {});
+    }
+    const auto error = std::make_shared<int>(ECANCELED);
+    send_elsewhere<wire::Deregister>(
+        id, own->pd, [end, error] { *error = end->carry_out(); },
+        [this, own, error, region = asked.region](const std::exception_ptr&) -> wire::Nothing {
+            try {
+                runtime_.end_deregistering_here(region, *error);
+            } catch (...) {
+                regions_.emplace(region, std::move(*own));
+                throw;
+            }
+            return {};
+        });
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
+    const auto known = pools_.find(asked.handle);
+    require_own(pools_, asked.handle, "receive pool");
+    if (known->second.region != asked.region) {
+        throw Error(EINVAL, "the memory region is not that of the receive pool");
+    }
+    runtime_.begin_closing_pool_here(asked.handle);
+    const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(asked.region);
+    struct Closing {
+        OwnPool pool;
+        OwnRegion region;
+        int error = ECANCELED;
+    };
+    const auto closing = std::make_shared<Closing>();
+    closing->pool = std::move(pools_.extract(known).mapped());
+    closing->region = std::move(regions_.extract(asked.region).mapped());
+    const auto conclude = [this, closing, handle = asked.handle, ended = !end.has_value()](const std::exception_ptr&) -> wire::Nothing {
+        const std::uint64_t region = closing->pool.region;
+        try {
+            if (!ended) {
+                runtime_.end_deregistering_here(region, closing->error);
+            }
+        } catch (...) {
+            regions_.emplace(region, std::move(closing->region));
+            pools_.emplace(handle, std::move(closing->pool));
+            throw;
+        }
+        runtime_.end_closing_pool_here(handle);
+        counters_used_[closing->pool.counters] = false;
+        return {};
+    };
+    if (!end) {
+        return reply<wire::ClosePool>(id, conclude(nullptr));
+    }
+    send_elsewhere<wire::ClosePool>(id, closing->region.pd, [end, closing] { closing->error = end->carry_out(); }, conclude);
+}
+
+// Of a process that ends: so many of those that are left.
+void AttachedClient::end_regions(int most) {
+    struct Ending {
+        RegionEnd end;
+        std::shared_ptr<ReceivedMemory> memory;
+        int error = ECANCELED;
+    };
+    const auto all = std::make_shared<std::vector<Ending>>();
+    for (; most > 0 && !regions_.empty(); --most) {
+        auto region = regions_.extract(regions_.begin());
+        std::shared_ptr<ReceivedMemory>& memory = region.mapped().memory;
+        try {
+            if (const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(region.key())) {
+                all->push_back({.end = *end, .memory = std::move(memory)});
+            }
+        } catch (const std::exception& error) {
+            log_error("client {}: a memory region does not end: {}", number_, error.what());
+            runtime_.keep_mapped(std::move(memory));  // the device may reach it
+        }
+    }
+    send_elsewhere(
+        0, [all] { std::for_each(all->begin(), all->end(), [](Ending& one) { one.error = one.end.carry_out(); }); },
+        [this, all](const std::exception_ptr&) {
+            for (Ending& one : *all) {
+                try {
+                    runtime_.end_deregistering_here(one.end.region, one.error);
+                } catch (const std::exception& error) {
+                    log_error("client {}: a memory region does not end: {}", number_, error.what());
+                    runtime_.keep_mapped(std::move(one.memory));
+                }
+            }
+        });
+}
+
+// ---- Ways ----
+
+template <class Body>
+void AttachedClient::create_ah(std::uint64_t id, const AhPlan& plan) {
+    const auto ah = std::make_shared<UniqueAh>();
+    send_elsewhere<Body>(
+        id, plan.pd, [plan, ah] { *ah = plan.carry_out(); },
+        [this, plan, ah](std::exception_ptr failure) -> wire::AhNamed {
+            if (failure) {
+                std::rethrow_exception(failure);
+            }
+            const AhHandle handle = runtime_.add_ah_here(plan, std::move(*ah));
+            ahs_.insert(handle);
+            return {.handle = handle};
+        });
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::CreateAh& asked) {
+    require_room(ahs_.size() + errands_.size(), kSmallThingsMax, "address handles");
+    const std::string device = device_name(asked.device);
+    create_ah<wire::CreateAh>(id, runtime_.plan_ah_here(asked.peer, asked.path, device, pd_for(device, asked.pd)));
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::CreateAhBack& asked) {
+    require_room(ahs_.size() + errands_.size(), kSmallThingsMax, "address handles");
+    const std::string device = device_name(asked.device);
+    create_ah<wire::CreateAhBack>(id, runtime_.plan_ah_here(std::bit_cast<WideCompletion>(asked.received),
+                                                            std::span<const std::byte, kGrhBytes>(asked.grh), device,
+                                                            pd_for(device, asked.pd)));
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::ConnectTo& asked) {
+    (void)require_qp(asked.handle);
+    const AhPlan way = runtime_.plan_way_here(asked.handle, asked.peer, asked.path);
+    send_elsewhere<wire::ConnectTo>(
+        id, way.pd, [way] { (void)way.carry_out(); },
+        [this, asked](std::exception_ptr failure) -> wire::Nothing {
+            if (failure) {
+                std::rethrow_exception(failure);
+            }
+            (void)require_qp(asked.handle);
+            runtime_.connect_here(asked.handle, asked.peer, asked.path);
+            return {};
+        });
+}
+
+}  // namespace pollcore
