@@ -78,7 +78,7 @@ struct SoftDeviceOptions {
     std::uint64_t fault_seed = 1;
 };
 
-class SoftDevice final : public Device {
+class SoftDevice : public Device {
 public:
     explicit SoftDevice(SoftDeviceOptions options);
     ~SoftDevice() override;

@@ -1,0 +1,185 @@
+// This machine, with a software device of which a test holds up single calls, and with an executor that counts them: how many calls of
+// the device the longest job of the control thread makes.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "control/platform.hpp"
+#include "device/soft/soft_device.hpp"
+
+namespace pollcore::test {
+
+/// Calls of the device, of this thread.
+inline thread_local std::uint64_t device_calls = 0;
+
+enum class Held { register_memory, deregister, create_ah };
+
+class WatchedDevice final : public SoftDevice {
+public:
+    using SoftDevice::SoftDevice;
+
+    /// The next call of this kind stands still until release().
+    void hold_next(Held kind) {
+        const std::lock_guard lock(mutex_);
+        holds_ = kind;
+        inside_ = false;
+    }
+    void await_inside() {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return inside_; });
+    }
+    void release() {
+        const std::lock_guard lock(mutex_);
+        inside_ = false;
+        changed_.notify_all();
+    }
+
+    ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, int access) override {
+        pass(Held::register_memory);
+        return SoftDevice::register_memory(pd, addr, length, iova, access);
+    }
+    ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) override {
+        pass(Held::create_ah);
+        return SoftDevice::create_ah(pd, attr);
+    }
+    int destroy(ibv_mr* mr) noexcept override {
+        pass(Held::deregister);
+        return SoftDevice::destroy(mr);
+    }
+    void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override {
+        ++device_calls;
+        SoftDevice::modify(qp, attr, mask);
+    }
+    using SoftDevice::modify;
+    int destroy(ibv_pd* pd) noexcept override { return counted(pd); }
+    int destroy(ibv_ah* ah) noexcept override { return counted(ah); }
+    int destroy(ibv_cq* cq) noexcept override { return counted(cq); }
+    int destroy(ibv_qp* qp) noexcept override { return counted(qp); }
+    int destroy(ibv_srq* srq) noexcept override { return counted(srq); }
+    int destroy(ibv_mw* window) noexcept override { return counted(window); }
+
+private:
+    template <class T>
+    int counted(T* object) noexcept {
+        ++device_calls;
+        return SoftDevice::destroy(object);
+    }
+    void pass(Held kind) {
+        ++device_calls;
+        std::unique_lock lock(mutex_);
+        if (holds_ == kind) {
+            holds_.reset();
+            inside_ = true;
+            changed_.notify_all();
+            changed_.wait(lock, [this] { return !inside_; });
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::optional<Held> holds_;
+    bool inside_ = false;
+};
+
+/// As ControlThread, without its limits.
+class CountingExecutor final : public Executor {
+public:
+    explicit CountingExecutor(std::atomic<std::uint64_t>& longest) : longest_(longest), thread_([this] { loop(); }) {}
+    ~CountingExecutor() override {
+        post_always(nullptr);
+        thread_.join();
+    }
+    void post_always(std::function<void()> job) override {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back(std::move(job));
+        changed_.notify_one();
+    }
+
+private:
+    [[nodiscard]] bool is_here() const noexcept override { return std::this_thread::get_id() == thread_.get_id(); }
+    void perform(std::function<void()> job) override {
+        std::promise<void> done;
+        post_always([&] {
+            job();
+            done.set_value();
+        });
+        done.get_future().get();
+    }
+    void loop() {
+        for (;;) {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [this] { return !jobs_.empty(); });
+            const std::function<void()> job = std::move(jobs_.front());
+            jobs_.pop_front();
+            lock.unlock();
+            if (job == nullptr) {
+                return;
+            }
+            device_calls = 0;
+            job();
+            longest_.store(std::max(longest_.load(), device_calls));
+        }
+    }
+
+    std::atomic<std::uint64_t>& longest_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::function<void()>> jobs_;
+    std::thread thread_;
+};
+
+/// What a test keeps of the platform, which the runtime takes.
+struct Watched {
+    WatchedDevice* device = nullptr;
+    std::atomic<std::uint64_t> longest_job{0};  ///< of the control thread, in calls of the device
+};
+
+class WatchedPlatform final : public Platform {
+public:
+    explicit WatchedPlatform(Watched& watched) : watched_(watched), host_(host_platform()) {}
+
+    void prepare(const Config& config, RuntimeReport& report) override { host_->prepare(config, report); }
+    std::unique_ptr<Device> open_device(const DeviceConfig& config) override {
+        auto device = std::make_unique<WatchedDevice>(SoftDeviceOptions{.name = config.name});
+        watched_.device = device.get();
+        return device;
+    }
+    HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) override {
+        return host_->allocate(bytes, numa_node, what_for);
+    }
+    std::unique_ptr<Executor> start_executor(const std::string& name) override {
+        return name == "pollcore-ctl" ? std::make_unique<CountingExecutor>(watched_.longest_job) : host_->start_executor(name);
+    }
+    std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
+                                                std::function<void()> tick) override {
+        return host_->start_event_loop(executor, period, std::move(tick));
+    }
+    std::unique_ptr<WorkerThread> start_worker(const WorkerConfig& config, Worker& worker) override { return host_->start_worker(config, worker); }
+    Clock::time_point now() override { return host_->now(); }
+    std::uint64_t cycles() override { return host_->cycles(); }
+    auto cycles_function() -> std::uint64_t (*)() noexcept override { return host_->cycles_function(); }
+    std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return host_->cycles_from(duration); }
+    void sleep(std::chrono::microseconds duration) override { host_->sleep(duration); }
+    bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds timeout,
+              const std::function<bool()>& done) override {
+        return host_->wait(lock, changed, timeout, done);
+    }
+    std::uint32_t random() override { return host_->random(); }
+
+private:
+    Watched& watched_;
+    std::unique_ptr<Platform> host_;
+};
+
+}  // namespace pollcore::test
