@@ -187,4 +187,70 @@ private:
     std::thread thread_;
 };
 
+/// Makes, uses and ends one of each, again and again, by an attachment of its own.
+class Caller {
+public:
+    explicit Caller(const std::string& path)
+        : daemon_({.path = path, .name = "caller", .timeout = kPatience}), thread_([this] { run(); }) {}
+    ~Caller() {
+        stop_.store(true);
+        thread_.join();
+    }
+
+    /// Rounds of calls that were answered as they should be.
+    [[nodiscard]] std::uint64_t rounds() const { return rounds_.load(); }
+    [[nodiscard]] std::chrono::microseconds longest_call() const { return std::chrono::microseconds(longest_us_.load()); }
+    /// Stops, and says what was wrong.
+    [[nodiscard]] std::string end() {
+        stop_.store(true);
+        while (!ended_.load()) {
+            std::this_thread::sleep_for(1ms);
+        }
+        return wrong_;
+    }
+
+private:
+    template <class F>
+    auto timed(F&& call) {
+        struct Clocked {
+            std::atomic<std::int64_t>& longest;
+            Clock::time_point since = Clock::now();
+            ~Clocked() {
+                longest.store(std::max(longest.load(), std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - since).count()));
+            }
+        } clocked{longest_us_};
+        return call();
+    }
+    void run() {
+        try {
+            while (!stop_.load(std::memory_order_relaxed)) {
+                Session session = timed([&] { return daemon_.open_session({.submission_slots = 64, .completion_slots = 64}); });
+                const QueuePairOptions options{.shares = {{.session = &session, .send_depth = 4}}, .recv_depth = 4};
+                QueuePair a = timed([&] { return daemon_.create_queue_pair(options); });
+                QueuePair b = timed([&] { return daemon_.create_queue_pair(options); });
+                const QpInfo info = timed([&] { return a.info(); });
+                timed([&] { a.connect(b.info()); });
+                timed([&] { b.connect(info); });
+                MemoryRegion memory = timed([&] { return daemon_.allocate(65536); });
+                timed([&] { memory = MemoryRegion(); });
+                if (!timed([&] { return a.close(); })) {
+                    throw std::runtime_error("a queue pair with nothing in flight was cut short");
+                }
+                rounds_.fetch_add(1);
+            }
+        } catch (const std::exception& error) {
+            wrong_ = error.what();
+        }
+        ended_.store(true);
+    }
+
+    Attachment daemon_;
+    std::atomic<bool> stop_{false};
+    std::atomic<bool> ended_{false};
+    std::atomic<std::uint64_t> rounds_{0};
+    std::atomic<std::int64_t> longest_us_{0};
+    std::string wrong_;
+    std::thread thread_;
+};
+
 }  // namespace pollcore::test

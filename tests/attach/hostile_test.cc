@@ -1,4 +1,4 @@
-// A process that attacks the daemon (hostile.cc), beside one that is as it should be.
+// A process that attacks the daemon (hostile.cc), or takes all it can get (greedy.cc), beside two that are as they should be.
 #include <fstream>
 #include <regex>
 #include <set>
@@ -10,8 +10,9 @@ namespace {
 
 struct Attack {
     const char* name;
-    const char* line;  // that the log has of it
+    const char* line;  // that the log has of it; empty: what it does is allowed
     bool old_kernel = false;
+    const char* program = "hostile";
 };
 
 class HostileTest : public DaemonTest, public testing::WithParamInterface<Attack> {};
@@ -95,12 +96,19 @@ TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
         ASSERT_LT(Clock::now(), until) << daemon.err();
         std::this_thread::sleep_for(1ms);
     }
+    Caller caller(socket());
+    while (caller.rounds() < 3) {
+        ASSERT_LT(Clock::now(), until) << daemon.err();
+        std::this_thread::sleep_for(1ms);
+    }
     const std::uint64_t checked = witness.checked();
-    Process hostile = start("hostile", {GetParam().name, socket(), std::to_string(milliseconds)});
+    const std::uint64_t called = caller.rounds();
+    Process hostile = start(GetParam().program, {GetParam().name, socket(), std::to_string(milliseconds)});
     EXPECT_EQ(hostile.wait(), 0) << hostile.out() << hostile.err();
     EXPECT_EQ(hostile.out().find("failed"), std::string::npos) << hostile.out();
     EXPECT_TRUE(daemon.await_log(GetParam().line, 5s)) << hostile.out() << daemon.err();
     EXPECT_GT(witness.checked(), checked + 100) << "nothing was checked meanwhile";
+    EXPECT_GT(caller.rounds(), called) << "no call was answered meanwhile";
     // And somebody new comes in.
     {
         Process innocent = start("attached-load", {"load", socket(), "1"});
@@ -109,6 +117,7 @@ TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
             std::this_thread::sleep_for(2ms);
         }
     }
+    EXPECT_EQ(caller.end(), "");
     witness.join();
     EXPECT_EQ(witness.wrong(), "");
     daemon.signal(SIGTERM);
@@ -123,9 +132,12 @@ INSTANTIATE_TEST_SUITE_P(By, HostileTest,
                                          Attack{"descriptor-flood", "no message of this library", true},
                                          Attack{"lingering-descriptors", "no message of this library", true},
                                          Attack{"no-reading", "does not read"}, Attack{"bad-memory", "shared memory is not accepted"},
-                                         Attack{"garbage-slots", "its workers refused"}, Attack{"flipped-slots", "client 2 ("},
-                                         Attack{"flipped-everything", "client 2 ("}, Attack{"moving-indices", "what no session writes"},
-                                         Attack{"others-handles", "is not this process's"}),
+                                         Attack{"garbage-slots", "its workers refused"}, Attack{"flipped-slots", "client 3 ("},
+                                         Attack{"flipped-everything", "client 3 ("}, Attack{"moving-indices", "what no session writes"},
+                                         Attack{"others-handles", "is not this process's"},
+                                         Attack{"much-memory", "", false, "greedy"},
+                                         Attack{"many-objects", "would be more than", false, "greedy"},
+                                         Attack{"many-requests", "requests were refused", false, "greedy"}),
                          [](const auto& attack) {
                              std::string name = attack.param.name;
                              std::replace(name.begin(), name.end(), '-', '_');
