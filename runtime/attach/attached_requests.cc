@@ -13,6 +13,7 @@
 
 #include "attach/answering.hpp"
 #include "attach/attached_client.hpp"
+#include "base/descriptor_reserve.hpp"
 #include "base/event_fd.hpp"
 #include "pollcore/error.hpp"
 
@@ -83,15 +84,17 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Ha
     if (runtime_.worker_sleeps(worker)) {
         bells.visitor = ForeignFd(make_event_fd("a process that wakes its worker").release(), Unread::left, account_->uid());
         back.emplace_back(::fcntl(bells.visitor.get(), F_DUPFD_CLOEXEC, 0));
-        if (!back.back().valid()) {
-            const int error = errno;
-            throw Error(error, "the daemon has no descriptors left");
+        if (!back.back().valid() || is_reserved(back.back().get())) {
+            throw Error(EMFILE, "the daemon has no descriptors left");
         }
     }
     if (options.events) {
         BellSockets sockets = make_bell_sockets("a process that sleeps");
         bells.application = std::move(sockets.own);
         back.push_back(std::move(sockets.other));
+        if (is_reserved(back.back().get())) {
+            throw Error(EMFILE, "the daemon has no descriptors left");
+        }
     }
     SessionOptions at = options;
     at.worker = runtime_.worker_config(worker).name;

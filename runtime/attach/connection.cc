@@ -16,6 +16,7 @@
 
 #include "attach/packet_socket.hpp"
 #include "attach/shared_memory.hpp"
+#include "base/descriptor_reserve.hpp"
 #include "base/event_fd.hpp"
 #include "base/quiet_thread.hpp"
 #include "pollcore/error.hpp"
@@ -179,7 +180,9 @@ bool Connection::read_one() {
     if (error != 0) {
         return error == EAGAIN;
     }
-    Handed handed = map_what_came(packet);
+    packet.descriptors_lost |= std::any_of(packet.descriptors.begin(), packet.descriptors.end(),
+                                           [](const UniqueFd& fd) { return is_reserved(fd.get()); });
+    Handed handed = packet.descriptors_lost ? Handed{} : map_what_came(packet);
     for (UniqueFd& fd : packet.descriptors) {
         close_here(fd.release());
     }

@@ -15,6 +15,7 @@
 
 #include "attach/packet_socket.hpp"
 #include "attach/told_error.hpp"
+#include "base/descriptor_reserve.hpp"
 #include "base/event_fd.hpp"
 #include "base/log.hpp"
 #include "base/quiet_thread.hpp"
@@ -215,6 +216,10 @@ void Connections::accept_some() {
                 std::this_thread::sleep_for(10ms);
             }
             return;
+        }
+        if (is_reserved(socket.get())) {
+            turn_away(socket.get(), "somebody", EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
+            continue;
         }
         try {
             welcome(std::move(socket));

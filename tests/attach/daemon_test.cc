@@ -64,6 +64,47 @@ TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     EXPECT_EQ(daemon.err().find("is ended"), std::string::npos) << daemon.err();
 }
 
+// However many come in, and whatever they pass: some descriptors are left for what the daemon itself has to do.
+TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
+    constexpr std::size_t kLimit = 200;
+    constexpr std::size_t kReserved = 32;
+    config_.workers[0].idle = IdlePolicy::event;
+    config_.attach.clients_max = config_.attach.user_clients_max = 1000;
+    config_.log_level = LogLevel::info;
+    Process daemon = start_daemon();
+    std::vector<Attachment> all;
+    all.push_back(Attachment({.path = socket(), .timeout = kPatience}));
+    const rlimit few{.rlim_cur = kLimit, .rlim_max = kLimit};
+    ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+    const auto open = [&] {
+        const std::filesystem::directory_iterator fds("/proc/" + std::to_string(daemon.pid()) + "/fd");
+        return static_cast<std::size_t>(std::distance(begin(fds), end(fds)));
+    };
+    int refused = 0;
+    std::vector<Session> sessions;
+    for (int i = 0; i < 400; ++i) {
+        try {
+            if (i % 2 == 0) {
+                all.push_back(Attachment({.path = socket(), .timeout = kPatience}));
+            } else {
+                sessions.push_back(all.back().open_session({.submission_slots = 64, .completion_slots = 64, .events = true}));
+            }
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code().value(), EMFILE) << error.what();
+            ++refused;
+        }
+        EXPECT_LE(open(), kLimit - kReserved + 8) << "those of one that is on its way in";
+    }
+    EXPECT_GT(refused, 0);
+    // It can read its configuration, which takes one.
+    daemon.signal(SIGHUP);
+    EXPECT_TRUE(daemon.await_log("SIGHUP: reloaded", kPatience)) << daemon.err();
+    EXPECT_EQ(daemon.err().find("nothing was changed"), std::string::npos) << daemon.err();
+    for (const Attachment& attachment : all) {
+        EXPECT_FALSE(attachment.lost());
+    }
+}
+
 TEST_F(DaemonTest, AReloadAppliesLimitsAndWhoMayAttachToThoseWhoAre) {
     Process daemon = start_daemon();
     Attachment attachment({.path = socket(), .timeout = kPatience});
