@@ -146,7 +146,8 @@ public:
     [[nodiscard]] virtual ibv_qp* create_qp(QpOptions& options) = 0;
     /// Receives that several QPs share. `options.depth` and `options.sges_max` are raised to what the device gave.
     [[nodiscard]] virtual ibv_srq* create_srq(SrqOptions& options) = 0;
-    /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3).
+    /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3). An Error names `iova` and not `addr`: it may be
+    /// told to another process, which is to learn no address of this one.
     [[nodiscard]] virtual ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                                   int access) = 0;
     /// Bound to nothing. ibv_alloc_mw(3).

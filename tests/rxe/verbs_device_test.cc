@@ -238,11 +238,12 @@ TEST_F(VerbsQueuePairTest, MemoryThatCannotBeRegisteredIsRefused) {
                      "local write"));
     // Nothing is mapped at the first page.
     const Error error = error_of([&] {
-        (void)device_->register_memory(pd_.get(), reinterpret_cast<void*>(4096), 4096, 4096,
+        (void)device_->register_memory(pd_.get(), reinterpret_cast<void*>(4096), 4096, 0x7654'3000,
                                        IBV_ACCESS_LOCAL_WRITE);
     });
     EXPECT_EQ(error.code(), std::errc::bad_address) << error.what();
-    EXPECT_TRUE(says(error, "4096 bytes")) << error.what();
+    EXPECT_TRUE(says(error, "4096 bytes by the address 0x76543000 on")) << error.what();
+    EXPECT_FALSE(says(error, "0x1000 ")) << error.what();
 }
 
 TEST_F(VerbsQueuePairTest, TooLittleLockedMemoryIsSaidWithTheLimit) {

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include <fmt/format.h>
+
 #include "soft_fixture.hpp"
 
 namespace pollcore::test {
@@ -136,6 +138,20 @@ TEST_F(SoftState, remote_write_needs_local_write) {
     expect_error(EINVAL, "no memory", [&] { (void)device->register_memory(pd.get(), &word, 0, 0, 0); });
     expect_error(EINVAL, "address space",
                  [&] { (void)device->register_memory(pd.get(), &word, 8, ~0ull - 3, 0); });
+}
+
+// An attached process is told why its memory was refused, and chose the address for work requests itself.
+TEST_F(SoftState, refused_memory_is_named_by_the_address_for_work_requests_alone) {
+    UniquePd pd{device->create_pd(), {device.get()}};
+    std::uint64_t word = 0;
+    try {
+        (void)device->register_memory(pd.get(), &word, 8, 0x7654'3000, IBV_ACCESS_REMOTE_WRITE);
+        FAIL() << "it was registered";
+    } catch (const Error& error) {
+        const std::string text = error.what();
+        EXPECT_NE(text.find("0x76543000"), std::string::npos) << text;
+        EXPECT_EQ(text.find(fmt::format("{}", fmt::ptr(&word))), std::string::npos) << text;
+    }
 }
 
 TEST_F(SoftState, what_is_in_use_is_not_destroyed) {

@@ -41,8 +41,8 @@ int SoftDevice::destroy(ibv_pd* pd) noexcept {
 ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                     int access) {
     const auto refuse = [&](int error, std::string_view why) {
-        return Error(error, fmt::format("cannot register {} bytes at {} (iova {:#x}, access {:#x}) on {}: {}",
-                                        length, addr, iova, static_cast<unsigned>(access), describe(), why));
+        return Error(error, fmt::format("cannot register {} bytes by the address {:#x} (access {:#x}) on {}: {}",
+                                        length, iova, static_cast<unsigned>(access), describe(), why));
     };
     constexpr int kRemoteChange = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | kRemoteChange | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND |

@@ -288,15 +288,15 @@ ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length,
     if (reinterpret_cast<std::uintptr_t>(addr) % page != iova % page) {
         throw Error(
             EINVAL,
-            fmt::format("cannot register memory at {} on RDMA device {} by the address {:#x}: both need "
-                        "the same place within a page of {} bytes",
-                        fmt::ptr(addr), name(), iova, page));
+            fmt::format("cannot register memory on RDMA device {} by the address {:#x}: it needs the memory's own "
+                        "place within a page of {} bytes",
+                        name(), iova, page));
     }
     ibv_mr* mr = ibv_reg_mr_iova(pd, addr, length, iova, static_cast<unsigned int>(access));
     if (mr == nullptr) {
         throw verbs_error(errno,
-                          fmt::format("cannot register {} bytes at {} on RDMA device {} (access flags {:#x})",
-                                      length, fmt::ptr(addr), name(), access));
+                          fmt::format("cannot register {} bytes by the address {:#x} on RDMA device {} (access flags {:#x})",
+                                      length, iova, name(), access));
     }
     return mr;
 }
