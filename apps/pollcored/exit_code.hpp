@@ -5,8 +5,8 @@ namespace pollcore::daemon {
 
 enum ExitCode : int {
     kExitOk = 0,        ///< stopped as asked, everything taken was answered; with --check: accepted
-    kExitFailed = 1,    ///< it could not start, or a service broke down; with --check: the file is refused
-    kExitUsage = 2,     ///< wrong command line or configuration
+    kExitFailed = 1,    ///< it could not start, or a service broke down
+    kExitUsage = 2,     ///< wrong command line or configuration; with --check: the file is refused
     kExitCutShort = 3,  ///< stopped as asked, but before all work in flight was done
 };
 

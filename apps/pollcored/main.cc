@@ -5,8 +5,8 @@
 
 #include <fmt/core.h>
 
-#include "attach/credentials.hpp"
 #include "base/log.hpp"
+#include "config/check.hpp"
 #include "daemon.hpp"
 #include "exit_code.hpp"
 #include "options.hpp"
@@ -18,7 +18,7 @@ using namespace pollcore;
 using namespace pollcore::daemon;
 
 Config read(const Options& options) {
-    Config config = load_config(options.config_file);
+    Config config = config::load_and_check_paths(options.config_file);
     if (options.log_level) {
         config.log_level = *options.log_level;
     }
@@ -42,11 +42,10 @@ int run(const Options& options) {
         // As it is, without the log's prefix: it begins with file and line, which editors and people look
         // for.
         fmt::print(stderr, "{}\n", error.what());
-        return options.action == Options::Action::check ? kExitFailed : kExitUsage;
+        return kExitUsage;
     }
     switch (options.action) {
         case Options::Action::check:
-            check_accounts(config.attach);
             fmt::print("{}: accepted\n", options.config_file.native());
             return kExitOk;
         case Options::Action::print: fmt::print("{}", print_config(config)); return kExitOk;

@@ -16,8 +16,8 @@ constexpr const char* kAbout =
 
 constexpr const char* kFooter = R"(Exit codes:
   0  stopped as asked (SIGTERM or SIGINT), everything that was taken was answered; --check: the file is accepted
-  1  could not start, or a service broke down while running; --check: the file is refused
-  2  wrong command line or configuration
+  1  could not start, or a service broke down while running
+  2  wrong command line or configuration; --check: the file is refused
   3  stopped as asked, but cut short: by drain_timeout, or by a second signal
 
 Signals: SIGTERM and SIGINT stop listening, finish what was taken and end; a second one ends at once.

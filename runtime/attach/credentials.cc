@@ -1,18 +1,22 @@
 #include "attach/credentials.hpp"
 
-#include <grp.h>
-#include <pwd.h>
+#include <linux/capability.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <fstream>
+#include <string_view>
 
 #include <fmt/format.h>
 
+#include "config/accounts.hpp"
 #include "pollcore/error.hpp"
 
 #ifndef SO_PEERGROUPS
@@ -22,51 +26,65 @@
 namespace pollcore {
 namespace {
 
-// By getpwnam_r and its kin, which say ERANGE when the buffer is short.
-template <class Record, class Find>
-bool find_record(Record& record, Find find) {
-    std::vector<char> buffer(1024);
-    for (;;) {
-        Record* found = nullptr;
-        const int error = find(&record, buffer.data(), buffer.size(), &found);
-        if (error != ERANGE) {
-            return error == 0 && found != nullptr;
-        }
-        buffer.resize(2 * buffer.size());
+using config::AccountKind;
+
+std::uint32_t number_of(AccountKind kind, const std::string& name) {
+    if (name.empty()) {
+        return config::kNoAccount;
     }
+    const auto number = config::account_number(kind, name);
+    if (const auto* unknown = std::get_if<config::Reason>(&number)) {
+        throw Error(EINVAL, unknown->text);
+    }
+    return std::get<std::uint32_t>(number);
 }
 
-template <class Id>
-bool is_number(const std::string& text, Id& id) noexcept {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-    return error == std::errc() && end == text.data() + text.size();
+// The owner of /proc/PID/status is the effective user of the process, or root when the program that it runs got rights by its file (proc(5)).
+// Such a program may be one that the process has begun after it had connected, with the socket left to another.
+bool is_owned_by(const std::string& file, uid_t uid) noexcept {
+    struct stat status {};
+    return ::stat(file.c_str(), &status) == 0 && status.st_uid == uid;
+}
+
+// CapEff of proc(5); none where it cannot be read.
+std::uint64_t effective_capabilities(const std::string& file) {
+    constexpr std::string_view kKey = "CapEff:\t";
+    std::ifstream status(file);
+    for (std::string line; std::getline(status, line);) {
+        if (line.starts_with(kKey)) {
+            std::uint64_t bits = 0;
+            const auto [end, error] = std::from_chars(line.data() + kKey.size(), line.data() + line.size(), bits, 16);
+            return error == std::errc() ? bits : 0;
+        }
+    }
+    return 0;
+}
+
+// Whoever makes a user namespace has all capabilities there, and no more outside than before (user_namespaces(7)). To see another
+// user's namespace takes CAP_SYS_PTRACE; what cannot be seen is taken for another.
+bool is_in_our_user_namespace(pid_t pid) {
+    struct stat its {};
+    struct stat ours {};
+    return ::stat(fmt::format("/proc/{}/ns/user", pid).c_str(), &its) == 0 && ::stat("/proc/self/ns/user", &ours) == 0 &&
+           its.st_dev == ours.st_dev && its.st_ino == ours.st_ino;
+}
+
+// While it lives, its number in /proc is no other's.
+bool lives(int pidfd) noexcept {
+    pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
+    return ::poll(&ended, 1, 0) == 0;
+}
+
+bool has_net_raw(const Peer& peer) {
+    const std::string status = fmt::format("/proc/{}/status", peer.pid);
+    return is_owned_by(status, peer.uid) && is_in_our_user_namespace(peer.pid) &&
+           (effective_capabilities(status) >> CAP_NET_RAW & 1) != 0 && is_owned_by(status, peer.uid) && lives(peer.pidfd.get());
 }
 
 }  // namespace
 
-uid_t user_id(const std::string& name) {
-    uid_t id = static_cast<uid_t>(-1);
-    if (name.empty() || is_number(name, id)) {
-        return id;
-    }
-    passwd record{};
-    if (!find_record(record, [&](auto... rest) { return ::getpwnam_r(name.c_str(), rest...); })) {
-        throw Error(EINVAL, fmt::format("this machine has no user \"{}\"", name));
-    }
-    return record.pw_uid;
-}
-
-gid_t group_id(const std::string& name) {
-    gid_t id = static_cast<gid_t>(-1);
-    if (name.empty() || is_number(name, id)) {
-        return id;
-    }
-    group record{};
-    if (!find_record(record, [&](auto... rest) { return ::getgrnam_r(name.c_str(), rest...); })) {
-        throw Error(EINVAL, fmt::format("this machine has no group \"{}\"", name));
-    }
-    return record.gr_gid;
-}
+uid_t user_id(const std::string& name) { return number_of(AccountKind::user, name); }
+gid_t group_id(const std::string& name) { return number_of(AccountKind::group, name); }
 
 std::string Peer::describe() const {
     std::string name;
@@ -81,7 +99,7 @@ Peer peer_of(int socket) {
         const int error = errno;
         throw Error(error, "the kernel does not say who attaches");
     }
-    Peer peer{.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid, .groups = {}, .pidfd = {}};
+    Peer peer{.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid, .groups = {}, .pidfd = {}, .net_raw = false};
     std::vector<gid_t> groups(64);
     length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
     while (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length) != 0) {
@@ -98,13 +116,8 @@ Peer peer_of(int socket) {
         const int error = errno;
         throw Error(error, fmt::format("pid {} of uid {}, which attaches, cannot be watched", peer.pid, peer.uid));
     }
+    peer.net_raw = has_net_raw(peer);
     return peer;
-}
-
-void check_accounts(const AttachConfig& config) {
-    (void)user_id(config.owner);
-    (void)group_id(config.group);
-    (void)AllowList(config);
 }
 
 AllowList::AllowList(const AttachConfig& config) : all_(config.users.empty() && config.groups.empty()) {

@@ -17,6 +17,7 @@ struct Peer {
     gid_t gid = 0;
     std::vector<gid_t> groups;  ///< and its supplementary ones
     UniqueFd pidfd;             ///< readable when it has ended
+    bool net_raw = false;       ///< has CAP_NET_RAW (capabilities(7)) in the user namespace of this process, for all that can be seen
 
     [[nodiscard]] std::string describe() const;  ///< "pid 123 (name), uid 0"
 };
@@ -38,10 +39,7 @@ private:
     std::vector<gid_t> groups_;
 };
 
-/// Throws Error(EINVAL) where the configuration names users or groups that this machine does not know.
-void check_accounts(const AttachConfig& config);
-
-/// The numbers of a user and a group, by name or in digits; -1 for none. Throw Error(EINVAL).
+/// The number of a user or a group, by name or in digits; -1 for "". Throw Error(EINVAL): this machine does not know it.
 [[nodiscard]] uid_t user_id(const std::string& name);
 [[nodiscard]] gid_t group_id(const std::string& name);
 

@@ -14,9 +14,11 @@ constexpr std::size_t kPathMax = sizeof(sockaddr_un::sun_path) - 1;
 // As useradd(8) and groupadd(8) take them.
 constexpr std::size_t kAccountMax = 32;
 constexpr std::uint32_t kModeMax = 0777;
+// connect(2) to a socket needs the right to write.
+constexpr std::uint32_t kMayWrite = 0222;
 constexpr std::size_t kNamesMax = 64;
 
-Refusal check_account(const std::string& name) {
+Refusal check_spelling(const std::string& name) {
     if (name.empty()) {
         return "it is empty";
     }
@@ -25,6 +27,12 @@ Refusal check_account(const std::string& name) {
     }
     const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > ' ' && c < 0x7f && c != ':' && c != '/'; });
     return plain ? std::nullopt : Refusal("it holds characters that names of users and groups do not have");
+}
+
+Refusal check_known(AccountKind kind, const std::string& name) {
+    const auto number = account_number(kind, name);
+    const auto* unknown = std::get_if<Reason>(&number);
+    return unknown != nullptr ? Refusal(unknown->text) : std::nullopt;
 }
 
 }  // namespace
@@ -44,10 +52,23 @@ Refusal SocketPathRule::check(const Value& value) const {
     return is_printable_utf8(value) ? std::nullopt : Refusal("it holds control characters or is no UTF-8");
 }
 
-std::string AccountRule::accepted() const { return fmt::format("a name or number of at most {} characters, or \"\": the daemon's own", kAccountMax); }
-Refusal AccountRule::check(const Value& value) const { return value.empty() ? std::nullopt : check_account(value); }
+std::string AccountRule::accepted() const {
+    return fmt::format("the name of a {} of this machine, or a number up to {}, or \"\": the daemon's own",
+                       kind == AccountKind::user ? "user" : "group", kNoAccount - 1);
+}
 
-std::string AccountsRule::accepted() const { return fmt::format("a list of up to {} names or numbers, such as [\"trading\"]", kNamesMax); }
+Refusal AccountRule::check(const Value& value) const {
+    if (value.empty()) {
+        return std::nullopt;
+    }
+    const Refusal why = check_spelling(value);
+    return why ? why : check_known(kind, value);
+}
+
+std::string AccountsRule::accepted() const { 
+    return fmt::format("a list of up to {} {} of this machine, by name or by number up to {}, such as [\"root\"]", kNamesMax,
+                       kind == AccountKind::user ? "users" : "groups", kNoAccount - 1);
+}
 
 Parsed<AccountsRule::Value> AccountsRule::read(const TomlNode& node) const {
     if (node.type != TomlNode::Type::list) {
@@ -68,8 +89,11 @@ Refusal AccountsRule::check(const Value& value) const {
         return "there are too many";
     }
     for (const std::string& name : value) {
-        if (const Refusal why = check_account(name)) {
+        if (const Refusal why = check_spelling(name)) {
             return fmt::format("{}: {}", toml_quoted_short(name), *why);
+        }
+        if (const Refusal why = check_known(kind, name)) {
+            return why;
         }
     }
     return std::nullopt;
@@ -97,7 +121,13 @@ Parsed<ModeRule::Value> ModeRule::read(const TomlNode& node) const {
     return static_cast<Value>(std::stoul(digits, nullptr, 8));
 }
 
-Refusal ModeRule::check(Value value) const { return value > kModeMax ? Refusal("a socket has no such permissions") : std::nullopt; }
+Refusal ModeRule::check(Value value) const {
+    if (value > kModeMax) {
+        return "a socket has no such permissions";
+    }
+    return (value & kMayWrite) == 0 ? Refusal("nobody may write, and whoever attaches must be allowed to") : std::nullopt;
+}
+
 std::string ModeRule::print(Value value) const { return fmt::format("\"{:04o}\"", value); }
 
 }  // namespace pollcore::config

@@ -207,10 +207,8 @@ std::string read_file(const std::filesystem::path& path, const Origin& origin) {
     }
 }
 
-}  // namespace
-
-Config parse(std::string_view text, const std::string& name, const Cpus& cpus) {
-    Origin origin(name);
+// `origin` gets the places of what is read.
+Config parse_into(std::string_view text, const Cpus& cpus, Origin& origin) {
     const TomlNode document = read_toml(text, origin);
     remember_places(document, "", origin);
 
@@ -224,6 +222,20 @@ Config parse(std::string_view text, const std::string& name, const Cpus& cpus) {
     }
     each_section(config, Reader(document, cpus, origin));
     check(config, cpus, origin);
+    return config;
+}
+
+}  // namespace
+
+Config parse(std::string_view text, const std::string& name, const Cpus& cpus) {
+    Origin origin(name);
+    return parse_into(text, cpus, origin);
+}
+
+Config load_and_check_paths(const std::filesystem::path& file) {
+    Origin origin(file.string());
+    Config config = parse_into(read_file(file, origin), Cpus::of_this_process(), origin);
+    check_paths(config, origin);
     return config;
 }
 

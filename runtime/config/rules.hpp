@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/accounts.hpp"
 #include "config/cpus.hpp"
 #include "config/toml_tree.hpp"
 #include "config/units.hpp"
@@ -131,6 +132,9 @@ struct SocketPathRule : TextRule {
 
 /// A user or group of the machine, or empty.
 struct AccountRule : TextRule {
+    constexpr explicit AccountRule(AccountKind account_kind) : kind(account_kind) {}
+    AccountKind kind;
+
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;
 };
@@ -138,6 +142,7 @@ struct AccountRule : TextRule {
 /// Several of them.
 struct AccountsRule {
     using Value = std::vector<std::string>;
+    AccountKind kind{};
 
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
@@ -145,7 +150,7 @@ struct AccountsRule {
     [[nodiscard]] std::string print(const Value& value) const;
 };
 
-/// Permissions of a file, in octal.
+/// Permissions of a socket, in octal.
 struct ModeRule {
     using Value = std::uint32_t;
 

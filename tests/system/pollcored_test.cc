@@ -95,11 +95,39 @@ TEST_F(PollcoredTest, ABadFileIsRefusedInOneLineThatNamesThePlace) {
     const std::string file = write_config("colour = \"red\"\n").native();
     for (const bool check : {true, false}) {
         Process daemon = check ? run({"--config", file, "--check"}) : run({"--config", file});
-        EXPECT_EQ(daemon.wait(), check ? 1 : 2);
+        EXPECT_EQ(daemon.wait(), 2);
         const std::string message = daemon.err();
         EXPECT_TRUE(message.starts_with(file + ":16: ")) << message;
         EXPECT_NE(message.find("colour"), std::string::npos) << message;
         EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 1) << message;
+    }
+}
+
+// Each with the key that is refused, its line, and why.
+TEST_F(PollcoredTest, WhatThisMachineHasNotIsRefusedByTheCheckAndAtTheStart) {
+    const std::string here = directory_.path().native();
+    const std::string file = directory_.write("file", "").native();
+    const std::string socket = "[attach]\npath = \"" + here + "/attach.sock\"\n";
+    const std::string owned = config_text();
+    const std::string elsewhere = std::regex_replace(owned, std::regex("lock_directory = .*"), "lock_directory = \"" + here + "/none\"");
+    const std::string in_a_file = std::regex_replace(owned, std::regex("lock_directory = .*"), "lock_directory = \"" + file + "\"");
+    const std::vector<std::pair<std::string, std::string>> wrong{
+        {elsewhere, ":2: runtime.lock_directory = \"" + here + "/none\": there is no such directory"},
+        {in_a_file, ":2: runtime.lock_directory = \"" + file + "\": it is no directory"},
+        {owned + "[attach]\npath = \"" + here + "/none/attach.sock\"\n",
+         ":17: attach.path = \"" + here + "/none/attach.sock\": the socket cannot be made in \"" + here + "/none\": there is no such directory"},
+        {owned + "[attach]\npath = \"" + file + "\"\n", ":17: attach.path = \"" + file + "\": there is something else than a socket"},
+        {owned + socket + "mode = \"0000\"\n", ":18: attach.mode = \"0000\": nobody may write"},
+        {owned + socket + "users = [\"no-such-user\"]\n", ":18: attach.users = [...]: this machine has no user \"no-such-user\""},
+        {owned + socket + "groups = [\"4294967295\"]\n", ":18: attach.groups = [...]: no group has the number 4294967295"},
+    };
+    for (const auto& [text, why] : wrong) {
+        const std::string name = directory_.write("pollcored.toml", text).native();
+        for (const char* action : {"--check", "--log-level=info"}) {
+            Process daemon = run({"--config", name, action});
+            EXPECT_EQ(daemon.wait(), 2) << action;
+            EXPECT_TRUE(daemon.err().starts_with(name + why)) << action << " says " << daemon.err() << " where " << name << why << " belongs";
+        }
     }
 }
 
@@ -115,7 +143,7 @@ TEST_F(PollcoredTest, ServicesThatDoNotFitTogetherAreRefused) {
         "[[service]]\nname = \"store\"\nkind = \"memory\"\ndevice = \"soft0\"\nworker = \"worker0\"\n"
         "address = \"store\"\nsize = \"32MiB\"\n";
     Process daemon = run({"--config", write_config(second).native(), "--check"});
-    EXPECT_EQ(daemon.wait(), 1);
+    EXPECT_EQ(daemon.wait(), 2);
     EXPECT_NE(daemon.err().find("memory.size"), std::string::npos) << daemon.err();
 }
 
@@ -197,16 +225,14 @@ TEST_F(PollcoredTest, SighupAppliesWhatCanChangeAndNamesTheRest) {
     (void)directory_.write("pollcored.toml", text + "nonsense\n");
     daemon.signal(SIGHUP);
     EXPECT_TRUE(daemon.await_log("nothing was changed")) << daemon.err();
+
+    (void)directory_.write("pollcored.toml", text + "[attach]\npath = \"" + (directory_.path() / "attach.sock").native() +
+                                                "\"\nusers = [\"no-such-user\"]\n");
+    daemon.signal(SIGHUP);
+    EXPECT_TRUE(daemon.await_log("no user \"no-such-user\"; accepted: ")) << daemon.err();
     EXPECT_EQ(daemon.wait(100ms), std::nullopt) << "it ended";
     daemon.signal(SIGTERM);
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
-}
-
-TEST_F(PollcoredTest, CheckRefusesUsersThatThisMachineDoesNotKnow) {
-    (void)write_config("[attach]\npath = \"/run/pollcore-test.sock\"\nusers = [\"no-such-user-here\"]\n");
-    Process daemon = run({"--config", (directory_.path() / "pollcored.toml").native(), "--check"});
-    EXPECT_EQ(daemon.wait(), 1);
-    EXPECT_NE(daemon.err().find("no user \"no-such-user-here\""), std::string::npos) << daemon.err();
 }
 
 TEST_F(PollcoredTest, ASecondInstanceOnTheSameCoreIsRefusedAndNamesTheOwner) {

@@ -57,6 +57,9 @@ inline std::string runtime_with(std::string_view line) {
 inline std::string memory_with(std::string_view line) {
     return join({kDevice, kWorker, "[memory]\n", line, "\n"});
 }
+inline std::string attach_with(std::string_view line) {
+    return join({kDevice, kWorker, "[attach]\npath = \"/run/p.sock\"\n", line, "\n"});
+}
 inline std::string echo_with(std::string_view line) {
     return join({kDevice, kWorker, kEcho, line, "\n"});
 }
@@ -373,6 +376,29 @@ inline std::vector<BadFile> all() {
         {"a_lock_directory_with_a_line_break", runtime_with("lock_directory = \"/a\\nb\""),
          "f.toml:8: runtime.lock_directory = \"/a\\u000Ab\": it holds control characters or is no UTF-8; "
          "accepted: the absolute path of a directory"},
+        {"an_unknown_user", attach_with("users = [\"root\", \"no-such-user\"]"),
+         "f.toml:9: attach.users = [...]: this machine has no user \"no-such-user\"; accepted: a list of up to 64 users of this "
+         "machine, by name or by number up to 4294967294, such as [\"root\"]"},
+        {"an_unknown_group", attach_with("groups = [\"no-such-group\"]"),
+         "f.toml:9: attach.groups = [...]: this machine has no group \"no-such-group\"; accepted: a list of up to 64 groups of this "
+         "machine, by name or by number up to 4294967294, such as [\"root\"]"},
+        {"an_unknown_owner", attach_with("owner = \"no-such-user\""),
+         "f.toml:9: attach.owner = \"no-such-user\": this machine has no user \"no-such-user\"; accepted: the name of a user of this "
+         "machine, or a number up to 4294967294, or \"\": the daemon's own"},
+        {"an_unknown_group_of_the_socket", attach_with("group = \"no-such-group\""),
+         "f.toml:9: attach.group = \"no-such-group\": this machine has no group \"no-such-group\"; accepted: the name of a group of this "
+         "machine, or a number up to 4294967294, or \"\": the daemon's own"},
+        {"the_user_whose_number_stands_for_none", attach_with("users = [\"4294967295\"]"),
+         "f.toml:9: attach.users = [...]: no user has the number 4294967295; accepted: *"},
+        {"the_owner_whose_number_stands_for_none", attach_with("owner = \"4294967295\""),
+         "f.toml:9: attach.owner = \"4294967295\": no user has the number 4294967295; accepted: *"},
+        {"a_number_beyond_those_of_groups", attach_with("group = \"4294967296\""),
+         "f.toml:9: attach.group = \"4294967296\": this machine has no group \"4294967296\"; accepted: *"},
+        {"a_socket_that_nobody_may_open", attach_with("mode = \"0000\""),
+         "f.toml:9: attach.mode = \"0000\": nobody may write, and whoever attaches must be allowed to; accepted: the permissions in "
+         "octal, as chmod(1) takes them, such as \"0660\""},
+        {"a_socket_that_may_only_be_read", attach_with("mode = \"0444\""),
+         "f.toml:9: attach.mode = \"0444\": nobody may write, and whoever attaches must be allowed to; accepted: *"},
         {"two_devices_of_a_name", join({kDevice, kDevice, kWorker}),
          "f.toml:5: device[1].name = \"d\": device[0] has this name already; accepted: a name that no other "
          "[[device]] has"},

@@ -211,11 +211,11 @@ public:
         made.memory.size = number(8, 1u << 19) * (2ull << 20);
         if (number(0, 1) != 0) {
             made.attach.path = pick({"/run/p.sock", "/tmp/a b", "/tmp/\"quoted\" \\ back"});
-            made.attach.owner = pick({"", "root", "0", "_www-data$"});
-            made.attach.group = pick({"", "trading"});
-            made.attach.mode = static_cast<std::uint32_t>(number(0, 0777));
-            made.attach.users = pick<std::vector<std::string>>({{}, {"a"}, {"a", "1000"}});
-            made.attach.groups = pick<std::vector<std::string>>({{}, {"wheel"}});
+            made.attach.owner = pick({"", "root", "0", "4294967294"});
+            made.attach.group = pick({"", "root", "123456"});
+            made.attach.mode = static_cast<std::uint32_t>(number(0, 0777)) | 0020;
+            made.attach.users = pick<std::vector<std::string>>({{}, {"root"}, {"root", "1000"}});
+            made.attach.groups = pick<std::vector<std::string>>({{}, {"root"}});
             made.attach.clients_max = static_cast<std::uint32_t>(number(1, kAttachedMax));
             made.attach.sessions_max = static_cast<std::uint32_t>(number(1, kSessionsPerWorkerMax));
             made.attach.queue_pairs_max = static_cast<std::uint32_t>(number(1, kQpsMax));

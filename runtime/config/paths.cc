@@ -1,0 +1,52 @@
+// The paths of a configuration against the file system of this machine.
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "config/check.hpp"
+#include "config/rules.hpp"
+
+namespace pollcore::config {
+namespace {
+
+// Another failure than these says something of whoever looks, who may not be the user that the daemon runs as.
+bool is_missing(int error) noexcept { return error == ENOENT || error == ENOTDIR; }
+
+Refusal check_directory(const std::filesystem::path& path) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+        return is_missing(errno) ? Refusal("there is no such directory") : std::nullopt;
+    }
+    return S_ISDIR(status.st_mode) ? std::nullopt : Refusal("it is no directory");
+}
+
+// A socket may be what a daemon that was killed has left, or that of the daemon which reads its configuration again.
+Refusal check_socket_path(const std::filesystem::path& path) {
+    const std::filesystem::path directory = path.parent_path();
+    if (const Refusal why = check_directory(directory)) {
+        return "the socket cannot be made in " + toml_quoted_short(directory.native()) + ": " + *why;
+    }
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) == 0 && !S_ISSOCK(status.st_mode)) {
+        return "there is something else than a socket";
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+void check_paths(const Config& config, const Origin& origin) {
+    if (const auto& path = config.lock_directory; !path.empty()) {
+        if (const Refusal why = check_directory(path)) {
+            origin.refuse("runtime.lock_directory", toml_quoted(path.native()), *why, "the absolute path of a directory that exists");
+        }
+    }
+    if (const auto& path = config.attach.path; !path.empty()) {
+        if (const Refusal why = check_socket_path(path)) {
+            origin.refuse("attach.path", toml_quoted(path.native()), *why,
+                          "a path in a directory that exists, at which there is nothing or a socket");
+        }
+    }
+}
+
+}  // namespace pollcore::config
