@@ -131,7 +131,7 @@ struct QpShare {
 struct QueuePairOptions {
     QpType type = QpType::rc;
     /// UD only, which is ready when it is made: datagrams that bring another key are dropped. One with its highest bit
-    /// set is for privileged programs.
+    /// set is for programs with CAP_NET_RAW (capabilities(7)); an attached one must have it when it attaches.
     std::uint32_t qkey = 0;
     std::string device{};           ///< name from the configuration; empty: the only one
     const ProtectionDomain* pd = nullptr;  ///< null: the device's default

@@ -24,10 +24,11 @@ constexpr std::size_t kRequestsInHandMax = 64;
 
 }  // namespace
 
-AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, std::shared_ptr<Account> account, Ways ways)
+AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw, std::shared_ptr<Account> account, Ways ways)
     : runtime_(runtime),
       number_(number),
       who_(std::move(who)),
+      net_raw_(net_raw),
       account_(std::move(account)),
       ways_(std::move(ways)),
       counters_(std::make_shared<SharedMemory>(make_published_memory(kPoolsOfOne * sizeof(ReceivePoolCounters), "pollcore counters"))),

@@ -41,7 +41,8 @@ public:
     };
 
     /// Calls `ways` on the control thread. Throws Error where there is no memory for it.
-    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, std::shared_ptr<Account> account, Ways ways);
+    /// `net_raw`: see Peer.
+    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw, std::shared_ptr<Account> account, Ways ways);
     /// What has not ended by then ends at once; waits for what is under way elsewhere.
     ~AttachedClient();
     AttachedClient(const AttachedClient&) = delete;
@@ -213,6 +214,7 @@ private:
     RuntimeState& runtime_;
     const std::uint32_t number_;
     std::string who_;
+    const bool net_raw_;
     const std::shared_ptr<Account> account_;
     Ways ways_;
     bool attached_ = false;

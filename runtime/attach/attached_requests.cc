@@ -20,6 +20,9 @@
 namespace pollcore {
 namespace {
 
+// In a queue pair's Q_Key (IBTA 10.2.5). In a work request's it stands for the queue pair's own, and needs no check there.
+constexpr std::uint32_t kPrivilegedQkey = 1U << 31;
+
 template <class Counters>
 void copy_counters(const Counters& from, std::uint64_t* to) noexcept {
     const auto* counters = reinterpret_cast<const Counter*>(&from);
@@ -152,6 +155,11 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     }
     if ((spec.type != QpType::rc && spec.type != QpType::uc && spec.type != QpType::ud) || spec.flow > FlowControl::ring) {
         throw Error(EINVAL, "a queue pair of an unknown type or with unknown flow control");
+    }
+    if (spec.type == QpType::ud && (spec.qkey & kPrivilegedQkey) != 0 && !net_raw_) {
+        throw Error(EPERM, fmt::format("Q_Key {:#x} has its highest bit set and is for privileged processes; use one without that bit, or attach "
+                                       "with CAP_NET_RAW in the daemon's user namespace",
+                                       spec.qkey));
     }
     OwnQp own;
     own.place = account_->take(Thing::queue_pair);

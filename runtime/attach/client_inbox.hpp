@@ -33,6 +33,7 @@ struct Heard {
     wire::Packet packet;
     Handed handed;
     std::shared_ptr<Account> account;  ///< of one who came
+    bool net_raw = false;              ///< of one who came; see Peer
 };
 
 class ClientInbox {

@@ -178,7 +178,7 @@ void Clients::welcome(Heard& heard) {
         });
     };
     auto attached = std::make_unique<AttachedClient>(
-        runtime_, number, heard.text, std::move(heard.account),
+        runtime_, number, heard.text, heard.net_raw, std::move(heard.account),
         AttachedClient::Ways{.send = [this, number](Reply&& reply) { connections_.send(number, std::move(reply)); }, .elsewhere = elsewhere});
     clients_.emplace(number, Client{.own_thread = std::move(own_thread), .attached = std::move(attached)});
     count([](AttachCounts& counts) {

@@ -50,10 +50,11 @@ std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
 
 }  // namespace
 
-Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, std::shared_ptr<Account> account, Ways ways,
+Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw, std::shared_ptr<Account> account, Ways ways,
                        std::shared_ptr<std::atomic<int>> living)
     : number_(number),
       who_(std::move(who)),
+      net_raw_(net_raw),
       account_(std::move(account)),
       ways_(std::move(ways)),
       living_(std::move(living)),
@@ -197,7 +198,7 @@ bool Connection::read_one() {
         heard_ = true;
         const int yes = 1;  // until here the kernel has taken none, where it knows how; see ListeningSocket
         (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &yes, sizeof(yes));
-        ways_.hear({.what = Heard::What::came, .number = number_, .text = who_, .packet = {}, .handed = {}, .account = account_});
+        ways_.hear({.what = Heard::What::came, .number = number_, .text = who_, .packet = {}, .handed = {}, .account = account_, .net_raw = net_raw_});
     }
     ++asked_;
     ways_.hear({.what = Heard::What::said, .number = number_, .text = {}, .packet = std::move(packet), .handed = std::move(handed), .account = {}});

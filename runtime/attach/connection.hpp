@@ -31,7 +31,8 @@ public:
     };
 
     /// `living` counts those that are there: a thread that is held up may end later than whoever began it.
-    Connection(std::uint32_t number, ForeignFd socket, std::string who, std::shared_ptr<Account> account, Ways ways,
+    /// `net_raw`: see Peer.
+    Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw, std::shared_ptr<Account> account, Ways ways,
                std::shared_ptr<std::atomic<int>> living);
     ~Connection();
     Connection(const Connection&) = delete;
@@ -57,6 +58,7 @@ private:
 
     const std::uint32_t number_;
     const std::string who_;
+    const bool net_raw_;
     const std::shared_ptr<Account> account_;
     const Ways ways_;
     const std::shared_ptr<std::atomic<int>> living_;

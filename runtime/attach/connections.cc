@@ -257,7 +257,7 @@ void Connections::welcome(ForeignFd socket) {
     }
     watch(peer.pidfd.get(), number);
     auto connection = std::make_shared<Connection>(
-        number, std::move(socket), who, account,
+        number, std::move(socket), who, peer.net_raw, account,
         Connection::Ways{.may_come = [this, who](int its_socket) {
                              if (closed_.load(std::memory_order_acquire)) {
                                  turn_away(its_socket, who, ESHUTDOWN, kStopping);

@@ -1,13 +1,26 @@
 // A daemon by itself: its socket, and answers that do not come.
 #include "attach/daemon_fixture.hpp"
 
+#include <linux/capability.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "pollcore/error.hpp"
 
 namespace pollcore::test {
 namespace {
+
+// Of the calling thread, which has it permitted. For the daemon that is the main one.
+void make_net_raw_effective(bool effective) {
+    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+    __user_cap_data_struct data[2]{};
+    ASSERT_EQ(::syscall(SYS_capget, &header, data), 0);
+    const std::uint32_t bit = 1U << CAP_NET_RAW;
+    data[0].effective = effective ? data[0].effective | bit : data[0].effective & ~bit;
+    ASSERT_EQ(::syscall(SYS_capset, &header, data), 0);
+}
 
 TEST_F(DaemonTest, GivesItsSocketAwayWithTheRightsThatTheUnitLeavesIt) {
     constexpr uid_t kNobody = 65534;
@@ -21,6 +34,29 @@ TEST_F(DaemonTest, GivesItsSocketAwayWithTheRightsThatTheUnitLeavesIt) {
     EXPECT_EQ(status.st_uid, kNobody);
     EXPECT_EQ(status.st_gid, kNobody);
     EXPECT_EQ(status.st_mode & 07777u, 0620u);
+}
+
+TEST_F(DaemonTest, GivesAPrivilegedQkeyOnlyToThoseWhoAttachWithTheCapability) {
+    constexpr std::uint32_t kPrivileged = 0x8001'0000;
+    Process daemon = start_daemon();
+    const auto error_of = [&](Attachment& attachment, std::uint32_t qkey) {
+        Session session = attachment.open_session();
+        try {
+            const QueuePair qp = attachment.create_queue_pair({.type = QpType::ud, .qkey = qkey, .shares = {{.session = &session}}});
+            EXPECT_EQ(qp.info().qkey, qkey);
+            return 0;
+        } catch (const Error& error) {
+            return error.code().value();
+        }
+    };
+    make_net_raw_effective(false);
+    Attachment without({.path = socket(), .timeout = kPatience});
+    make_net_raw_effective(true);
+    Attachment with({.path = socket(), .timeout = kPatience});
+    EXPECT_EQ(error_of(without, kPrivileged), EPERM);
+    EXPECT_EQ(error_of(without, kPrivileged - 1), EPERM);
+    EXPECT_EQ(error_of(without, 0x7fff'ffff), 0);
+    EXPECT_EQ(error_of(with, kPrivileged), 0);
 }
 
 TEST_F(DaemonTest, SaysInTheEndWhoWasThere) {
