@@ -28,6 +28,7 @@
 #include <thread>
 #include <vector>
 
+#include "attach/hostile_fuse.hpp"
 #include "attach/hostile_wire.hpp"
 
 namespace {
@@ -226,6 +227,34 @@ void lingering_descriptors() {
     if (block.bells.empty()) {
         std::printf("failed: no bell\n");
         std::_Exit(1);
+    }
+    done("done");
+}
+
+// A descriptor whose every close waits until this process has ended: with requests on several connections, and on the socket by which a
+// session is woken. Says "passed" when all are on their way.
+void unanswered_flush() {
+    const int file = open_file_that_is_never_flushed(g_path + ".fuse");
+    const auto hello = hello_message();
+    for (int i = 0; i < 8; ++i) {
+        const int fd = connect_socket();
+        pollfd attached{.fd = fd, .events = POLLIN, .revents = 0};
+        if (!send_raw(fd, hello.data(), hello.size()) || ::poll(&attached, 1, 2000) != 1 || !send_raw(fd, hello.data(), hello.size(), {file})) {
+            done("failed: the daemon takes no descriptor");
+        }
+    }
+    attach();
+    const Block block = open_session(true);
+    for (const int bell : block.bells) {
+        const char one = 1;
+        if (send_raw(bell, &one, 1, {file})) {
+            done("failed: a session's bell takes descriptors");
+        }
+    }
+    std::printf("passed\n");
+    std::fflush(stdout);
+    while (!over()) {
+        ::usleep(1000);
     }
     done("done");
 }
@@ -518,6 +547,7 @@ struct Attack {
 constexpr Attack kAttacks[] = {
     {"garbage-messages", garbage_messages}, {"garbage-requests", garbage_requests}, {"connection-flood", connection_flood},
     {"descriptor-flood", descriptor_flood}, {"lingering-descriptors", lingering_descriptors}, {"no-reading", no_reading},             {"bad-memory", bad_memory},
+    {"unanswered-flush", unanswered_flush},
     {"garbage-slots", garbage_slots},       {"flipped-slots", flipped_slots},       {"flipped-everything", flipped_everything},
     {"moving-indices", moving_indices},     {"others-handles", others_handles},
 };

@@ -87,6 +87,51 @@ TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     EXPECT_GT(sealed, 20) << "what the innocent brought was not seen";
 }
 
+// What closes it waits until the hostile process has ended. By the ids of those who wait, which the file system has from the kernel.
+TEST_F(DaemonTest, AFileWhoseFlushIsNeverAnsweredHoldsUpWhoClosesItAndNobodyElse) {
+    Process daemon = start_daemon();
+    Witness witness(socket());
+    Process hostile = start("hostile", {"unanswered-flush", socket(), "600000"});
+    const auto until = Clock::now() + kPatience;
+    const auto threads_that_wait = [&] {
+        std::set<std::string> names;
+        const std::string out = hostile.out();
+        const std::regex line("flushed by (\\d+)");
+        for (std::sregex_iterator each(out.begin(), out.end(), line); each != std::sregex_iterator(); ++each) {
+            const std::filesystem::path thread = "/proc/" + std::to_string(daemon.pid()) + "/task/" + (*each)[1].str() + "/comm";
+            if (std::filesystem::exists(thread)) {
+                names.insert(read_file(thread));
+            }
+        }
+        return names;
+    };
+    while (hostile.out().find("passed") == std::string::npos || threads_that_wait().empty()) {
+        ASSERT_LT(Clock::now(), until) << hostile.out() << hostile.err() << daemon.err();
+        std::this_thread::sleep_for(2ms);
+    }
+    // The worker, the control thread and the one that lets processes in go on.
+    const std::uint64_t checked = witness.checked();
+    while (witness.checked() < checked + 1000) {
+        ASSERT_LT(Clock::now(), until) << "the worker does nothing: " << witness.wrong();
+        std::this_thread::sleep_for(1ms);
+    }
+    for (int i = 0; i < 20; ++i) {
+        Attachment innocent({.path = socket(), .timeout = kPatience});
+        const Session session = innocent.open_session({.events = true});
+        EXPECT_TRUE(innocent.stop());
+    }
+    for (const std::string& name : threads_that_wait()) {
+        EXPECT_TRUE(name == "pollcore-conn\n" || name == "pollcore-close\n") << name;
+    }
+    EXPECT_EQ(hostile.out().find("failed"), std::string::npos) << hostile.out();
+    hostile.signal(SIGKILL);
+    EXPECT_EQ(hostile.wait(), 128 + SIGKILL);
+    witness.join();
+    EXPECT_EQ(witness.wrong(), "");
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+}
+
 TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
     const int milliseconds = rounds_of("POLLCORE_ATTACK_MS", 1000);
     Process daemon = start_daemon({}, GetParam().old_kernel ? as_on_an_old_kernel() : std::vector<std::string>());
