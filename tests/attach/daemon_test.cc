@@ -27,7 +27,7 @@ TEST_F(DaemonTest, GivesItsSocketAwayWithTheRightsThatTheUnitLeavesIt) {
     config_.attach.owner = std::to_string(kNobody);
     config_.attach.group = std::to_string(kNobody);
     config_.attach.mode = 0620;
-    Process daemon = start_daemon({"--no-new-privs", "--inh-caps=-all", "--bounding-set=-all,+ipc_lock,+sys_nice,+net_bind_service,+chown"});
+    Process daemon = start_daemon({"--no-new-privs", "--inh-caps=-all", "--bounding-set=-all,+net_bind_service,+chown"});
     const Attachment attachment({.path = socket(), .timeout = kPatience});
     struct stat status {};
     ASSERT_EQ(::stat(socket().c_str(), &status), 0);

@@ -60,11 +60,14 @@ await_log() { # TEXT [SECONDS]
     done
 }
 
-# With no more rights than the systemd unit leaves it.
+# As a user without rights of his own, with the capabilities and the limit of the systemd unit.
 start() { # DRAIN_TIMEOUT
     config "$1"
     : >"$log"
-    setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,+ipc_lock,+sys_nice,+net_bind_service,+chown \
+    ulimit -l unlimited
+    chown 65534:65534 "$work"
+    setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs --inh-caps=-all,+net_bind_service,+chown \
+        --ambient-caps=-all,+net_bind_service,+chown --bounding-set=-all,+net_bind_service,+chown \
         "$pollcored" --config "$work/config" 2>>"$log" &
     daemon=$!
     await_log 'ready: 2 services'

@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# What is installed for systemd, by systemd's own tools; and that the daemon does its work with no more than the unit leaves it.
+set -euo pipefail
+here=$(dirname "$0")
+# shellcheck source=tests/system/steps.sh
+. "$here/steps.sh"
+
+daemon=''
+running() { echo "$daemon"; }
+build=${POLLCORE_BUILD:?the build directory to install from}
+attached_load=$build/tests/attached-load
+nobody=65534
+exposure_max=25 # tenths; 100 is a service without any hardening
+# PATTERN: the one installed file of this path.
+installed() {
+    local found
+    found=$(find "$work/root" -path "*/$1")
+    [[ -f $found ]] || fail "installed as $1: '$found'"
+    echo "$found"
+}
+# KEY: all its values in the unit, on one line.
+of_unit() { sed -n "s/^$1=//p" "$unit" | tr '\n' ' '; }
+
+step='the unit, the user and the directory are installed'
+DESTDIR="$work/root" meson install -C "$build" --quiet --no-rebuild >"$work/install.out" 2>&1
+unit=$(installed lib/systemd/system/pollcored.service)
+users=$(installed lib/sysusers.d/pollcored.conf)
+directories=$(installed lib/tmpfiles.d/pollcored.conf)
+read -r program _ <<<"$(of_unit ExecStart)"
+pollcored=$work/root$program
+[[ -x $pollcored ]] || fail "ExecStart=$program is not installed"
+passed "$program"
+
+# The manual and the program have to be where the unit says.
+step='systemd-analyze verify has nothing to say of the unit'
+sed "s|=file:/|=file:$work/root/|; s|=$program|=$pollcored|" "$unit" >"$work/pollcored.service"
+systemd-analyze verify --man=yes "$work/pollcored.service" >"$work/verify.out" 2>&1
+[[ ! -s $work/verify.out ]] || fail 'it warns'
+documentation=$(of_unit Documentation)
+documentation=${documentation% }
+[[ -f $work/root${documentation#file:} ]] || fail "Documentation=$documentation is not installed"
+passed
+
+step='systemd-analyze security finds no more exposure than there has to be'
+systemd-analyze security --offline=yes --threshold="$exposure_max" --no-pager "$work/pollcored.service" >"$work/security.out" 2>&1
+passed "$(tail -n 1 "$work/security.out" | sed 's/.*: \([0-9.]*\).*/\1/') of at most $((exposure_max / 10)).$((exposure_max % 10))"
+
+step='systemd-sysusers makes the user of the unit, in the group of RDMA devices'
+mkdir -p "$work/root/etc"
+systemd-sysusers --root="$work/root" "$users" >"$work/sysusers.out" 2>&1
+user=$(of_unit User)
+user=${user% }
+uid=$(sed -n "s/^$user:[^:]*:\([0-9]*\):.*/\1/p" "$work/root/etc/passwd")
+[[ -n $uid ]] || fail "there is no user '$user'"
+grep -qE "^rdma:.*[:,]$user(,|$)" "$work/root/etc/group"
+passed "$user, $uid"
+
+step='systemd-tmpfiles makes the directory of the unit, for its user'
+systemd-tmpfiles --root="$work/root" --create "$directories" >"$work/tmpfiles.out" 2>&1
+made=$work/root/run/$(of_unit RuntimeDirectory)
+[[ $(stat -c '%u %a' "${made% }") == "$uid 755" ]] || fail "${made% }: $(stat -c '%u %a' "${made% }")"
+passed
+
+# As nobody, who has no more rights than the unit's user, with the unit's capabilities. "+cap_chown,+cap_net..." for setpriv(1).
+config() {
+    cat >"$work/run/config.toml" <<TEXT
+[runtime]
+lock_directory = "$work/run"
+drain_timeout = "200ms"
+[memory]
+size = "16MiB"
+[[device]]
+name = "soft0"
+kind = "soft"
+[[worker]]
+name = "worker0"
+core = $(($(nproc) - 1))
+idle = "yield"
+[attach]
+path = "$work/run/attach.sock"
+group = "0"
+mode = "0666"
+$1
+TEXT
+}
+mkdir "$work/run"
+chmod 755 "$work"
+chown "$nobody" "$work/run"
+capabilities=$(of_unit AmbientCapabilities | sed 's/CAP_/+/g; s/ $//; s/ /,/g' | tr '[:upper:]' '[:lower:]')
+bounding=$(of_unit CapabilityBoundingSet | sed 's/CAP_/+/g; s/ $//; s/ /,/g' | tr '[:upper:]' '[:lower:]')
+as_the_unit=(setpriv --reuid="$nobody" --regid="$nobody" --clear-groups --no-new-privs "--inh-caps=-all,$capabilities"
+    "--ambient-caps=-all,$capabilities" "--bounding-set=-all,$bounding")
+
+step='a wrong configuration ends the daemon with a code after which the unit does not restart it'
+config 'users = ["no-such-user"]'
+code=0
+"${as_the_unit[@]}" "$pollcored" --config "$work/run/config.toml" >"$work/wrong.out" 2>&1 || code=$?
+[[ " $(of_unit RestartPreventExitStatus)" == *" $code "* ]] || fail "exit code $code"
+[[ -z $(of_unit ExecStartPre) ]] || fail 'RestartPreventExitStatus does not hold for ExecStartPre'
+passed "$code"
+
+step='the daemon serves a process with the rights of the unit, and makes no system call that the unit filters'
+config ''
+"${as_the_unit[@]}" strace -f -qq -e signal=none -o "$work/run/calls" "$pollcored" --config "$work/run/config.toml" >"$work/daemon.out" 2>&1 &
+daemon=$!
+within 60 grep -q 'ready: ' "$work/daemon.out"
+[[ $(stat -c '%u %g %a' "$work/run/attach.sock") == "$nobody 0 666" ]] || fail 'the socket has another owner, group or mode'
+timeout 60 "$attached_load" survive "$work/run/attach.sock" >"$work/load.out" 2>&1 &
+load=$!
+within 60 grep -q . "$work/load.out"
+served=$(pgrep -P "$daemon" -x pollcored)
+kill -HUP "$served"
+within 60 grep -q 'SIGHUP: reloaded' "$work/daemon.out"
+kill -TERM "$served"
+code=0
+wait "$daemon" || code=$?
+daemon=''
+kill "$load" 2>/dev/null || true # it waits for another daemon
+wait "$load" 2>/dev/null || true
+[[ $code -eq 0 || $code -eq 3 ]] || fail "exit code $code"
+# SET: the calls of a set, and of the sets that it is made of.
+expand() {
+    local name
+    systemd-analyze syscall-filter --no-pager "$1" | sed -n 's/^ *\([@a-z0-9_]\)/\1/p' | sed 1d | while read -r name; do
+        case $name in
+            '#'*) ;;
+            @*) expand "$name" ;;
+            *) echo "$name" ;;
+        esac
+    done
+}
+for set in $(of_unit SystemCallFilter); do
+    case $set in
+        '~'*) denying=yes ;;&
+        @system-service) denying=no ;;
+    esac
+    if [[ $denying == no ]]; then expand "$set" >>"$work/allowed"; else expand "${set#\~}" >>"$work/denied"; fi
+done
+sed -nE 's/^[0-9]+ +([a-z0-9_]+)\(.*/\1/p' "$work/run/calls" | sort -u >"$work/made"
+made_count=$(wc -l <"$work/made")
+[[ $made_count -gt 40 ]] || fail "strace has seen $made_count system calls only"
+sort -u "$work/allowed" | comm -13 - "$work/made" >"$work/not-allowed.out"
+sort -u "$work/denied" | comm -12 - "$work/made" >>"$work/not-allowed.out"
+[[ ! -s $work/not-allowed.out ]] || fail "the filter does not let through $(tr '\n' ' ' <"$work/not-allowed.out")"
+passed "$made_count of $(sort -u "$work/allowed" | wc -l) that are let through"
