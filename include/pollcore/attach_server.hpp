@@ -32,7 +32,8 @@ struct AttachCounts {
 
 class AttachServer {
 public:
-    /// Listens at config.path, which is made, and replaced if nobody listens there. The runtime outlives this. Throws Error.
+    /// Listens at config.path, which is made. What a killed daemon of this user has left there is replaced; a file that is removed
+    /// later is made anew. The runtime outlives this. Throws Error: EADDRINUSE when another process may have its socket there.
     AttachServer(Runtime& runtime, const AttachConfig& config);
     ~AttachServer();
     AttachServer(const AttachServer&) = delete;

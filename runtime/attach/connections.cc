@@ -33,6 +33,8 @@ constexpr std::size_t kStrangersMax = 128;
 constexpr std::size_t kStrangersOfOneUser = 32;
 // Before what else there is has its turn.
 constexpr int kAcceptedPerTurn = 4;
+// How soon it is seen that the socket's file was removed.
+constexpr auto kLookEvery = 1s;
 // Descriptors of processes that wait to be closed: with more of them nobody is let in, for so long each time. Those that never let
 // go delay the others by that, and do not stop them.
 constexpr std::size_t kUnclosedMax = 256;
@@ -50,13 +52,14 @@ Connections::Connections(const AttachConfig& config, std::uint32_t queue_pairs, 
       ways_(std::move(ways)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(make_event_fd("the attach server")),
-      listener_(config),
+      place_(config),
+      listener_(std::make_unique<ListeningSocket>(place_)),
       config_(config),
       allowed_(config) {
     if (!epoll_.valid()) {
         throw Error(errno, "no epoll for the attach server");
     }
-    watch(listener_.fd(), kListener);
+    watch(listener_->fd(), kListener);
     watch(wake_.get(), kWake);
 }
 
@@ -181,7 +184,7 @@ void Connections::one_turn() {
     for (int i = 0; i < n; ++i) {
         const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
         if (tag == kListener) {
-            accept_some();
+            (void)accept_some();
         } else if (tag == kWake) {
             (void)drain_event(wake_.get());
         } else {
@@ -190,6 +193,7 @@ void Connections::one_turn() {
     }
     lose_those_that_hung_up();
     end_strangers();
+    look_at_path();
     if (Clock::now() >= due_at_.load(std::memory_order_acquire)) {
         due_at_.store(Clock::time_point::max(), std::memory_order_release);
         ways_.due();
@@ -206,16 +210,52 @@ int Connections::wait_ms() {
     return static_cast<int>(left);
 }
 
-void Connections::accept_some() {
+// Who clears a directory of old files may remove the socket's, and nobody finds the daemon after that.
+void Connections::look_at_path() {
+    const auto now = Clock::now();
+    if (now < next_look_ || closed_.load(std::memory_order_acquire)) {
+        return;
+    }
+    next_look_ = now + kLookEvery;
+    const auto standing = listener_->standing();
+    const auto before = std::exchange(stood_, standing);
+    if (standing == ListeningSocket::Standing::nothing) {
+        listen_anew();
+    } else if (standing == ListeningSocket::Standing::something_else && standing != before) {
+        log_warning("attach: something else stands at {} now and is left alone; until it is gone nobody can attach", place_.path.native());
+    }
+}
+
+void Connections::listen_anew() {
+    // Whoever waits in the queue of the socket that goes now is let in first.
+    for (int i = 0; i < SOMAXCONN && accept_some(); ++i) {
+    }
+    try {
+        auto anew = std::make_unique<ListeningSocket>(place_);
+        watch(anew->fd(), kListener);
+        listener_ = std::move(anew);
+        stood_ = ListeningSocket::Standing::own;
+        why_not_anew_.clear();
+        log_warning("attach: {} was removed, and is made anew", place_.path.native());
+    } catch (const Error& error) {
+        // The next look tries again. The log has each reason once.
+        if (why_not_anew_ != error.what()) {
+            why_not_anew_ = error.what();
+            log_warning("attach: {} was removed, and cannot be made anew yet: {}", place_.path.native(), error.what());
+        }
+    }
+}
+
+bool Connections::accept_some() {
     for (int i = 0; i < kAcceptedPerTurn; ++i) {
         let_disposal_catch_up(kUnclosedMax, kCatchUp);
-        ForeignFd socket = listener_.accept();
+        ForeignFd socket = listener_->accept();
         if (!socket.valid()) {
             if (errno == EMFILE || errno == ENFILE) {
                 note("no descriptors left; whoever attaches has to wait");
                 std::this_thread::sleep_for(10ms);
             }
-            return;
+            return false;
         }
         if (is_reserved(socket.get())) {
             turn_away(socket.get(), "somebody", EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
@@ -227,6 +267,7 @@ void Connections::accept_some() {
             note(error.what());
         }
     }
+    return true;
 }
 
 void Connections::welcome(ForeignFd socket) {

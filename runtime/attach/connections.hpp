@@ -83,7 +83,10 @@ private:
     void loop() noexcept;
     void one_turn();
     [[nodiscard]] int wait_ms();
-    void accept_some();
+    /// False: nobody else waits.
+    bool accept_some();
+    void look_at_path();
+    void listen_anew();
     void note(const std::string& what);
     void welcome(ForeignFd socket);
     [[nodiscard]] std::shared_ptr<Account> account_of_user(std::uint32_t uid);
@@ -99,7 +102,8 @@ private:
     const Ways ways_;
     UniqueFd epoll_;
     UniqueFd wake_;
-    ListeningSocket listener_;
+    const SocketPlace place_;
+    std::unique_ptr<ListeningSocket> listener_;  // the loop's thread's from start() on
     std::atomic<bool> ending_{false};
     std::atomic<bool> closed_{false};
     std::atomic<Clock::time_point> due_at_{Clock::time_point::max()};
@@ -120,6 +124,9 @@ private:
 
     // The loop's thread.
     bool any_strangers_ = false;
+    Clock::time_point next_look_{};
+    ListeningSocket::Standing stood_ = ListeningSocket::Standing::own;  // when it was last looked at
+    std::string why_not_anew_;                                          // as the log has it
     std::uint32_t next_number_ = kFirstNumber;
 
     std::thread thread_;

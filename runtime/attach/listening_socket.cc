@@ -2,16 +2,16 @@
 
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <optional>
 #include <string>
 
 #include <fmt/format.h>
 
 #include "attach/credentials.hpp"
+#include "base/log.hpp"
 #include "pollcore/error.hpp"
 
 #ifndef SO_PASSRIGHTS
@@ -21,75 +21,98 @@
 namespace pollcore {
 namespace {
 
-sockaddr_un address_of(const std::filesystem::path& path) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    const std::string text = path.string();
-    if (text.empty() || text.size() >= sizeof(address.sun_path)) {
-        throw Error(ENAMETOOLONG, fmt::format("attach.path = \"{}\": a socket's path has 1 to {} characters", text,
-                                              sizeof(address.sun_path) - 1));
-    }
-    std::memcpy(address.sun_path, text.c_str(), text.size());
-    return address;
+Error cannot_listen(const std::filesystem::path& path, int error, const std::string& what) {
+    return Error(error, fmt::format("attach.path = \"{}\": {}", path.native(), what));
 }
 
-// Whether somebody listens there now; if not, what a daemon that was killed has left.
-bool is_served(const sockaddr_un& address) {
-    const UniqueFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    return ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN;
-}
-
-UniqueFd listen_at(const AttachConfig& config) {
-    const sockaddr_un address = address_of(config.path);
-    const auto fail = [&](int error, const char* what) {
-        return Error(error, fmt::format("attach.path = \"{}\": {}", config.path.string(), what));
-    };
-    struct stat status {};
-    if (::lstat(address.sun_path, &status) == 0) {
-        if (!S_ISSOCK(status.st_mode)) {
-            throw fail(EEXIST, "there is something else than a socket");
-        }
-        if (is_served(address)) {
-            throw fail(EADDRINUSE, "another daemon listens there");
-        }
-        (void)::unlink(address.sun_path);
+// Whoever was killed has left its file, which may belong to the owner that the configuration gives it to.
+void remove_left_file(const SocketPlace& place) {
+    const std::optional<struct stat> there = look_at(place.path);
+    if (!there) {
+        return;
     }
-    UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket.valid()) {
-        throw fail(errno, "no socket");
+    if (!S_ISSOCK(there->st_mode)) {
+        throw cannot_listen(place.path, EEXIST, "there is something else than a socket");
     }
-    if (::fchmod(socket.get(), 0) != 0 ||
-        ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-        throw fail(errno, "cannot be made; does its directory exist?");
+    if (there->st_uid != ::geteuid() && there->st_uid != place.owner) {
+        throw cannot_listen(place.path, EADDRINUSE,
+                            fmt::format("the socket there is user {}'s; remove it, or name another path", there->st_uid));
     }
-    const int no = 0;  // whoever is not attached passes no descriptors, where the kernel knows how
-    (void)::setsockopt(socket.get(), SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
-    try {
-        // As long as it is this process's: who may give a file away may not, for that alone, change another's.
-        if (::chmod(address.sun_path, static_cast<mode_t>(config.mode)) != 0) {
-            throw fail(errno, "cannot have this mode");
-        }
-        // Of the link itself, should somebody have put one there meanwhile.
-        if ((!config.owner.empty() || !config.group.empty()) &&
-            ::lchown(address.sun_path, user_id(config.owner), group_id(config.group)) != 0) {
-            throw fail(errno, "cannot be given to its owner and group; that needs CAP_CHOWN");
-        }
-        // Until here whoever connects is refused by the kernel.
-        if (::listen(socket.get(), SOMAXCONN) != 0) {
-            throw fail(errno, "cannot be listened at");
-        }
-    } catch (...) {
-        (void)::unlink(address.sun_path);
-        throw;
+    require_dead(place.path);
+    if (!remove_only(place.path, SocketFile::of(*there))) {
+        throw cannot_listen(place.path, EADDRINUSE, "another process has just made a socket there");
     }
-    return socket;
 }
 
 }  // namespace
 
-ListeningSocket::ListeningSocket(const AttachConfig& config) : path_(config.path), socket_(listen_at(config)) {}
+SocketPlace::SocketPlace(const AttachConfig& config)
+    : path(config.path),
+      owner(user_id(config.owner)),
+      group(group_id(config.group)),
+      mode(static_cast<mode_t>(config.mode)) {}
 
-ListeningSocket::~ListeningSocket() { (void)::unlink(path_.c_str()); }
+ListeningSocket::ListeningSocket(const SocketPlace& place)
+    : path_(place.path), socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+    const sockaddr_un address = socket_address(path_);
+    const auto fail = [&](int error, const char* what) { return cannot_listen(path_, error, what); };
+    if (!socket_.valid()) {
+        throw fail(errno, "no socket");
+    }
+    remove_left_file(place);
+    // The file has no permissions at first, so that nobody connects before it has its owner and mode.
+    if (::fchmod(socket_.get(), 0) != 0 ||
+        ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+        throw fail(errno, "cannot be made; does its directory exist, and may this user write there?");
+    }
+    const std::optional<struct stat> made = look_at(path_);
+    if (!made) {
+        throw fail(errno, "was removed while it was made");
+    }
+    file_ = SocketFile::of(*made);
+    const int no = 0;  // whoever is not attached passes no descriptors, where the kernel knows how
+    (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no));
+    try {
+        // As long as it is this process's: who may give a file away may not, for that alone, change another's.
+        if (::chmod(path_.c_str(), place.mode) != 0) {
+            throw fail(errno, "cannot have this mode");
+        }
+        // Of the link itself, should somebody have put one there meanwhile.
+        const bool given_away = place.owner != static_cast<uid_t>(-1) || place.group != static_cast<gid_t>(-1);
+        if (given_away && ::lchown(path_.c_str(), place.owner, place.group) != 0) {
+            throw fail(errno, "cannot be given to its owner and group; that needs CAP_CHOWN");
+        }
+        // Until here whoever connects is refused by the kernel.
+        if (::listen(socket_.get(), SOMAXCONN) != 0) {
+            throw fail(errno, "cannot be listened at");
+        }
+    } catch (...) {
+        remove_own();
+        throw;
+    }
+}
+
+ListeningSocket::~ListeningSocket() { remove_own(); }
+
+void ListeningSocket::remove_own() noexcept {
+    if (standing() != Standing::own) {
+        return;
+    }
+    try {
+        (void)remove_only(path_, file_);
+    } catch (const std::exception& error) {
+        log_warning("{}", error.what());
+    }
+}
+
+ListeningSocket::Standing ListeningSocket::standing() const noexcept {
+    const std::optional<struct stat> there = look_at(path_);
+    if (!there) {
+        // Where it cannot be seen it may well be there.
+        return errno == ENOENT || errno == ENOTDIR ? Standing::nothing : Standing::own;
+    }
+    return SocketFile::of(*there) == file_ ? Standing::own : Standing::something_else;
+}
 
 ForeignFd ListeningSocket::accept() const noexcept {
     const int socket = ::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -1,19 +1,42 @@
 // The socket at which processes attach: a path with an owner, a group and a mode (unix(7)).
+//
+// Others may have put something of theirs at the path, before the socket is made or after. What is there is removed only when
+// connecting proves it dead and it is the daemon's own.
+//
+// Thread safety: one thread.
 #pragma once
+
+#include <sys/types.h>
 
 #include <filesystem>
 
+#include "attach/socket_file.hpp"
 #include "base/foreign_fd.hpp"
 #include "base/unique_fd.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore {
 
-/// Listens from its construction on; the path goes with this object.
+/// Where processes attach, with users and groups as numbers.
+struct SocketPlace {
+    std::filesystem::path path;
+    uid_t owner;  ///< -1: the daemon's user
+    gid_t group;  ///< -1: the daemon's group
+    mode_t mode;
+
+    /// Throws Error(EINVAL) for a user or group that this machine does not know.
+    explicit SocketPlace(const AttachConfig& config);
+};
+
+/// Listens from its construction on; its file goes with this object.
 class ListeningSocket {
 public:
-    /// Replaces what a daemon that was killed has left there. Throws Error: somebody listens there, or it is no socket.
-    explicit ListeningSocket(const AttachConfig& config);
+    /// What stands at the path.
+    enum class Standing { own, nothing, something_else };
+
+    /// Replaces what a daemon that was killed has left there. Throws Error: something else than a socket is there (EEXIST), a socket
+    /// that is not proved to be dead and the daemon's (EADDRINUSE), or what the kernel said.
+    explicit ListeningSocket(const SocketPlace& place);
     ~ListeningSocket();
     ListeningSocket(const ListeningSocket&) = delete;
     ListeningSocket& operator=(const ListeningSocket&) = delete;
@@ -21,10 +44,14 @@ public:
     [[nodiscard]] int fd() const noexcept { return socket_.get(); }
     /// Of the next one who connects; invalid with errno: nobody does (EAGAIN), or it cannot be had. Does not wait.
     [[nodiscard]] ForeignFd accept() const noexcept;
+    [[nodiscard]] Standing standing() const noexcept;
 
 private:
-    std::filesystem::path path_;
+    void remove_own() noexcept;
+
+    const std::filesystem::path path_;
     UniqueFd socket_;
+    SocketFile file_;
 };
 
 }  // namespace pollcore

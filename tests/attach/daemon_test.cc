@@ -7,6 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <string>
+
 #include "pollcore/error.hpp"
 
 namespace pollcore::test {
@@ -168,6 +171,64 @@ TEST_F(DaemonTest, AReloadAppliesLimitsAndWhoMayAttachToThoseWhoAre) {
     }
     EXPECT_TRUE(attachment.lost());
     EXPECT_TRUE(daemon.await_log("may not be attached any more")) << daemon.err();
+}
+
+TEST_F(DaemonTest, MakesItsSocketAnewWhenTheFileWasRemovedAndKeepsThoseWhoAreAttached) {
+    Process daemon = start_daemon();
+    Attachment before({.path = socket(), .timeout = kPatience});
+    for (int i = 0; i < 2; ++i) {
+        ASSERT_TRUE(std::filesystem::remove(socket()));
+        Attachment after({.path = socket(), .timeout = kPatience});
+        EXPECT_NO_THROW((void)after.open_session());
+    }
+    EXPECT_FALSE(before.lost());
+    EXPECT_NO_THROW((void)before.open_session());
+    struct stat status {};
+    ASSERT_EQ(::stat(socket().c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777U, config_.attach.mode);
+    const std::string log = daemon.err();
+    std::size_t lines = 0;
+    for (std::size_t at = 0; (at = log.find(" was removed, and is made anew", at)) != std::string::npos; ++at) {
+        ++lines;
+    }
+    EXPECT_EQ(lines, 2U) << log;
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+    EXPECT_FALSE(std::filesystem::exists(socket()));
+}
+
+TEST_F(DaemonTest, LeavesSomethingElseAtItsPathAloneUntilItIsGone) {
+    Process daemon = start_daemon();
+    Attachment before({.path = socket(), .timeout = kPatience});
+    const std::filesystem::path aside = socket() + ".aside";
+    (void)directory_.write("attach.sock.aside", "precious");
+    std::filesystem::rename(aside, socket());
+    ASSERT_TRUE(daemon.await_log("something else stands at " + socket())) << daemon.err();
+    EXPECT_EQ(read_file(socket()), "precious");
+    ASSERT_TRUE(std::filesystem::remove(socket()));
+    const Attachment after({.path = socket(), .timeout = kPatience});
+    EXPECT_FALSE(before.lost());
+    // Also when the daemon ends it removes nothing but its own.
+    (void)directory_.write("attach.sock.aside", "precious, too");
+    std::filesystem::rename(aside, socket());
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+    EXPECT_EQ(read_file(socket()), "precious, too");
+}
+
+TEST_F(DaemonTest, SaysOnceThatItsSocketCannotBeMadeAnewAndMakesItWhenItCan) {
+    const std::filesystem::path place = directory_.path() / "place";
+    std::filesystem::create_directory(place);
+    config_.attach.path = place / "attach.sock";
+    Process daemon = start_daemon();
+    Attachment before({.path = socket(), .timeout = kPatience});
+    std::filesystem::remove_all(place);
+    ASSERT_TRUE(daemon.await_log("cannot be made anew yet")) << daemon.err();
+    std::filesystem::create_directory(place);
+    const Attachment after({.path = socket(), .timeout = kPatience});
+    EXPECT_FALSE(before.lost());
+    const std::string log = daemon.err();
+    EXPECT_EQ(log.find("cannot be made anew yet"), log.rfind("cannot be made anew yet")) << log;
 }
 
 // Stopped by a signal, as one whose machine has other things to do, or which is being looked at.
