@@ -28,14 +28,6 @@ constexpr auto kShutdownEvery = 5ms;
 // Beyond drain_timeout: closing threads, deregistering, EAL's own end.
 constexpr auto kShutdownReserve = 10s;
 
-std::vector<CoreLock> lock_cores(const Config& config) {
-    std::vector<CoreLock> locks;
-    for (const WorkerConfig& worker : config.workers) {
-        locks.emplace_back(config.lock_directory, worker.core, worker.name);
-    }
-    return locks;
-}
-
 std::string_view signal_name(int signal) noexcept {
     return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "SIGINT" : "SIGHUP";
 }
@@ -43,7 +35,7 @@ std::string_view signal_name(int signal) noexcept {
 }  // namespace
 
 Daemon::Daemon(const Config& config, std::function<Config()> read_again)
-    : config_(config), read_again_(std::move(read_again)), locks_(lock_cores(config_)), runtime_(config_) {
+    : config_(config), read_again_(std::move(read_again)), runtime_(config_) {
     // After the runtime has placed its own, which needs the whole affinity; the services' threads inherit
     // this.
     const std::string cpus = leave_worker_cores(config_);

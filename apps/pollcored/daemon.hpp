@@ -1,4 +1,4 @@
-// The running daemon: locks, runtime, services, and the loop that watches over them until a signal ends it.
+// The running daemon: runtime, services, and the loop that watches over them until a signal ends it.
 //
 // Thread safety: all on the main thread, with the signals blocked (signals.hpp).
 #pragma once
@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "control/core_lock.hpp"
 #include "notifier.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
@@ -18,8 +17,7 @@ namespace pollcore::daemon {
 
 class Daemon {
 public:
-    /// Takes the locks of all worker cores, starts the runtime and makes the services. Throws Error. `read_again` reads the
-    /// configuration again; it throws ConfigError.
+    /// Starts the runtime and makes the services. Throws Error. `read_again` reads the configuration again; it throws ConfigError.
     Daemon(const Config& config, std::function<Config()> read_again);
     ~Daemon();
 
@@ -42,7 +40,6 @@ private:
 
     Config config_;
     const std::function<Config()> read_again_;
-    std::vector<CoreLock> locks_;  // given up last
     Runtime runtime_;
     std::unique_ptr<AttachServer> attach_;  // null: nobody may
     std::vector<std::unique_ptr<Service>> services_;

@@ -11,6 +11,7 @@ template <class Arguments>
 void add_common_options(CLI::App& command, Arguments& arguments) {
     command.add_option("--core", arguments.core, "CPU of the application's threads (one that is no worker's)");
     command.add_option("--worker-core", arguments.worker_core, "CPU of the worker (another one)");
+    command.add_flag("--share-core", arguments.share_core, "Let the worker run on a core that other runtimes may poll on, too");
     command.add_option("--json", arguments.json, "Write everything that was measured to this file, too");
 }
 

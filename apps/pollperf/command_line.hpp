@@ -29,6 +29,7 @@ struct LatArguments {
     std::optional<std::uint32_t> inline_size;
     std::optional<std::uint32_t> core;
     std::optional<std::uint32_t> worker_core;
+    bool share_core = false;
     std::string idle;
     std::string flow = "off";
     bool verify = false;
@@ -48,6 +49,7 @@ struct WakeArguments {
     std::string gap = "1ms";
     std::optional<std::uint32_t> core;
     std::optional<std::uint32_t> worker_core;
+    bool share_core = false;
     std::filesystem::path json;
 };
 

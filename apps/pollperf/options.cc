@@ -125,6 +125,7 @@ void resolve_device(const LatArguments& arguments, LatOptions& options) {
             options.config.log_level = LogLevel::warning;  // the report says what happens
         }
     }
+    options.config.share_cores = options.config.share_cores || arguments.share_core;
     options.device = options.config.devices.front().name;
 }
 

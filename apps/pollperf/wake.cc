@@ -97,6 +97,7 @@ struct Lines {
         Config config;
         config.devices = {options.device};
         config.workers = {{.name = "worker0", .core = options.worker_core, .idle = idle}};
+        config.share_cores = options.share_core;
         config.log_level = LogLevel::error;
         return config;
     }

@@ -25,6 +25,7 @@ struct WakeOptions {
     DeviceConfig device;
     std::uint32_t core = 0;         ///< of the application's threads
     std::uint32_t worker_core = 0;  ///< of the worker, and of the thread in its place
+    bool share_core = false;        ///< the worker's, with other runtimes
     std::vector<IdleLadder> ladders;
     std::uint32_t iterations = 0;  ///< of each way to wait, over all rounds
     std::uint32_t rounds = 0;

@@ -38,6 +38,7 @@ WakeOptions resolve(const WakeArguments& arguments) {
                                        .worker_core = arguments.worker_core});
     options.core = placement.core;
     options.worker_core = placement.worker;
+    options.share_core = arguments.share_core;
     for (const std::string& text : arguments.wait) {
         options.ladders.push_back(parse_idle("--wait", text));
     }

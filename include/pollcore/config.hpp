@@ -184,7 +184,8 @@ struct Config {
     AttachConfig attach;
     LogLevel log_level = LogLevel::info;
     std::uint32_t qps_max = kQpsDefault;               ///< of the whole runtime; a power of two
-    std::filesystem::path lock_directory = "/run/lock"; ///< holds a lock file per worker core
+    bool share_cores = false;                          ///< no locks: others may have workers on these cores, too
+    std::filesystem::path lock_directory;              ///< holds a lock file per worker core; empty: the user's own
     std::chrono::milliseconds drain_timeout{2000};      ///< how long a stop waits for work in flight
 
     bool operator==(const Config&) const = default;

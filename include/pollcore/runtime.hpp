@@ -26,7 +26,8 @@ class RuntimeState;
 
 class Runtime : public Context {
 public:
-    /// Opens the devices and starts the workers.
+    /// Opens the devices and starts the workers. Throws ConfigError, and Error: EBUSY when another runtime of this user, or the
+    /// machine's daemon, has the core of a worker, unless config.share_cores. The cores are given up by stop().
     explicit Runtime(const Config& config);
     /// On something else than this machine's threads, clock and memory, for who builds against pollcore's sources: its
     /// simulation does. Null is this machine.

@@ -88,6 +88,21 @@ Parsed<std::string> read_text(const TomlNode& node) {
     return node.text;
 }
 
+// ---- BooleanRule
+
+std::string BooleanRule::accepted() const { return "true, false"; }
+
+Parsed<bool> BooleanRule::read(const TomlNode& node) const {
+    if (node.type != TomlNode::Type::boolean) {
+        return wrong_type(node, "a boolean");
+    }
+    return node.text == "true";
+}
+
+Refusal BooleanRule::check(Value) const { return std::nullopt; }
+
+std::string BooleanRule::print(Value value) const { return value ? "true" : "false"; }
+
 // ---- CountRule
 
 std::string CountRule::accepted() const {
@@ -286,12 +301,12 @@ Refusal AddressRule::check(const Value& value) const {
 }
 
 std::string DirectoryRule::accepted() const {
-    return "the absolute path of a directory";
+    return "the absolute path of a directory, or \"\" for this user's own";
 }
 
 Refusal DirectoryRule::check(const Value& value) const {
     if (value.empty()) {
-        return "it is empty";
+        return std::nullopt;
     }
     if (value.front() != '/') {
         return "it is relative, and the daemon's working directory is not the operator's";

@@ -50,6 +50,16 @@ struct CountRule {
     [[nodiscard]] std::string print(Value value) const;
 };
 
+/// true or false.
+struct BooleanRule {
+    using Value = bool;
+
+    [[nodiscard]] std::string accepted() const;
+    [[nodiscard]] Parsed<Value> read(const TomlNode& node) const;
+    [[nodiscard]] Refusal check(Value value) const;
+    [[nodiscard]] std::string print(Value value) const;
+};
+
 /// The number of a CPU that this process may use.
 struct CoreRule {
     using Value = std::uint64_t;
@@ -117,6 +127,7 @@ struct AddressRule : TextRule {
     [[nodiscard]] Refusal check(const Value& value) const;
 };
 
+/// By its absolute path, or empty for the user's own.
 struct DirectoryRule : TextRule {
     [[nodiscard]] std::string accepted() const;
     [[nodiscard]] Refusal check(const Value& value) const;

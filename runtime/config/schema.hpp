@@ -71,6 +71,7 @@ inline constexpr CountRule kBurst{.min = 1, .max = kBurstMax};
 template <class Visit>
 void each_field(const Config&, const Cpus&, Visit&& visit) {
     visit(optional("qps_max"), &Config::qps_max, CountRule{1, kQpsMax, true});
+    visit(optional("share_cores"), &Config::share_cores, BooleanRule{});
     visit(optional("lock_directory"), &Config::lock_directory, DirectoryRule{});
     visit(optional("drain_timeout"), &Config::drain_timeout,
           MillisecondsRule{std::chrono::milliseconds(1), std::chrono::minutes(10)});

@@ -22,9 +22,8 @@
 namespace pollcore {
 namespace {
 
-// Every user of the machine has to be able to take a core that another one has given up. What the file says
-// is for people only; who may lock it is decided by who may create files in the directory.
-constexpr mode_t kMode = 0666;
+// The owner's alone, to read as well: a descriptor that can only be read can be locked, too.
+constexpr mode_t kLockMode = 0600;
 
 // Each attempt fails only when somebody creates or removes the file at that very moment.
 constexpr int kAttemptsMax = 16;
@@ -40,23 +39,20 @@ struct Attempt {
     }
 };
 
-[[noreturn]] void fail_to_open(const Attempt& attempt, int error) {
-    const std::filesystem::path directory = attempt.file.parent_path();
+UniqueFd open_lock_file(const LockDirectory& directory, const Attempt& attempt) {
+    UniqueFd fd(::openat(directory.fd(), attempt.file.filename().c_str(),
+                         O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, kLockMode));
+    if (fd.valid()) {
+        return fd;
+    }
+    const int error = errno;
     switch (error) {
-        case ENOENT:
-        case ENOTDIR:
-            attempt.fail(
-                error,
-                fmt::format("the lock directory {} is no directory that exists; create it, or name another "
-                            "one in runtime.lock_directory",
-                            directory.native()));
         case EACCES:
         case EPERM:
         case EROFS:
-            attempt.fail(error,
-                         fmt::format("user {} may not write {}; allow it, or name another directory in "
-                                     "runtime.lock_directory",
-                                     ::geteuid(), attempt.file.native()));
+            attempt.fail(error, fmt::format("user {} may not write {}; allow it, or name another directory in "
+                                            "runtime.lock_directory",
+                                            ::geteuid(), attempt.file.native()));
         case ELOOP:
             attempt.fail(error, fmt::format("{} is a symbolic link, which a lock file never is; remove it",
                                             attempt.file.native()));
@@ -64,31 +60,16 @@ struct Attempt {
     }
 }
 
-// Opens the file, or creates it. Not by O_CREAT alone: in a sticky directory that all may write, such as
-// /run/lock, the kernel (fs.protected_regular) refuses O_CREAT on a file of another user, even to root.
-UniqueFd open_lock_file(const Attempt& attempt) {
-    constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
-    for (int i = 0; i < kAttemptsMax; ++i) {
-        UniqueFd fd(::open(attempt.file.c_str(), kFlags));
-        if (fd.valid()) {
-            return fd;
-        }
-        if (errno != ENOENT) {
-            fail_to_open(attempt, errno);
-        }
-        fd.reset(::open(attempt.file.c_str(), kFlags | O_CREAT | O_EXCL, kMode));
-        if (fd.valid()) {
-            // Past the umask. The file is ours and new, so this cannot fail for a reason of the file's own.
-            if (::fchmod(fd.get(), kMode) != 0) {
-                attempt.fail(errno, fmt::format("setting the mode of {}", attempt.file.native()));
-            }
-            return fd;
-        }
-        if (errno != EEXIST) {
-            fail_to_open(attempt, errno);
-        }
+// Throws unless this user alone can open the file.
+void require_own_file(const Attempt& attempt, const struct stat& info) {
+    // A second link could be a file of somebody's that shall be emptied here.
+    if (!S_ISREG(info.st_mode) || info.st_nlink > 1) {
+        attempt.fail(EINVAL, fmt::format("{} is not the plain file that a lock file is; remove it", attempt.file.native()));
     }
-    attempt.fail(EAGAIN, fmt::format("{} comes and goes; see who removes it", attempt.file.native()));
+    if (info.st_uid != ::geteuid() || (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+        attempt.fail(EPERM, fmt::format("{} is a file of user {} with mode {:04o}, which others than user {} may lock; remove it",
+                                        attempt.file.native(), info.st_uid, info.st_mode & 07777U, ::geteuid()));
+    }
 }
 
 struct Owner {
@@ -126,7 +107,7 @@ std::optional<Owner> read_owner(int fd) {
     if (!owner) {
         attempt.fail(
             EBUSY, fmt::format("{} is locked by a process that has not said its name ('fuser {}' finds it); "
-                               "stop it or choose another core",
+                               "stop it, choose another core, or share this one (runtime.share_cores)",
                                file, file));
     }
     const std::string whose = fmt::format("{} is locked by process {} ({}, worker \"{}\")", file, owner->pid,
@@ -137,10 +118,10 @@ std::optional<Owner> read_owner(int fd) {
         attempt.fail(
             EBUSY, fmt::format("{}, which cannot be seen from here: either it is in another container, or it "
                                "is gone and a child of it lives on with the lock ('fuser {}' finds it); stop "
-                               "that or choose another core",
+                               "that, choose another core, or share this one (runtime.share_cores)",
                                whose, file));
     }
-    attempt.fail(EBUSY, fmt::format("{}; stop it or choose another core", whose));
+    attempt.fail(EBUSY, fmt::format("{}; stop it, choose another core, or share this one (runtime.share_cores)", whose));
 }
 
 // Is the locked file still the one that its name leads to? Else it was removed between open and lock, and
@@ -174,20 +155,18 @@ void write_owner(const Attempt& attempt, int fd) {
 
 }  // namespace
 
-CoreLock::CoreLock(const std::filesystem::path& directory, std::uint32_t core, std::string_view worker)
-    : file_(directory / fmt::format("pollcore-core-{}.lock", core)) {
+std::string core_lock_name(std::uint32_t core) { return fmt::format("pollcore-core-{}.lock", core); }
+
+CoreLock::CoreLock(const LockDirectory& directory, std::uint32_t core, std::string_view worker)
+    : file_(directory.path() / core_lock_name(core)) {
     const Attempt attempt{file_, core, worker};
     for (int i = 0; i < kAttemptsMax; ++i) {
-        UniqueFd fd = open_lock_file(attempt);
+        UniqueFd fd = open_lock_file(directory, attempt);
         struct stat info {};
         if (::fstat(fd.get(), &info) != 0) {
             attempt.fail(errno, fmt::format("fstat of {}", file_.native()));
         }
-        // A second link could be a file of somebody's that shall be emptied here.
-        if (!S_ISREG(info.st_mode) || info.st_nlink > 1) {
-            attempt.fail(EINVAL, fmt::format("{} is not the plain file that a lock file is; remove it",
-                                             file_.native()));
-        }
+        require_own_file(attempt, info);
         if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
             if (errno == EWOULDBLOCK) {
                 fail_busy(attempt, fd.get());

@@ -1,6 +1,7 @@
-// A lock file per worker core, so that two runtimes of a machine never poll on one core.
+// A lock file per worker core, so that two runtimes of a user never poll on one core.
 //
-// The file is "pollcore-core-N.lock" in the configuration's lock_directory. While it is locked (flock(2)) it
+// The file is "pollcore-core-N.lock" in a directory that only its owner may write (lock_directory.hpp). Only the owner may open
+// the file: whoever has it open can lock it, and so keep the next runtime from starting. While it is locked (flock(2)) it
 // says in one line who holds it: "PID PROGRAM WORKER". The lock, not the file, is what counts: the kernel
 // drops it when its owner dies, however that happens, so nothing stale ever has to be cleaned up.
 //
@@ -10,7 +11,7 @@
 //
 // A child that the owner forks has copies of the descriptor, and of the object: that copy gives nothing up.
 //
-// Thread safety: none; the control thread's.
+// Thread safety: none; the thread that makes the runtime, and then the one that stops it.
 // Invariants: between construction and destruction the name in the directory is the file that is locked,
 // unless somebody removes it by hand.
 #pragma once
@@ -19,17 +20,22 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 #include "base/unique_fd.hpp"
+#include "control/lock_directory.hpp"
 
 namespace pollcore {
 
+/// Of the lock's file in its directory.
+[[nodiscard]] std::string core_lock_name(std::uint32_t core);
+
 class CoreLock {
 public:
-    /// Throws pollcore::Error: EBUSY, naming the owner, when the core is taken (also within this process);
-    /// else what the directory or file said (ENOENT, EACCES, ...).
-    CoreLock(const std::filesystem::path& directory, std::uint32_t core, std::string_view worker);
+    /// Throws pollcore::Error: EBUSY, naming the owner, when the core is taken (also within this process); EPERM when other
+    /// users may open the file; else what the file said (EACCES, ...).
+    CoreLock(const LockDirectory& directory, std::uint32_t core, std::string_view worker);
     CoreLock(CoreLock&&) noexcept = default;
     CoreLock& operator=(CoreLock&& other) noexcept;
     ~CoreLock();

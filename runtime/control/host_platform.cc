@@ -1,5 +1,8 @@
+#include <map>
+#include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -8,6 +11,7 @@
 #include "control/control_thread.hpp"
 #include "control/eal.hpp"
 #include "control/epoll_loop.hpp"
+#include "control/held_core.hpp"
 #include "control/host_idle_ways.hpp"
 #include "control/platform.hpp"
 #include "device/open_device.hpp"
@@ -18,7 +22,9 @@ namespace {
 
 class PinnedWorker final : public WorkerThread {
 public:
-    PinnedWorker(const WorkerConfig& config, Worker& worker) : worker_(worker) {
+    /// Holds the core until its thread has ended; nothing: the core is shared.
+    PinnedWorker(const WorkerConfig& config, Worker& worker, std::optional<HeldCore> core)
+        : worker_(worker), core_(std::move(core)) {
         thread_.start(config.core, [this, idle = config.idle] {
             HostIdleWays ways;
             turn_worker(worker_, stop_, idle, ways, cycles_now, cycles_per_ns());
@@ -30,11 +36,15 @@ public:
             signal_event(worker_.bell());
         }
     }
-    void join() noexcept override { thread_.join(); }
+    void join() noexcept override {
+        thread_.join();
+        core_.reset();
+    }
     [[nodiscard]] int thread_id() const noexcept override { return thread_.thread_id(); }
 
 private:
     Worker& worker_;
+    std::optional<HeldCore> core_;
     std::atomic<bool> stop_{false};
     CoreThread thread_;
 };
@@ -42,6 +52,8 @@ private:
 class HostPlatform final : public Platform {
 public:
     void prepare(const Config& config, RuntimeReport& report) override {
+        // The cores come first: a runtime that is refused has then taken nothing else.
+        held_ = hold_cores(config);
         (void)cycles_per_ns();  // measured now, not in the middle of a drain
         std::vector<std::uint32_t> cores;
         for (const WorkerConfig& worker : config.workers) {
@@ -69,7 +81,9 @@ public:
         return std::make_unique<EpollLoop>(executor, helper_cpus_, period, std::move(tick));
     }
     std::unique_ptr<WorkerThread> start_worker(const WorkerConfig& config, Worker& worker) override {
-        return std::make_unique<PinnedWorker>(config, worker);
+        auto held = held_.extract(config.core);
+        return std::make_unique<PinnedWorker>(config, worker,
+                                              held.empty() ? std::nullopt : std::optional(std::move(held.mapped())));
     }
 
     Clock::time_point now() override { return Clock::now(); }
@@ -85,6 +99,7 @@ public:
 
 private:
     std::vector<int> helper_cpus_;
+    std::map<std::uint32_t, HeldCore> held_;  // until their workers start
     std::random_device random_;
 };
 

@@ -39,6 +39,7 @@ using namespace std::chrono_literals;
 
 Config runtime_config(IdlePolicy idle = IdlePolicy::yield) {
     Config config;
+    config.share_cores = true;  // other tests may run at the same time
     config.devices.push_back({.name = "net0", .profile = DeviceConfig::Profile::mlx5});
     config.workers.push_back({.name = "w0", .core = test::last_cpu(), .idle = idle});
     config.qps_max = 64;

@@ -45,7 +45,7 @@ inline Config daemon_config(const std::filesystem::path& directory) {
         config.devices[0].profile = DeviceConfig::Profile::mlx5;
     }
     config.workers.push_back({.name = "w0", .core = last_cpu(), .idle = IdlePolicy::yield});
-    config.lock_directory = directory;
+    config.share_cores = true;  // other tests may run at the same time
     config.drain_timeout = 200ms;  // for those that stay attached
     config.attach.path = directory / "attach.sock";
     config.log_level = LogLevel::warning;

@@ -231,6 +231,16 @@ TEST_F(DaemonTest, SaysOnceThatItsSocketCannotBeMadeAnewAndMakesItWhenItCan) {
     EXPECT_EQ(log.find("cannot be made anew yet"), log.rfind("cannot be made anew yet")) << log;
 }
 
+TEST_F(DaemonTest, ASecondDaemonAtThePathIsRefusedAndTheFirstGoesOn) {
+    Process first = start_daemon();
+    Attachment attachment({.path = socket(), .timeout = kPatience});
+    Process second = start_daemon();
+    EXPECT_EQ(second.wait(), 1);
+    EXPECT_NE(second.err().find("another process has its socket there"), std::string::npos) << second.err();
+    EXPECT_NO_THROW((void)Attachment({.path = socket(), .timeout = kPatience}).open_session());
+    EXPECT_FALSE(attachment.lost());
+}
+
 // Stopped by a signal, as one whose machine has other things to do, or which is being looked at.
 TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Process daemon = start_daemon();

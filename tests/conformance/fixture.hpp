@@ -78,6 +78,7 @@ struct TestDevice {
 
 inline Config test_config(std::uint32_t workers = 1) {
     Config config;
+    config.share_cores = true;  // other tests may run at the same time
     DeviceConfig device;
     device.name = "net0";
     device.profile = TestDevice::get().profile;

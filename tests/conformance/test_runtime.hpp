@@ -33,7 +33,6 @@ public:
         config.attach.queue_pairs_max = 4096;
         config.attach.work_requests_max = 1u << 24;
         config.attach.sessions_max = 1024;
-        config.lock_directory = shared.directory_.path();
         const std::string text = print_config(config);
         if (shared.process_ == nullptr || text != shared.text_ || shared.process_->wait(std::chrono::milliseconds(0))) {
             shared.process_.reset();  // kills it; in order it ends in the tests of pollcored

@@ -213,6 +213,7 @@ TEST(AttachFuzz, WhateverIsAskedIsAnsweredOrTheAskerGoes) {
     SCOPED_TRACE("POLLCORE_FUZZ_SEED=" + std::to_string(seed));
 
     Config config;
+    config.share_cores = true;  // other tests may run at the same time
     config.devices.push_back({.name = "net0", .profile = DeviceConfig::Profile::mlx5});
     config.workers.push_back({.name = "w0", .core = test::allowed_cpus().front(), .idle = IdlePolicy::yield});
     config.qps_max = 64;

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,8 @@
 #include <rte_eal.h>
 #include <rte_lcore.h>
 
+#include "daemon_process.hpp"
+#include "pollcore/error.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace pollcore {
@@ -57,6 +60,7 @@ std::string in_child(const std::function<std::string()>& body) {
 
 Config config_on(std::uint32_t core) {
     Config config;
+    config.share_cores = true;  // other tests may run at the same time
     DeviceConfig device;
     device.name = "soft0";
     config.devices = {device};
@@ -182,6 +186,42 @@ TEST_F(Eal, TwoRuntimesOfOneProcessRunSideBySide) {
         Runtime one(config_on(1));
         Runtime two(config_on(0));
         return use(one) + use(two);
+    }), "");
+}
+
+// An embedded runtime locks its core as the daemon does.
+TEST_F(Eal, ASecondRuntimeOnACoreIsRefusedUntilTheFirstHasStoppedAndNotWhenItShares) {
+    const test::TemporaryDirectory directory;
+    EXPECT_EQ(in_child([&]() -> std::string {
+        Config config = config_on(1);
+        config.share_cores = false;
+        config.lock_directory = directory.path();
+        Runtime first(config);
+        const std::string of_another_process = in_child([&]() -> std::string {
+            try {
+                const Runtime second(config);
+                return "two processes have one core";
+            } catch (const Error& error) {
+                return error.code().value() == EBUSY ? "" : error.what();
+            }
+        });
+        try {
+            const Runtime second(config);
+            return "two runtimes have one core";
+        } catch (const Error& error) {
+            if (error.code().value() != EBUSY) {
+                return error.what();
+            }
+        }
+        {
+            Runtime shares(config_on(1));
+            if (const std::string wrong = use(shares); !wrong.empty()) {
+                return wrong;
+            }
+        }
+        first.stop();
+        Runtime second(config);
+        return of_another_process + use(second);
     }), "");
 }
 

@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 
 device=${POLLCORE_TEST_DEVICE:-soft}
 {
-    printf '[runtime]\nlock_directory = "%s"\n\n[memory]\nsize = "16MiB"\n\n[[device]]\nname = "d"\n' "$work"
+    printf '[runtime]\nshare_cores = true\n\n[memory]\nsize = "16MiB"\n\n[[device]]\nname = "d"\n'
     case $device in
         soft) printf 'kind = "soft"\n' ;;
         verbs:*) printf 'kind = "verbs"\nverbs_name = "%s"\n' "${device#verbs:}" ;;

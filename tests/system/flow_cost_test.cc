@@ -35,6 +35,7 @@ constexpr std::uint32_t kReceives = 256;  // enough: no message meets none, what
 
 Config spinning() {
     Config config;
+    config.share_cores = true;  // other tests may run at the same time
     config.devices.emplace_back().name = "d";
     config.workers.push_back({.name = "w", .core = 1});
     config.workers.back().idle = IdlePolicy::spin;

@@ -118,6 +118,7 @@ enum class Sabotage { none, system_call, allocation };
     CPU_SET(0, &one);
     sched_setaffinity(0, sizeof(one), &one);
     Config config;
+    config.share_cores = true;  // other tests may run at the same time
     config.log_level = LogLevel::error;
     DeviceConfig device;
     device.name = "soft0";

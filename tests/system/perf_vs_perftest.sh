@@ -130,7 +130,7 @@ echo
 for ways in "--path event" "--path runtime --wait event" "--path runtime --wait event --flow credits"; do
     # Words of their own.
     # shellcheck disable=SC2086
-    measure "$pollperf" lat $ways -o send -s "$size" -n 200 --verify || fail "pollperf lat $ways failed"
+    measure "$pollperf" lat --share-core $ways -o send -s "$size" -n 200 --verify || fail "pollperf lat $ways failed"
     printf '%-48s %s usec\n' "pollperf lat $ways" "$typical"
 done
 

@@ -252,6 +252,29 @@ TEST_F(PollcoredTest, ASecondInstanceOnTheSameCoreIsRefusedAndNamesTheOwner) {
     EXPECT_TRUE(notify_.await("READY=1")) << "the core was not given up: " << third.err();
 }
 
+TEST_F(PollcoredTest, TwoShareACoreWhenTheSecondIsToldTo) {
+    Process first = start();
+    ASSERT_TRUE(notify_.await("READY=1")) << first.err();
+    std::string text = config_text();
+    text.insert(text.find("lock_directory"), "share_cores = true\n");
+    Process second = run({"--config", directory_.write("second.toml", text).native()});
+    EXPECT_TRUE(second.await_log("ready: 1 service")) << second.err();
+}
+
+TEST_F(PollcoredTest, AnotherLockDirectoryOnTheSameCoreIsAWarningThatNamesTheOther) {
+    Process first = start();
+    ASSERT_TRUE(notify_.await("READY=1")) << first.err();
+    const TemporaryDirectory elsewhere;
+    std::string text = config_text();
+    const std::string here = directory_.path().native();
+    text.replace(text.find(here), here.size(), elsewhere.path().native());
+    Process second = run({"--config", directory_.write("second.toml", text).native()});
+    EXPECT_TRUE(second.await_log("ready: 1 service")) << second.err();
+    EXPECT_NE(second.err().find("process " + std::to_string(first.pid()) + " (pollcored) of user " + std::to_string(::geteuid())),
+              std::string::npos)
+        << second.err();
+}
+
 TEST_F(PollcoredTest, ADaemonThatWasKilledLeavesItsCoreFree) {
     Process killed = start();
     ASSERT_TRUE(notify_.await("READY=1")) << killed.err();

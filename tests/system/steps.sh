@@ -31,10 +31,9 @@ within() {
 }
 # NAME DEVICE CORE: a configuration with one worker on a kernel device, $work/NAME.toml.
 one_worker() {
-    mkdir -p "$work/$1"
     cat >"$work/$1.toml" <<TEXT
 [runtime]
-lock_directory = "$work/$1"
+share_cores = true
 [memory]
 size = "16MiB"
 [[device]]

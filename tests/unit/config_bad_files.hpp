@@ -113,7 +113,7 @@ inline std::vector<BadFile> all() {
          "name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
         {"a_runtime_that_is_a_list", join({kDevice, kWorker, "[[runtime]]\nqps_max = 16\n"}),
          "f.toml:7: runtime = [...]: it is a list where a table belongs; accepted: a table with the keys "
-         "qps_max, lock_directory, drain_timeout, log_level"},
+         "qps_max, share_cores, lock_directory, drain_timeout, log_level"},
         {"too_many_devices", many_devices(17),
          "f.toml:52: device[16]: there are 17; accepted: 1 to 16 tables [[device]]"},
         {"an_unknown_key_near_to_one", worker_with("submit_brust = 8"),
@@ -130,7 +130,7 @@ inline std::vector<BadFile> all() {
         {"an_empty_key", memory_with("\"\" = [1, 2]"),
          "f.toml:8: memory.\"\" = [...]: there is no such key; accepted: hugepages, size"},
         {"an_unknown_dotted_key", runtime_with("log.level = \"info\""),
-         "f.toml:8: runtime.log = {...}: there is no such key; accepted: qps_max, lock_directory, "
+         "f.toml:8: runtime.log = {...}: there is no such key; accepted: qps_max, share_cores, lock_directory, "
          "drain_timeout, log_level"},
         {"a_device_without_name", join({kWorker, "\n[[device]]\nkind = \"soft\"\n"}),
          "f.toml:5: device[0].name: this key is required and missing; accepted: a word of letters, digits, "
@@ -372,10 +372,12 @@ inline std::vector<BadFile> all() {
          "IPv4 or IPv6 address, such as \"192.0.2.1\", or \"\" for the first RoCE v2 entry"},
         {"a_relative_lock_directory", runtime_with("lock_directory = \"locks\""),
          "f.toml:8: runtime.lock_directory = \"locks\": it is relative, and the daemon's working directory "
-         "is not the operator's; accepted: the absolute path of a directory"},
+         "is not the operator's; accepted: the absolute path of a directory, or \"\" for this user's own"},
+        {"a_word_for_a_boolean", runtime_with("share_cores = \"yes\""),
+         "f.toml:8: runtime.share_cores = \"yes\": it is a string where a boolean belongs; accepted: true, false"},
         {"a_lock_directory_with_a_line_break", runtime_with("lock_directory = \"/a\\nb\""),
          "f.toml:8: runtime.lock_directory = \"/a\\u000Ab\": it holds control characters or is no UTF-8; "
-         "accepted: the absolute path of a directory"},
+         "accepted: the absolute path of a directory, or \"\" for this user's own"},
         {"an_unknown_user", attach_with("users = [\"root\", \"no-such-user\"]"),
          "f.toml:9: attach.users = [...]: this machine has no user \"no-such-user\"; accepted: a list of up to 64 users of this "
          "machine, by name or by number up to 4294967294, such as [\"root\"]"},

@@ -144,13 +144,15 @@ TEST(Sample, for_the_loopback_loads_from_its_file_where_there_are_two_cpus) {
 TEST(PrintConfig, marks_what_stands_at_its_default) {
     Config built = small_config();
     built.qps_max = 64;
+    built.share_cores = true;
     built.drain_timeout = 1500ms;
     built.services.push_back(small_service("s", "a"));
     built.services[0].kind = ServiceConfig::Kind::memory;
     built.services[0].size = 3u << 20;
     EXPECT_EQ(print_config(built), R"([runtime]
 qps_max = 64
-lock_directory = "/run/lock"  # default
+share_cores = true
+lock_directory = ""  # default
 drain_timeout = "1500ms"
 log_level = "info"  # default
 
@@ -203,7 +205,8 @@ public:
     Config make() {
         Config made;
         made.qps_max = 1u << number(8, 16);
-        made.lock_directory = pick({"/run/lock", "/tmp/a b", "/tmp/\"quoted\" \\ back",
+        made.share_cores = number(0, 1) != 0;
+        made.lock_directory = pick({"", "/run/lock", "/tmp/a b", "/tmp/\"quoted\" \\ back",
                                     "/tmp/gr\xc3\xbc\xc3\x9f-\xe2\x82\xac-\xf0\x9f\x90\x9f"});
         made.drain_timeout = std::chrono::milliseconds(pick({1, 999, 1000, 1001, 60'000, 600'000}));
         made.log_level = static_cast<LogLevel>(number(0, 3));

@@ -176,7 +176,7 @@ TEST(ConfigInCode, is_checked_like_a_file) {
     EXPECT_EQ(
         with([](Config& c) { c.lock_directory = "/tmp/\xc0\xaf"; }),
         "runtime.lock_directory = \"/tmp/\xc0\xaf\": it holds control characters or is no UTF-8; accepted: "
-        "the absolute path of a directory");
+        "the absolute path of a directory, or \"\" for this user's own");
     EXPECT_EQ(with([](Config& c) { c.memory.size = (64ull << 20) + 1; }),
               R"(memory.size = "67108865B": it is no multiple of 2MiB; accepted: )"
               R"(a multiple of "2MiB" from "16MiB" to "1TiB")");

@@ -24,66 +24,14 @@
 
 #include <gtest/gtest.h>
 
+#include "other_process.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A process that locks a core and then waits until it is let go, or killed.
-class OtherProcess {
-public:
-    explicit OtherProcess(const std::function<void()>& before_it_says_ready) {
-        int ready[2];
-        int go[2];
-        if (::pipe2(ready, O_CLOEXEC) != 0 || ::pipe2(go, O_CLOEXEC) != 0) {
-            std::abort();
-        }
-        pid_ = ::fork();
-        if (pid_ == 0) {
-            go_.reset();
-            ::close(go[1]);
-            ::close(ready[0]);
-            before_it_says_ready();
-            (void)!::write(ready[1], "r", 1);
-            char byte = 0;
-            (void)!::read(go[0], &byte,
-                          1);  // returns at EOF too: the child never outlives its parent for long
-            ::_exit(0);
-        }
-        ::close(ready[1]);
-        ::close(go[0]);
-        go_.reset(go[1]);
-        char byte = 0;
-        EXPECT_EQ(::read(ready[0], &byte, 1), 1) << "the other process ended early";
-        ::close(ready[0]);
-    }
-    ~OtherProcess() {
-        if (pid_ > 0) {
-            go_.reset();
-            wait();
-        }
-    }
-    OtherProcess(const OtherProcess&) = delete;
-    OtherProcess& operator=(const OtherProcess&) = delete;
-
-    [[nodiscard]] pid_t pid() const { return pid_; }
-    void kill() {
-        ::kill(pid_, SIGKILL);
-        wait();
-    }
-
-private:
-    void wait() {
-        int status = 0;
-        EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-        pid_ = 0;
-    }
-
-    pid_t pid_ = 0;
-    UniqueFd go_;
-};
+using test::OtherProcess;
 
 class CoreLockTest : public testing::Test {
 protected:
@@ -94,6 +42,7 @@ protected:
     }
     void TearDown() override { fs::remove_all(directory_); }
 
+    [[nodiscard]] LockDirectory locks() const { return LockDirectory(directory_); }
     [[nodiscard]] fs::path file(int core) const {
         return directory_ / ("pollcore-core-" + std::to_string(core) + ".lock");
     }
@@ -105,7 +54,7 @@ protected:
     [[nodiscard]] std::string refusal(int* code = nullptr) const { return refusal_in(directory_, code); }
     [[nodiscard]] static std::string refusal_in(const fs::path& directory, int* code = nullptr) {
         try {
-            const CoreLock lock(directory, 1, "second");
+            const CoreLock lock(LockDirectory(directory), 1, "second");
             return {};
         } catch (const Error& error) {
             if (code != nullptr) {
@@ -124,7 +73,7 @@ protected:
 
 TEST_F(CoreLockTest, names_its_owner_in_the_file_while_it_is_held) {
     {
-        const CoreLock lock(directory_, 1, "first");
+        const CoreLock lock(locks(), 1, "first");
         EXPECT_EQ(lock.file(), file(1));
         EXPECT_EQ(content(1), std::to_string(::getpid()) + " " + program_invocation_short_name + " first\n");
     }
@@ -133,23 +82,23 @@ TEST_F(CoreLockTest, names_its_owner_in_the_file_while_it_is_held) {
 }
 
 TEST_F(CoreLockTest, is_one_per_core) {
-    const CoreLock one(directory_, 1, "first");
-    EXPECT_NO_THROW(CoreLock(directory_, 2, "second"));
+    const CoreLock one(locks(), 1, "first");
+    EXPECT_NO_THROW(CoreLock(locks(), 2, "second"));
 }
 
 TEST_F(CoreLockTest, excludes_a_second_runtime_of_the_same_process) {
-    const CoreLock lock(directory_, 1, "first");
+    const CoreLock lock(locks(), 1, "first");
     int code = 0;
     EXPECT_EQ(refusal(&code),
-              owned_by(::getpid()) + "; stop it or choose another core: Device or resource busy");
+              owned_by(::getpid()) + "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
     EXPECT_EQ(code, EBUSY);
 }
 
 TEST_F(CoreLockTest, excludes_another_process_and_names_it) {
-    const OtherProcess other([this] { new CoreLock(directory_, 1, "first"); });
+    const OtherProcess other([this] { new CoreLock(locks(), 1, "first"); });
     int code = 0;
     EXPECT_EQ(refusal(&code),
-              owned_by(other.pid()) + "; stop it or choose another core: Device or resource busy");
+              owned_by(other.pid()) + "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
     EXPECT_EQ(code, EBUSY);
     // A refusal leaves the owner's name where it was.
     EXPECT_EQ(content(1).substr(0, content(1).find(' ')), std::to_string(other.pid()));
@@ -162,18 +111,18 @@ TEST_F(CoreLockTest, can_be_taken_again_after_it_was_given_up) {
 }
 
 TEST_F(CoreLockTest, ends_with_the_process_that_held_it) {
-    OtherProcess other([this] { new CoreLock(directory_, 1, "first"); });
+    OtherProcess other([this] { new CoreLock(locks(), 1, "first"); });
     EXPECT_NE(refusal(), "");
     other.kill();
     // The dead one's name still stands there, and is replaced.
     EXPECT_EQ(content(1),
               std::to_string(std::stoi(content(1))) + " " + program_invocation_short_name + " first\n");
-    const CoreLock lock(directory_, 1, "third");
+    const CoreLock lock(locks(), 1, "third");
     EXPECT_EQ(content(1), std::to_string(::getpid()) + " " + program_invocation_short_name + " third\n");
 }
 
 TEST_F(CoreLockTest, is_given_up_although_a_forked_child_has_the_descriptor) {
-    auto lock = std::make_unique<CoreLock>(directory_, 1, "first");
+    auto lock = std::make_unique<CoreLock>(locks(), 1, "first");
     const OtherProcess child([] {});
     EXPECT_NE(refusal(), "");
     lock.reset();
@@ -181,11 +130,11 @@ TEST_F(CoreLockTest, is_given_up_although_a_forked_child_has_the_descriptor) {
 }
 
 TEST_F(CoreLockTest, is_not_given_up_by_a_forked_child_that_destroys_its_copy) {
-    auto lock = std::make_unique<CoreLock>(directory_, 1, "first");
+    auto lock = std::make_unique<CoreLock>(locks(), 1, "first");
     {
         const OtherProcess child([&] { lock.reset(); });
     }
-    EXPECT_EQ(refusal(), owned_by(::getpid()) + "; stop it or choose another core: Device or resource busy");
+    EXPECT_EQ(refusal(), owned_by(::getpid()) + "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
 }
 
 TEST_F(CoreLockTest, says_so_when_a_child_of_a_dead_owner_keeps_it) {
@@ -195,7 +144,7 @@ TEST_F(CoreLockTest, says_so_when_a_child_of_a_dead_owner_keeps_it) {
     pid_t owner_pid = 0;
     {
         OtherProcess owner([&] {
-            new CoreLock(directory_, 1, "first");
+            new CoreLock(locks(), 1, "first");
             if (::fork() == 0) {
                 ::close(stay[1]);
                 char byte = 0;
@@ -211,55 +160,53 @@ TEST_F(CoreLockTest, says_so_when_a_child_of_a_dead_owner_keeps_it) {
                   ", which cannot be seen from here: either it is in another container, or it is gone and a "
                   "child of it lives on with the lock ('fuser " +
                   file(1).native() +
-                  "' finds it); stop that or choose another core: Device or resource busy");
+                  "' finds it); stop that, choose another core, or share this one (runtime.share_cores): Device or resource busy");
     ::close(stay[0]);
     ::close(stay[1]);
 }
 
 TEST_F(CoreLockTest, does_not_believe_a_malformed_owner) {
-    const CoreLock lock(directory_, 1, "first");
+    const CoreLock lock(locks(), 1, "first");
     for (const char* text :
          {"", "x", "12", "12 a", "-5 a b", "0 a b", "1 a\x1b[31m b", "99999999999999999999 a b"}) {
         std::ofstream(file(1), std::ios::trunc) << text;
         EXPECT_EQ(refusal(), "locking core 1 for worker \"second\": " + file(1).native() +
                                  " is locked by a process that has not said its name ('fuser " +
                                  file(1).native() +
-                                 "' finds it); stop it or choose another core: Device or resource busy")
+                                 "' finds it); stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy")
             << text;
     }
 }
 
-TEST_F(CoreLockTest, can_be_taken_by_every_user_of_the_machine) {
-    const mode_t before = ::umask(077);
+TEST_F(CoreLockTest, has_a_file_that_nobody_else_can_open_and_so_lock) {
+    const mode_t before = ::umask(0);
     EXPECT_EQ(refusal(), "");
     ::umask(before);
-    EXPECT_EQ(fs::status(file(1)).permissions(), static_cast<fs::perms>(0666));
-}
-
-TEST_F(CoreLockTest, is_taken_of_a_file_of_another_user_in_a_sticky_directory) {
+    EXPECT_EQ(fs::status(file(1)).permissions(), static_cast<fs::perms>(0600));
     if (::geteuid() != 0) {
-        // Only root can make a file another's. What is left is that the own file is taken.
-        EXPECT_EQ(refusal(), "");
-        return;
+        return;  // only root can be another user as well
     }
-    constexpr uid_t kNobody = 65534;
-    fs::permissions(directory_, static_cast<fs::perms>(01777));
-    EXPECT_EQ(refusal(), "");
-    ASSERT_EQ(::chown(file(1).c_str(), kNobody, kNobody), 0);
-    EXPECT_EQ(refusal(), "");
+    fs::permissions(directory_, static_cast<fs::perms>(0755));
+    EXPECT_EQ(test::as_other_user([this] { return ::open(file(1).c_str(), O_RDONLY) < 0 && errno == EACCES ? 0 : 1; }), 0);
+    EXPECT_EQ(test::as_other_user([this] { return ::unlink(file(1).c_str()) != 0 && errno == EACCES ? 0 : 1; }), 0);
 }
 
-TEST_F(CoreLockTest, says_what_to_do_without_a_directory) {
+TEST_F(CoreLockTest, refuses_a_file_that_others_may_lock) {
+    EXPECT_EQ(refusal(), "");
+    fs::permissions(file(1), static_cast<fs::perms>(0666));
     int code = 0;
-    EXPECT_EQ(
-        refusal_in(directory_ / "none", &code),
-        "locking core 1 for worker \"second\": the lock directory " + (directory_ / "none").native() +
-            " is no directory that exists; create it, or name another one in runtime.lock_directory: No such "
-            "file or directory");
-    EXPECT_EQ(code, ENOENT);
-    std::ofstream(directory_ / "file") << "x";
-    (void)refusal_in(directory_ / "file", &code);
-    EXPECT_EQ(code, ENOTDIR);
+    EXPECT_EQ(refusal(&code), "locking core 1 for worker \"second\": " + file(1).native() + " is a file of user " +
+                                  std::to_string(::geteuid()) + " with mode 0666, which others than user " +
+                                  std::to_string(::geteuid()) + " may lock; remove it: Operation not permitted");
+    EXPECT_EQ(code, EPERM);
+    if (::geteuid() != 0) {
+        return;  // only root can give a file away
+    }
+    fs::permissions(file(1), static_cast<fs::perms>(0600));
+    ASSERT_EQ(::chown(file(1).c_str(), test::kOtherUser, test::kOtherUser), 0);
+    code = 0;
+    (void)refusal(&code);
+    EXPECT_EQ(code, EPERM);
 }
 
 TEST_F(CoreLockTest, says_what_to_do_in_a_directory_that_cannot_be_written) {
@@ -268,11 +215,11 @@ TEST_F(CoreLockTest, says_what_to_do_in_a_directory_that_cannot_be_written) {
     const fs::path report = testing::TempDir() + "pollcore-core-lock-report-" + std::to_string(::getpid());
     std::ofstream(report).close();
     fs::permissions(report, static_cast<fs::perms>(0666));
-    uid_t user = ::geteuid() == 0 ? 65534 : ::geteuid();
+    const uid_t user = ::geteuid() == 0 ? test::kOtherUser : ::geteuid();
     {
         const OtherProcess other([&] {
-            if (::geteuid() == 0 && ::setresuid(user, user, user) != 0) {
-                ::_exit(1);
+            if (::geteuid() == 0) {
+                test::become_other_user();
             }
             std::ofstream(report) << refusal();
         });
@@ -310,14 +257,14 @@ TEST_F(CoreLockTest, follows_no_link_and_empties_nobody_elses_file) {
 }
 
 TEST_F(CoreLockTest, moves) {
-    CoreLock one(directory_, 1, "first");
+    CoreLock one(locks(), 1, "first");
     CoreLock moved(std::move(one));
     EXPECT_NE(refusal(), "");
-    CoreLock two(directory_, 2, "other");
+    CoreLock two(locks(), 2, "other");
     two = std::move(moved);
     EXPECT_EQ(content(2), "");
     EXPECT_NE(refusal(), "");
-    EXPECT_NO_THROW(CoreLock(directory_, 2, "again"));
+    EXPECT_NO_THROW(CoreLock(locks(), 2, "again"));
 }
 
 // Several processes take and leave a core many times. Each writes its number into a word that only the owner
@@ -356,7 +303,7 @@ private:
                 const std::function<void()>& before_leaving) const {
         while (rounds > 0) {
             try {
-                const CoreLock lock(directory_, 1, "w");
+                const CoreLock lock(locks(), 1, "w");
                 if (owner.exchange(process) != 0) {
                     return 1;
                 }

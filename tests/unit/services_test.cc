@@ -40,6 +40,7 @@ bool eventually(Condition&& condition) {
 
 Config make_config(std::vector<ServiceConfig> services) {
     Config config;
+    config.share_cores = true;  // other tests may run at the same time
     config.devices = {{.name = "soft0", .kind = DeviceConfig::Kind::soft}};
     config.workers = {{.name = "worker0", .core = test::last_cpu(), .idle = IdlePolicy::yield}};
     config.services = std::move(services);
