@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "pollcore/config.hpp"
+#include "pollcore/health.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace pollcore {
@@ -49,6 +50,8 @@ public:
     /// machine does not know, and changes nothing.
     void configure(const AttachConfig& config);
     [[nodiscard]] AttachCounts counts() const;
+    /// Whether the thread moves that lets processes attach. It does not wait for that thread. The others are in Runtime::health().
+    [[nodiscard]] ThreadHealth health() const;
 
 private:
     class Server;

@@ -187,6 +187,9 @@ struct Config {
     bool share_cores = false;                          ///< no locks: others may have workers on these cores, too
     std::filesystem::path lock_directory;              ///< holds a lock file per worker core; empty: the user's own
     std::chrono::milliseconds drain_timeout{2000};      ///< how long a stop waits for work in flight
+    /// How long a call waits while the control thread does not get to it: then it fails with ETIMEDOUT. In the daemon also how long a
+    /// thread other than a worker may hang before the watchdog is not fed any more.
+    std::chrono::milliseconds hang_limit{60'000};
 
     bool operator==(const Config&) const = default;
 };

@@ -81,7 +81,7 @@ struct alignas(kCacheLine) ReceivePoolCounters {
     Counter torn;          ///< messages of a write ring that were seen before they were whole
 };
 
-/// Written by the control thread.
+/// Written by the control thread, but for `hangs`.
 struct ControlCounters {
     Counter command_ring_full;  ///< commands that found no room: reported as errors to whoever asked
     Counter cut_short;          ///< queue pairs that were closed before the device had completed their work
@@ -94,6 +94,7 @@ struct ControlCounters {
     Counter connections;        ///< established
     Counter disconnections;
     Counter requests_refused;    ///< connection requests that were rejected since kListenerBacklogMax waited at their listener
+    Counter hangs;              ///< of the runtime's threads, as told by whoever watches them: Runtime::count_hang()
     // What there is; up to 50 ms old, and of an attachment as of the question.
     Counter sessions;
     Counter queue_pairs;

@@ -16,6 +16,7 @@
 
 #include "pollcore/config.hpp"
 #include "pollcore/context.hpp"
+#include "pollcore/health.hpp"
 
 namespace pollcore {
 
@@ -38,12 +39,17 @@ public:
 
     /// Closes every queue pair and session with what is in flight, stops the workers, closes the devices.
     /// False when draining was cut short by the configuration's drain_timeout, which all queue pairs share: see
-    /// QueuePair::close for the report. The destructor does it too.
+    /// QueuePair::close for the report. The destructor does it too, and waits for the control thread however long that takes; here it
+    /// is Error(ETIMEDOUT), as of other calls, when that hangs for the configuration's hang_limit.
     bool stop();
 
     [[nodiscard]] const Config& config() const noexcept;
     /// Kernel thread id of a worker, for /proc.
     [[nodiscard]] int worker_thread_id(std::size_t worker) const;
+    /// Whether the workers and the control thread move. It waits for none of them: it answers while they hang, too.
+    [[nodiscard]] Health health() const;
+    /// Counts a hang that was seen there (ControlCounters::hangs). One thread.
+    void count_hang() noexcept;
     /// The opened device, for programs that use plain verbs beside the runtime. Calls on it belong on one thread
     /// at a time.
     [[nodiscard]] Device& device(const std::string& name = "");

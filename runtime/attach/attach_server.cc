@@ -4,6 +4,7 @@
 #include "attach/clients.hpp"
 #include "attach/connections.hpp"
 #include "base/log.hpp"
+#include "base/thread_health.hpp"
 
 namespace pollcore {
 
@@ -43,6 +44,10 @@ bool AttachServer::stop(std::chrono::milliseconds drain) {
 }
 
 void AttachServer::configure(const AttachConfig& config) { server_->connections.configure(config); }
+ThreadHealth AttachServer::health() const {
+    return thread_health("pollcore-serve", ThreadHealth::Kind::serve, server_->connections.heartbeat(),
+                         steady_ns(std::chrono::steady_clock::now()));
+}
 AttachCounts AttachServer::counts() const { return server_->clients.counts(); }
 
 }  // namespace pollcore

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -168,6 +169,7 @@ void Connections::watch(int fd, std::uint64_t tag) {
 
 void Connections::loop() noexcept {
     pthread_setname_np(pthread_self(), "pollcore-serve");
+    heartbeat_.start(::gettid(), steady_ns(Clock::now()));
     while (!ending_.load(std::memory_order_acquire)) {
         try {
             one_turn();
@@ -176,11 +178,15 @@ void Connections::loop() noexcept {
             std::this_thread::sleep_for(10ms);
         }
     }
+    heartbeat_.stop();
 }
 
 void Connections::one_turn() {
     std::array<epoll_event, 64> events;
-    const int n = ::epoll_wait(epoll_.get(), events.data(), events.size(), wait_ms());
+    const int limit_ms = wait_ms();
+    heartbeat_.wait(steady_ns(Clock::now() + std::chrono::milliseconds(limit_ms)));
+    const int n = ::epoll_wait(epoll_.get(), events.data(), events.size(), limit_ms);
+    heartbeat_.begin(steady_ns(Clock::now()));
     for (int i = 0; i < n; ++i) {
         const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
         if (tag == kListener) {

@@ -26,6 +26,7 @@
 #include "attach/listening_socket.hpp"
 #include "attach/reply.hpp"
 #include "base/foreign_fd.hpp"
+#include "base/heartbeat.hpp"
 #include "base/line_budget.hpp"
 #include "base/unique_fd.hpp"
 #include "pollcore/config.hpp"
@@ -64,6 +65,8 @@ public:
     void hang_up(std::uint32_t number);
     /// Has `due` called then, or before.
     void call_at(Clock::time_point when);
+    /// Of the thread that accepts and watches.
+    [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
 
 private:
@@ -108,6 +111,7 @@ private:
     std::atomic<bool> closed_{false};
     std::atomic<Clock::time_point> due_at_{Clock::time_point::max()};
     std::atomic<std::uint64_t> refused_{0};
+    Heartbeat heartbeat_;
 
     std::mutex mutex_;
     AttachConfig config_;

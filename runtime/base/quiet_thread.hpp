@@ -7,9 +7,11 @@
 #include <thread>
 #include <utility>
 
+#include "base/backtrace_signal.hpp"
+
 namespace pollcore {
 
-/// One that gets no signals: those are for the program's own threads. Throws std::system_error.
+/// One that gets no signals, which are for the program's own threads, but for kBacktraceSignal. Throws std::system_error.
 template <class F>
 [[nodiscard]] std::thread start_quiet_thread(F&& body) {
     struct Masked {
@@ -17,6 +19,7 @@ template <class F>
         Masked() noexcept {
             sigset_t all;
             sigfillset(&all);
+            sigdelset(&all, kBacktraceSignal);
             pthread_sigmask(SIG_SETMASK, &all, &before);
         }
         ~Masked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }

@@ -75,6 +75,7 @@ void each_field(const Config&, const Cpus&, Visit&& visit) {
     visit(optional("lock_directory"), &Config::lock_directory, DirectoryRule{});
     visit(optional("drain_timeout"), &Config::drain_timeout,
           MillisecondsRule{std::chrono::milliseconds(1), std::chrono::minutes(10)});
+    visit(optional("hang_limit"), &Config::hang_limit, MillisecondsRule{std::chrono::milliseconds(1), std::chrono::minutes(10)});
     visit(optional("log_level"), &Config::log_level, ChoiceRule<LogLevel>{kLogLevels});
 }
 

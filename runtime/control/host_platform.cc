@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <map>
 #include <optional>
 #include <random>
@@ -27,7 +29,9 @@ public:
         : worker_(worker), core_(std::move(core)) {
         thread_.start(config.core, [this, idle = config.idle] {
             HostIdleWays ways;
+            worker_.own_heartbeat().start(::gettid(), cycles_now());
             turn_worker(worker_, stop_, idle, ways, cycles_now, cycles_per_ns());
+            worker_.own_heartbeat().stop();
         });
     }
     void stop() noexcept override {
@@ -54,6 +58,7 @@ public:
     void prepare(const Config& config, RuntimeReport& report) override {
         // The cores come first: a runtime that is refused has then taken nothing else.
         held_ = hold_cores(config);
+        hang_limit_ = config.hang_limit;
         (void)cycles_per_ns();  // measured now, not in the middle of a drain
         std::vector<std::uint32_t> cores;
         for (const WorkerConfig& worker : config.workers) {
@@ -74,7 +79,7 @@ public:
     }
 
     std::unique_ptr<Executor> start_executor(const std::string& name) override {
-        return std::make_unique<ControlThread>(name, helper_cpus_);
+        return std::make_unique<ControlThread>(name, helper_cpus_, hang_limit_);
     }
     std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
                                                 std::function<void()> tick) override {
@@ -100,6 +105,7 @@ public:
 private:
     std::vector<int> helper_cpus_;
     std::map<std::uint32_t, HeldCore> held_;  // until their workers start
+    std::chrono::milliseconds hang_limit_{0};
     std::random_device random_;
 };
 

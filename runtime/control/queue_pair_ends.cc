@@ -58,7 +58,7 @@ bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::ti
         if (const std::optional<bool> drained = retired_here(*retirement)) {
             return *drained;
         }
-        platform->sleep(std::chrono::microseconds(20));
+        wait_a_little_here();
     }
 }
 

@@ -44,6 +44,8 @@ int Runtime::worker_thread_id(std::size_t worker) const {
     (void)control();
     return state_->worker(worker).thread->thread_id();
 }
+Health Runtime::health() const { return state().health(); }
+void Runtime::count_hang() noexcept { state_->counters.hangs.add(); }
 Device& Runtime::device(const std::string& name) {
     (void)control();
     return state_->device(name);

@@ -9,11 +9,14 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/thread_health.hpp"
 
 namespace pollcore {
 namespace {
 
+constexpr const char* kControlThread = "pollcore-ctl";
 constexpr std::chrono::milliseconds kTick{50};
+constexpr std::chrono::microseconds kLittle{20};
 
 }  // namespace
 
@@ -27,7 +30,7 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
     qp_generations_.resize(config.qps_max, 0);
     srqs_.resize(kSrqsMax);
     srq_generations_.resize(kSrqsMax, 0);
-    executor_ = platform->start_executor("pollcore-ctl");
+    executor_ = platform->start_executor(kControlThread);
     loop_ = platform->start_event_loop(*executor_, kTick, [this] {
         take_worker_reports();
         look_for_withdrawn_requests_here();
@@ -44,7 +47,7 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
         });
         running_.store(true);
     } catch (...) {
-        executor_->run([&] { return stop_here(); });
+        executor_->run([&] { return stop_here(); }, Executor::Patience::unlimited);
         loop_->stop();
         executor_.reset();
         throw;
@@ -53,7 +56,7 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
 
 RuntimeState::~RuntimeState() {
     if (executor_ != nullptr) {
-        stop();
+        executor_->run([&] { return stop_here(); }, Executor::Patience::unlimited);
         loop_->stop();
         executor_.reset();
     }
@@ -180,6 +183,24 @@ bool RuntimeState::stop_here() {
     application_events.close();
     stopped_ = whole;
     return whole;
+}
+
+void RuntimeState::wait_a_little_here() {
+    platform->sleep(kLittle);
+    executor_->beat(steady_ns(platform->now()));
+}
+
+Health RuntimeState::health() const {
+    using Kind = ThreadHealth::Kind;
+    constexpr std::chrono::nanoseconds kSecond = std::chrono::seconds(1);
+    const double cycles_per_ns = static_cast<double>(platform->cycles_from(kSecond)) / static_cast<double>(kSecond.count());
+    Health health;
+    for (const auto& worker : workers_) {
+        health.threads.push_back(thread_health(worker->config.name, Kind::worker, worker->worker->heartbeat(), platform->cycles(), cycles_per_ns));
+        health.threads.back().turns = worker->worker->counters().steps.value();
+    }
+    health.threads.push_back(thread_health(kControlThread, Kind::control, executor_->heartbeat(), steady_ns(platform->now())));
+    return health;
 }
 
 void RuntimeState::post(std::function<void()> job) {

@@ -378,6 +378,9 @@ public:
     /// Until the runtime has stopped: a device may reach it.
     void keep_mapped(std::shared_ptr<void> memory) { kept_mapped_.push_back(std::move(memory)); }
 
+    /// Any thread, and without the control thread.
+    [[nodiscard]] Health health() const;
+
     const Config config;
     const std::unique_ptr<Platform> platform;
     ControlCounters counters;
@@ -398,6 +401,8 @@ private:
     void open_device(const DeviceConfig& config);
     void start_worker(const WorkerConfig& config, std::uint32_t index);
     bool stop_here();
+    /// Between two looks at something that has a deadline.
+    void wait_a_little_here();
 
     [[nodiscard]] DeviceSlot& find_device(const std::string& name);
     /// One that is not lost.

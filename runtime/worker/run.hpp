@@ -42,7 +42,9 @@ void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& 
         for (const CompletionChannel* channel : worker.channels()) {
             fds[n++] = {.fd = channel->fd(), .events = POLLIN, .revents = 0};
         }
+        worker.begin_wait();
         ways.wait({fds.data(), n}, worker.look_again_ns(), worker.look_every_ns());
+        worker.end_wait(now());
         rung = fds[0].revents != 0 && drain_event(worker.bell());
         rung = (fds[1].revents != 0 && visitor_came(worker.visitors())) || rung;
         // Relaxed: what the worker leaves behind is read after its thread was joined.
@@ -69,6 +71,7 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
                                      : static_cast<std::uint64_t>(static_cast<double>(rung.time.count()) * cycles_per_ns)};
     }
     WorkerCounters& counters = worker.own_counters();
+    Heartbeat& heartbeat = worker.own_heartbeat();
     const Rung* rung = rungs.data();
     std::uint64_t since = 0;  // this rung
     bool idle = false;
@@ -79,6 +82,7 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
     };
     while (!stop.load(std::memory_order_relaxed)) {
         const std::uint64_t time = now();
+        heartbeat.begin(time);
         if (worker.step(time, rung->policy == IdlePolicy::spin ? kLooks : 1) != 0) {
             if (idle) {
                 leave(time);

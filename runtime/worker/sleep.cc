@@ -4,6 +4,7 @@
 // each CQ and all rings; and only if there was nothing does its thread wait. Whatever comes after it has said so rings its
 // bell, whatever completes after a CQ was armed makes an event, and what came before that the look finds.
 #include <algorithm>
+#include <utility>
 
 #include "base/event_fd.hpp"
 #include "worker/worker.hpp"
@@ -36,6 +37,7 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
     if (arm() && !look_again()) {
         counters_.sleeps.add();
         counters_.asleep.set(1);
+        slept_ = true;
         return true;
     }
     wake_up(now);
@@ -148,7 +150,7 @@ std::uint64_t Worker::look_again_ns() const noexcept {
 // Also after fall_asleep() has found something.
 void Worker::wake_up(std::uint64_t now) noexcept {
     now_ = now;  // the time asleep is no step
-    const bool slept = counters_.asleep.value() != 0;
+    const bool slept = std::exchange(slept_, false);
     for (WorkerSession* session : polled_sessions_) {
         if (session->header->worker_sleep.rest() || !slept) {
             continue;
@@ -161,6 +163,16 @@ void Worker::wake_up(std::uint64_t now) noexcept {
     for (CompletionChannel* channel : channels_) {
         channel->awake();
     }
+    counters_.asleep.set(0);
+}
+
+void Worker::begin_wait() noexcept {
+    counters_.asleep.set(1);
+    heartbeat_.wait();
+}
+
+void Worker::end_wait(std::uint64_t now) noexcept {
+    heartbeat_.begin(now);
     counters_.asleep.set(0);
 }
 

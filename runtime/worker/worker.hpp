@@ -27,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "base/heartbeat.hpp"
 #include "base/sleep_word.hpp"
 #include "device/completion_channel.hpp"
 #include "pollcore/counters.hpp"
@@ -79,6 +80,9 @@ public:
     /// So often woken() is to be asked, since what is written to memory makes no event; CompletionChannel::kNever: nothing is.
     [[nodiscard]] std::uint64_t look_every_ns() const noexcept;
     void wake_up(std::uint64_t now) noexcept;
+    /// Around the wait alone: what the thread does between two waits is no sleep.
+    void begin_wait() noexcept;
+    void end_wait(std::uint64_t now) noexcept;
     /// The thread has ended: acknowledges what it had taken, so that the CQs can be destroyed.
     void acknowledge_events() noexcept;
     /// A command was written. Any thread.
@@ -90,6 +94,9 @@ public:
     [[nodiscard]] const WorkerCounters& counters() const noexcept { return counters_; }
     /// For the loop that turns it, which counts how it waits.
     [[nodiscard]] WorkerCounters& own_counters() noexcept { return counters_; }
+    [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
+    /// For that loop, too.
+    [[nodiscard]] Heartbeat& own_heartbeat() noexcept { return heartbeat_; }
     [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
     [[nodiscard]] void* answer_memory() noexcept { return answer_memory_.data(); }
 
@@ -410,6 +417,7 @@ private:
     std::vector<WorkerSession*> to_wake_;        ///< completions were written whose applications may sleep
     std::vector<CompletionChannel*> channels_;
     SleepWord command_sleep_;                    ///< taken by who writes commands
+    bool slept_ = false;                         ///< has fallen asleep, and not woken up yet
 
     std::size_t wrs_used_ = 0;
     std::size_t recv_wrs_used_ = 0;
@@ -422,6 +430,7 @@ private:
     OwnLines<ibv_wc> wcs_;
 
     WorkerCounters counters_;
+    Heartbeat heartbeat_;
 
     // For work requests that name a key of a device, or an address handle.
     struct Search {

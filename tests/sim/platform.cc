@@ -29,8 +29,11 @@ public:
     SimExecutor(Scheduler& scheduler, const std::string& name) : scheduler_(scheduler) {
         scheduler_.start(name, [this] {
             self_ = &scheduler_.running();
+            heartbeat_.start(0, scheduler_.now_ns());
             for (;;) {
+                heartbeat_.wait();
                 scheduler_.wait([this] { return ending_ || !jobs_.empty(); });
+                heartbeat_.begin(scheduler_.now_ns());
                 if (jobs_.empty()) {
                     break;
                 }
@@ -39,6 +42,7 @@ public:
                 job();
                 scheduler_.progress();
             }
+            heartbeat_.stop();
             ended_ = true;
         });
     }
@@ -50,7 +54,8 @@ public:
 
 private:
     [[nodiscard]] bool is_here() const noexcept override { return self_ == &scheduler_.running(); }
-    void perform(std::function<void()> job) override {
+    // Without a limit: what hangs here is found by the scheduler.
+    void perform(const std::function<void()>& job, Patience) override {
         bool ran = false;
         jobs_.push_back([&] {
             job();

@@ -113,7 +113,7 @@ inline std::vector<BadFile> all() {
          "name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
         {"a_runtime_that_is_a_list", join({kDevice, kWorker, "[[runtime]]\nqps_max = 16\n"}),
          "f.toml:7: runtime = [...]: it is a list where a table belongs; accepted: a table with the keys "
-         "qps_max, share_cores, lock_directory, drain_timeout, log_level"},
+         "qps_max, share_cores, lock_directory, drain_timeout, hang_limit, log_level"},
         {"too_many_devices", many_devices(17),
          "f.toml:52: device[16]: there are 17; accepted: 1 to 16 tables [[device]]"},
         {"an_unknown_key_near_to_one", worker_with("submit_brust = 8"),
@@ -131,7 +131,7 @@ inline std::vector<BadFile> all() {
          "f.toml:8: memory.\"\" = [...]: there is no such key; accepted: hugepages, size"},
         {"an_unknown_dotted_key", runtime_with("log.level = \"info\""),
          "f.toml:8: runtime.log = {...}: there is no such key; accepted: qps_max, share_cores, lock_directory, "
-         "drain_timeout, log_level"},
+         "drain_timeout, hang_limit, log_level"},
         {"a_device_without_name", join({kWorker, "\n[[device]]\nkind = \"soft\"\n"}),
          "f.toml:5: device[0].name: this key is required and missing; accepted: a word of letters, digits, "
          "'_', '-' and '.', at most 63 characters"},

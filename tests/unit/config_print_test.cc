@@ -154,6 +154,7 @@ qps_max = 64
 share_cores = true
 lock_directory = ""  # default
 drain_timeout = "1500ms"
+hang_limit = "60s"  # default
 log_level = "info"  # default
 
 [memory]
@@ -209,6 +210,7 @@ public:
         made.lock_directory = pick({"", "/run/lock", "/tmp/a b", "/tmp/\"quoted\" \\ back",
                                     "/tmp/gr\xc3\xbc\xc3\x9f-\xe2\x82\xac-\xf0\x9f\x90\x9f"});
         made.drain_timeout = std::chrono::milliseconds(pick({1, 999, 1000, 1001, 60'000, 600'000}));
+        made.hang_limit = std::chrono::milliseconds(pick({1, 1500, 60'000, 600'000}));
         made.log_level = static_cast<LogLevel>(number(0, 3));
         made.memory.hugepages = static_cast<MemoryConfig::Hugepages>(number(0, 2));
         made.memory.size = number(8, 1u << 19) * (2ull << 20);

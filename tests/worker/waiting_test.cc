@@ -126,6 +126,29 @@ TEST_F(WaitingTest, AWakeUpWithNothingBehindItIsCounted) {
     EXPECT_EQ(counters.asleep.value(), 0u);
 }
 
+// A worker that hangs in what it does between two waits must not pass for one that sleeps.
+TEST_F(WaitingTest, SleepsByItsOwnWordOnlyWhileItWaits) {
+    const WorkerCounters& counters = world.worker.counters();
+    const Heartbeat& heartbeat = world.worker.heartbeat();
+    LadderScript turns(world, 3);
+    int waits = 0;
+    turns.on_turn = [&] {
+        ++waits;
+        EXPECT_EQ(counters.asleep.value(), 1u);
+        EXPECT_EQ(heartbeat.since(), Heartbeat::kForever);
+    };
+    ASSERT_TRUE(world.worker.fall_asleep(world.now));
+    std::vector<bool> awake;
+    sleep_until_woken(world.worker, turns.stop, turns, [&] {
+        awake.push_back(counters.asleep.value() == 0 && heartbeat.since() != Heartbeat::kForever);
+        return turns.now();
+    });
+    EXPECT_EQ(waits, 3);
+    // The clock is read when a wait is over, and by what is done then: to say that it is awake, and to look for a reason to be.
+    EXPECT_EQ(awake, (std::vector<bool>{false, true, false, true, false, true}));
+    EXPECT_EQ(heartbeat.since(), world.now - 1) << "the last time but one";
+}
+
 TEST_F(WaitingTest, TheCoreWatchesARingOnlyWhereNothingElseCanCome) {
     EXPECT_NE(world.worker.only_source(), nullptr);
     WorkRequest receive{.tag = 1, .qp = b->handle(), .opcode = Opcode::recv};

@@ -1,0 +1,37 @@
+// From a heartbeat to what a program is told.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/heartbeat.hpp"
+#include "pollcore/health.hpp"
+
+namespace pollcore {
+
+/// `now` is of the heartbeat's clock, of which `per_ns` units make a nanosecond.
+[[nodiscard]] inline ThreadHealth thread_health(std::string name, ThreadHealth::Kind kind, const Heartbeat& heartbeat,
+                                                std::uint64_t now, double per_ns = 1) {
+    using State = ThreadHealth::State;
+    const std::uint64_t since = heartbeat.since();
+    ThreadHealth health{.name = std::move(name), .kind = kind, .thread_id = heartbeat.thread_id(), .turns = heartbeat.turns()};
+    if (since == Heartbeat::kNotRunning) {
+        return health;
+    }
+    if (since == Heartbeat::kForever) {
+        health.state = kind == ThreadHealth::Kind::worker ? State::asleep : State::waiting;
+    } else if (since > now && kind != ThreadHealth::Kind::worker) {
+        health.state = State::waiting;
+    } else {
+        // A worker may have begun after the clock was read.
+        const double busy = static_cast<double>(now > since ? now - since : 0) / per_ns;
+        health.busy = std::chrono::nanoseconds(static_cast<std::int64_t>(busy));
+        health.state = health.busy >= kHangsAfter ? State::hangs : State::working;
+    }
+    return health;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,13 @@
+// What a thread of this process does inside the kernel (proc_pid_syscall(5), proc_pid_wchan(5)).
+//
+// Thread safety: any thread. It reads files of /proc and waits for nothing else.
+#pragma once
+
+#include <string>
+
+namespace pollcore {
+
+/// "in the system call ioctl (16), in the kernel's ib_uverbs_ioctl"; "outside of system calls"; or why that is not known.
+[[nodiscard]] std::string kernel_place(int thread_id);
+
+}  // namespace pollcore
