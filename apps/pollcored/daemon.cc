@@ -60,6 +60,8 @@ int Daemon::run() {
     }
     log_info("ready: {}", status_line(services_, attach_.get()));
     notifier_.ready(status_line(services_, attach_.get()));
+    watchdog_ = std::make_unique<Watchdog>(notifier_, backtrace_, config_.hang_limit,
+                                           Watchdog::Ways{.look = [this] { return health(); }, .count_hang = [this] { runtime_.count_hang(); }});
     const bool asked = serve();
     const bool whole = shut_down();
     if (!asked) {
@@ -71,16 +73,14 @@ int Daemon::run() {
 
 bool Daemon::serve() {
     for (;;) {
-        const auto interval = notifier_.watchdog_interval();
-        const auto turn = interval ? std::min<Clock::duration>(kWatchEvery, *interval / 2) : kWatchEvery;
-        if (const std::optional<int> signal = wait_signal(turn)) {
+        if (const std::optional<int> signal = wait_signal(kWatchEvery)) {
             if (*signal != SIGHUP) {
                 log_info("{}: stopping", signal_name(*signal));
                 return true;
             }
             reload();
         }
-        watch(Clock::now());
+        notifier_.status(status_line(services_, attach_.get()));
         for (const auto& service : services_) {
             if (service->broken()) {
                 log_error("service {} broke down: stopping", service->name());
@@ -88,6 +88,14 @@ bool Daemon::serve() {
             }
         }
     }
+}
+
+Health Daemon::health() const {
+    Health health = runtime_.health();
+    if (attach_ != nullptr) {
+        health.threads.push_back(attach_->health());
+    }
+    return health;
 }
 
 void Daemon::reload() {
@@ -136,7 +144,6 @@ void Daemon::end_service(const ServiceConfig& config) {
         const auto deadline = Clock::now() + config_.drain_timeout;
         while (!service.drained() && !service.broken() && Clock::now() < deadline) {
             std::this_thread::sleep_for(1ms);
-            watch(Clock::now());
         }
         const bool whole = service.drained();
         log_info("service {} ends{}", service.name(), service.close() && whole ? "" : ", cut short");
@@ -157,27 +164,6 @@ void Daemon::begin_service(const ServiceConfig& config) {
     }
 }
 
-void Daemon::watch(Clock::time_point now) {
-    notifier_.status(status_line(services_, attach_.get()));
-    const auto interval = notifier_.watchdog_interval();
-    if (!interval || now < next_feed_) {
-        return;
-    }
-    std::vector<ProgressCheck::Progress> workers;
-    for (std::size_t i = 0; i < runtime_.worker_count(); ++i) {
-        const WorkerCounters& counters = runtime_.worker_counters(i);
-        workers.push_back({counters.steps.value(), counters.asleep.value() != 0});
-    }
-    if (const std::optional<std::size_t> stuck = progress_.stuck_worker(workers)) {
-        log_error("worker {} (core {}) made no step within {} ms: the watchdog is not fed",
-                  config_.workers[*stuck].name, config_.workers[*stuck].core,
-                  std::chrono::duration_cast<std::chrono::milliseconds>(*interval).count());
-    } else {
-        notifier_.feed_watchdog();
-    }
-    next_feed_ = now + *interval - *interval / 8;  // early rather than late: turns are not exact
-}
-
 std::chrono::microseconds Daemon::shutdown_limit() const noexcept {
     // Once for draining, once for each of the two that close queue pairs: the services and the runtime.
     return 3 * config_.drain_timeout + kShutdownReserve;
@@ -185,7 +171,7 @@ std::chrono::microseconds Daemon::shutdown_limit() const noexcept {
 
 bool Daemon::shut_down() {
     notifier_.stopping("draining", shutdown_limit());
-    const auto deadline = Clock::now() + shutdown_limit();
+    watchdog_->stopping(Clock::now() + shutdown_limit());
     std::future<bool> done = std::async(std::launch::async, [this] { return drain_and_stop(); });
     while (done.wait_for(0s) != std::future_status::ready) {
         const std::optional<int> signal = wait_signal(kShutdownEvery);
@@ -196,13 +182,6 @@ bool Daemon::shut_down() {
             // Not exit(): destructors would wait for what is still being closed. The kernel takes back the
             // rest.
             ::_exit(kExitCutShort);
-        }
-        // The workers may have stopped already, so that their steps say nothing; a shutdown that hangs ends
-        // by the deadline.
-        if (const auto now = Clock::now();
-            notifier_.watchdog_interval() && now >= next_feed_ && now < deadline) {
-            notifier_.feed_watchdog();
-            next_feed_ = now + *notifier_.watchdog_interval() / 2;
         }
     }
     return done.get();

@@ -8,10 +8,12 @@
 #include <memory>
 #include <vector>
 
+#include "backtrace.hpp"
 #include "notifier.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
 #include "service.hpp"
+#include "watchdog.hpp"
 
 namespace pollcore::daemon {
 
@@ -27,7 +29,8 @@ public:
 private:
     /// Until the end is asked for; false when a service broke down.
     [[nodiscard]] bool serve();
-    void watch(std::chrono::steady_clock::time_point now);
+    /// Of all threads that the watchdog looks at, which calls this on its own thread.
+    [[nodiscard]] Health health() const;
     /// Applies what can be applied, and names what cannot.
     void reload();
     void end_service(const ServiceConfig& config);
@@ -40,12 +43,12 @@ private:
 
     Config config_;
     const std::function<Config()> read_again_;
+    Backtrace backtrace_;  // before the runtime's threads exist
     Runtime runtime_;
     std::unique_ptr<AttachServer> attach_;  // null: nobody may
     std::vector<std::unique_ptr<Service>> services_;
     Notifier notifier_;
-    ProgressCheck progress_;
-    std::chrono::steady_clock::time_point next_feed_{};
+    std::unique_ptr<Watchdog> watchdog_;  // while run() runs
 };
 
 }  // namespace pollcore::daemon

@@ -1,5 +1,6 @@
 #include "notifier.hpp"
 
+#include <cstdint>
 #include <cstring>
 #include <ctime>
 
@@ -9,17 +10,6 @@
 #include "base/log.hpp"
 
 namespace pollcore::daemon {
-
-std::optional<std::size_t> ProgressCheck::stuck_worker(const std::vector<Progress>& workers) {
-    std::optional<std::size_t> stuck;
-    for (std::size_t i = 0; i < workers.size() && i < seen_.size() && !stuck; ++i) {
-        if (workers[i].steps == seen_[i].steps && !workers[i].asleep) {
-            stuck = i;
-        }
-    }
-    seen_ = workers;
-    return stuck;
-}
 
 Notifier::Notifier() {
     std::uint64_t allowed_us = 0;
@@ -62,8 +52,7 @@ void Notifier::feed_watchdog() {
 void Notifier::send(const std::string& state) {
     const int sent = sd_notify(0, state.c_str());
     // Once is enough: a manager that is gone stays gone, and the watchdog would repeat it for ever.
-    if (sent < 0 && !told_failure_) {
-        told_failure_ = true;
+    if (sent < 0 && !told_failure_.exchange(true)) {
         log_warning("cannot notify the service manager at NOTIFY_SOCKET: {}; going on without",
                     std::strerror(-sent));
     }

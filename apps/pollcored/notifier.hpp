@@ -1,32 +1,14 @@
-// What the daemon tells the service manager (sd_notify(3)), and whether its watchdog deserves to be fed.
+// What the daemon tells the service manager (sd_notify(3)).
 //
-// Thread safety: one thread, the daemon's main thread.
+// Thread safety: one thread, the daemon's main thread; feed_watchdog() and watchdog_interval() any.
 #pragma once
 
+#include <atomic>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace pollcore::daemon {
-
-/// Do all workers move, or sleep by their own word? A worker that takes no step within a watch period hangs in its provider
-/// or has lost its core for that long, which is what a watchdog is for.
-class ProgressCheck {
-public:
-    struct Progress {
-        std::uint64_t steps = 0;
-        bool asleep = false;
-    };
-    /// Takes how far each worker is, in the same order each time. Returns the first worker that made no step since the call
-    /// before and does not sleep; nothing when there is none, or at the first call.
-    [[nodiscard]] std::optional<std::size_t> stuck_worker(const std::vector<Progress>& workers);
-
-private:
-    std::vector<Progress> seen_;
-};
 
 class Notifier {
 public:
@@ -51,7 +33,7 @@ private:
 
     std::optional<std::chrono::microseconds> interval_;
     std::string last_status_;
-    bool told_failure_ = false;
+    std::atomic<bool> told_failure_{false};
 };
 
 }  // namespace pollcore::daemon

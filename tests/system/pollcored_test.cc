@@ -46,8 +46,12 @@ protected:
     }
     [[nodiscard]] Process start(std::vector<std::string> environment = {},
                                 std::vector<std::string> arguments = {}) {
+        return start_with(write_config(), std::move(environment), std::move(arguments));
+    }
+    [[nodiscard]] Process start_with(const std::filesystem::path& config, std::vector<std::string> environment,
+                                     std::vector<std::string> arguments = {}) {
         environment.push_back("NOTIFY_SOCKET=" + notify_.path().native());
-        arguments.insert(arguments.begin(), {pollcored_path(), "--config", write_config().native()});
+        arguments.insert(arguments.begin(), {pollcored_path(), "--config", config.native()});
         return Process(std::move(arguments), environment, directory_.path());
     }
 
@@ -302,6 +306,33 @@ TEST_F(PollcoredTest, WithoutAWatchdogNoneIsFed) {
     EXPECT_EQ(notify_.await("WATCHDOG=1", 800ms), std::nullopt);
 }
 
+TEST_F(PollcoredTest, AWorkerThatSleepsLetsTheWatchdogBeFed) {
+    std::string text = config_text();
+    const std::string idle = "idle = \"yield\"";
+    text.replace(text.find(idle), idle.size(), "idle = \"event\"");
+    Process daemon = start_with(directory_.write("sleeps.toml", text), {"WATCHDOG_USEC=400000"});
+    ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    for (int i = 0; i < 10; ++i) {
+        ASSERT_TRUE(notify_.await("WATCHDOG=1")) << daemon.err();
+    }
+    EXPECT_EQ(daemon.err().find("made no step"), std::string::npos) << daemon.err();
+}
+
+// A debugger's stop halts one thread, as a call that does not return would.
+class Halted {
+public:
+    explicit Halted(pid_t thread) : thread_(thread) {
+        EXPECT_EQ(ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr), 0) << std::strerror(errno);
+        EXPECT_EQ(ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr), 0) << std::strerror(errno);
+        int status = 0;
+        EXPECT_EQ(waitpid(thread_, &status, __WALL), thread_) << std::strerror(errno);
+    }
+    void let_go() const { EXPECT_EQ(ptrace(PTRACE_DETACH, thread_, nullptr, nullptr), 0) << std::strerror(errno); }
+
+private:
+    pid_t thread_;
+};
+
 TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
     Process daemon = start({"WATCHDOG_USEC=400000"});
     ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
@@ -311,22 +342,64 @@ TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
     ASSERT_TRUE(std::regex_search(log, match, std::regex("worker worker0: .*thread (\\d+)"))) << log;
     const pid_t worker = std::stoi(match[1]);
 
-    // A debugger's stop halts this one thread, as a provider that hangs would.
-    ASSERT_EQ(ptrace(PTRACE_SEIZE, worker, nullptr, nullptr), 0) << std::strerror(errno);
-    ASSERT_EQ(ptrace(PTRACE_INTERRUPT, worker, nullptr, nullptr), 0) << std::strerror(errno);
-    int status = 0;
-    ASSERT_EQ(waitpid(worker, &status, __WALL), worker) << std::strerror(errno);
-
-    ASSERT_TRUE(daemon.await_log("worker worker0 (core " + std::to_string(last_cpu()) + ") made no step"))
-        << daemon.err();
+    const Halted halted(worker);
+    const std::string who = "worker worker0 (thread " + match[1].str() + ") ";
+    ASSERT_TRUE(daemon.await_log(": the watchdog is not fed")) << daemon.err();
+    EXPECT_TRUE(std::regex_search(daemon.err(), std::regex("worker worker0 .thread \\d+. made no step for \\d+ ms: it hangs "))) << daemon.err();
+    EXPECT_NE(daemon.err().find(who + "made no step"), std::string::npos) << daemon.err();
     while (notify_.receive(0ms)) {
     }
     EXPECT_EQ(notify_.await("WATCHDOG=1", 1s), std::nullopt) << "fed although a worker stands still";
 
-    ASSERT_EQ(ptrace(PTRACE_DETACH, worker, nullptr, nullptr), 0) << std::strerror(errno);
+    halted.let_go();
     EXPECT_TRUE(notify_.await("WATCHDOG=1", 2s)) << "not fed again";
+    EXPECT_TRUE(daemon.await_log(who + "goes on")) << daemon.err();
     daemon.signal(SIGTERM);
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+}
+
+pid_t thread_named(pid_t pid, const std::string& name) {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+        if (read_file(task.path() / "comm") == name + "\n") {
+            return std::stoi(task.path().filename().native());
+        }
+    }
+    return 0;
+}
+
+TEST_F(PollcoredTest, AThreadBesideTheWorkersThatHangsIsReportedAtOnceAndStarvesTheWatchdogAtTheHangLimit) {
+    std::string text = config_text("[attach]\npath = \"" + (directory_.path() / "attach.sock").native() + "\"\n");
+    text.insert(text.find("[[device]]"), "hang_limit = \"6s\"\n");
+    const std::filesystem::path config = directory_.write("hangs.toml", text);
+    for (const std::string name : {"pollcore-ctl", "pollcore-serve"}) {
+        SCOPED_TRACE(name);
+        Process daemon = start_with(config, {"WATCHDOG_USEC=400000"});
+        ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+        ASSERT_TRUE(notify_.await("WATCHDOG=1")) << daemon.err();
+        const pid_t thread = thread_named(daemon.pid(), name);
+        ASSERT_NE(thread, 0);
+        const Halted halted(thread);
+
+        const std::string who = "thread " + name + " (thread " + std::to_string(thread) + ") ";
+        ASSERT_TRUE(daemon.await_log("it hangs in the system call ")) << daemon.err();
+        EXPECT_NE(daemon.err().find(who + "has been at one thing for "), std::string::npos) << daemon.err();
+        while (notify_.receive(0ms)) {
+        }
+        EXPECT_TRUE(notify_.await("WATCHDOG=1")) << "a restart would end what still goes on";
+        EXPECT_EQ(daemon.err().find("is not fed"), std::string::npos) << daemon.err();
+        EXPECT_TRUE(daemon.await_log("no backtrace: thread " + std::to_string(thread))) << daemon.err();
+
+        ASSERT_TRUE(daemon.await_log(": the watchdog is not fed")) << daemon.err();
+        while (notify_.receive(0ms)) {
+        }
+        EXPECT_EQ(notify_.await("WATCHDOG=1", 1s), std::nullopt) << "fed for longer than the hang limit";
+
+        halted.let_go();
+        EXPECT_TRUE(notify_.await("WATCHDOG=1")) << "not fed again";
+        EXPECT_TRUE(daemon.await_log(who + "goes on")) << daemon.err();
+        daemon.signal(SIGTERM);
+        EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+    }
 }
 
 // ---- Threads ----

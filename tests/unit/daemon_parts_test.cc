@@ -1,32 +1,177 @@
-// The part of pollcored that is plain logic: when a watchdog is fed.
-#include <optional>
+// The parts of pollcored that need no daemon: when a watchdog is fed, and where a thread is that hangs.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
-#include "pollcored/notifier.hpp"
+#include "control/kernel_place.hpp"
+#include "pollcored/backtrace.hpp"
+#include "pollcored/hang_check.hpp"
 
 namespace pollcore::daemon {
 namespace {
 
-TEST(ProgressCheck, NamesTheFirstWorkerThatMadeNoStep) {
-    ProgressCheck check;
-    EXPECT_EQ(check.stuck_worker({{5}, {5}, {5}}), std::nullopt) << "nothing to compare with yet";
-    EXPECT_EQ(check.stuck_worker({{6}, {7}, {8}}), std::nullopt);
-    EXPECT_EQ(check.stuck_worker({{7}, {7}, {8}}), 1u);
-    EXPECT_EQ(check.stuck_worker({{8}, {8}, {9}}), std::nullopt) << "it moves again";
+using namespace std::chrono_literals;
+using Kind = ThreadHealth::Kind;
+using State = ThreadHealth::State;
+
+// ---- HangCheck ----
+
+ThreadHealth thread(const std::string& name, Kind kind, std::chrono::nanoseconds busy) {
+    return {.name = name, .kind = kind, .state = busy >= kHangsAfter ? State::hangs : State::working, .busy = busy};
+}
+ThreadHealth worker(std::chrono::nanoseconds busy, const std::string& name = "worker0") { return thread(name, Kind::worker, busy); }
+ThreadHealth control(std::chrono::nanoseconds busy) { return thread("pollcore-ctl", Kind::control, busy); }
+
+std::vector<std::string> names(const std::vector<ThreadHealth>& threads) {
+    std::vector<std::string> names;
+    for (const ThreadHealth& one : threads) {
+        names.push_back(one.name);
+    }
+    return names;
+}
+using Names = std::vector<std::string>;
+
+TEST(HangCheck, FeedsWhileThreadsMove) {
+    HangCheck check({.worker = 5s, .other = 60s});
+    for (int i = 0; i < 3; ++i) {
+        const HangCheck::Findings findings = check.check({{worker(2ms), control(999ms)}});
+        EXPECT_TRUE(findings.feed);
+        EXPECT_TRUE(findings.begun.empty() && findings.starving.empty() && findings.over.empty());
+    }
+    EXPECT_TRUE(check.check({}).feed);
 }
 
-TEST(ProgressCheck, LetsAWorkerSleep) {
-    ProgressCheck check;
-    EXPECT_EQ(check.stuck_worker({{5}}), std::nullopt);
-    EXPECT_EQ(check.stuck_worker({{5, true}}), std::nullopt) << "by its own word";
-    EXPECT_EQ(check.stuck_worker({{5, false}}), 0u) << "it has woken up, and does not move";
+TEST(HangCheck, AWorkerIsToldOfAtOnceAndStarvesTheWatchdogAtItsLimit) {
+    HangCheck check({.worker = 5s, .other = 60s});
+    HangCheck::Findings findings = check.check({{worker(1ms, "a"), worker(1s, "b")}});
+    EXPECT_EQ(names(findings.begun), Names{"b"});
+    EXPECT_TRUE(findings.feed);
+
+    findings = check.check({{worker(1ms, "a"), worker(4s, "b")}});
+    EXPECT_TRUE(findings.begun.empty()) << "told once";
+    EXPECT_TRUE(findings.feed);
+
+    findings = check.check({{worker(1ms, "a"), worker(5s, "b")}});
+    EXPECT_EQ(names(findings.starving), Names{"b"});
+    EXPECT_FALSE(findings.feed);
+    findings = check.check({{worker(1ms, "a"), worker(6s, "b")}});
+    EXPECT_TRUE(findings.starving.empty()) << "told once";
+    EXPECT_FALSE(findings.feed);
+
+    findings = check.check({{worker(1ms, "a"), worker(1ms, "b")}});
+    ASSERT_EQ(names(findings.over), Names{"b"});
+    EXPECT_EQ(findings.over[0].busy, 6s);
+    EXPECT_TRUE(findings.feed) << "it moves again";
 }
 
-TEST(ProgressCheck, IsContentWithoutWorkers) {
-    ProgressCheck check;
-    EXPECT_EQ(check.stuck_worker({}), std::nullopt);
-    EXPECT_EQ(check.stuck_worker({}), std::nullopt);
+TEST(HangCheck, AnotherThreadHasItsOwnLimit) {
+    HangCheck check({.worker = 5s, .other = 60s});
+    EXPECT_EQ(names(check.check({{control(1s)}}).begun), Names{"pollcore-ctl"});
+    EXPECT_TRUE(check.check({{control(59s)}}).feed);
+    EXPECT_FALSE(check.check({{control(60s)}}).feed);
+    EXPECT_TRUE(check.check({{control(1ms)}}).feed);
+}
+
+TEST(HangCheck, AHangInSomethingElseIsAnotherHang) {
+    HangCheck check({.worker = 5s, .other = 60s});
+    (void)check.check({{control(10s)}});
+    const HangCheck::Findings findings = check.check({{control(2s)}});
+    EXPECT_EQ(names(findings.over), Names{"pollcore-ctl"});
+    EXPECT_EQ(names(findings.begun), Names{"pollcore-ctl"});
+}
+
+TEST(HangCheck, WhoWaitsOrSleepsDoesNotHang) {
+    HangCheck check({.worker = 5s, .other = 60s});
+    for (const State state : {State::asleep, State::waiting, State::not_running}) {
+        const HangCheck::Findings findings = check.check({{{.name = "worker0", .state = state, .busy = 100s}}});
+        EXPECT_TRUE(findings.feed);
+        EXPECT_TRUE(findings.begun.empty());
+    }
+}
+
+TEST(HangCheck, AShortLimitIsToldOfNoLaterThanItStarves) {
+    HangCheck check({.worker = 200ms, .other = 300ms});
+    const HangCheck::Findings findings = check.check({{worker(200ms), control(200ms)}});
+    EXPECT_EQ(names(findings.begun), Names{"worker0"});
+    EXPECT_EQ(names(findings.starving), Names{"worker0"});
+    EXPECT_FALSE(findings.feed);
+}
+
+// ---- Backtrace, and the place in the kernel ----
+
+class HangingThread : public testing::Test {
+protected:
+    // Waits in read(2) until the test is over, with the signal blocked or not.
+    void hang(bool blocked) {
+        std::promise<pid_t> ready;
+        thread_ = std::thread([&, blocked] {
+            if (blocked) {
+                sigset_t all;
+                sigfillset(&all);
+                pthread_sigmask(SIG_SETMASK, &all, nullptr);
+            }
+            ready.set_value(::gettid());
+            char byte = 0;
+            read_ = ::read(pipe_[0], &byte, 1);
+        });
+        id_ = ready.get_future().get();
+        while (kernel_place(id_).find("system call read") == std::string::npos) {
+            std::this_thread::sleep_for(1ms);
+        }
+    }
+    void SetUp() override { ASSERT_EQ(::pipe(pipe_), 0); }
+    void TearDown() override {
+        ASSERT_EQ(::write(pipe_[1], "x", 1), 1);
+        thread_.join();
+        EXPECT_EQ(read_, 1) << "the signal has ended its system call";
+        ::close(pipe_[0]);
+        ::close(pipe_[1]);
+    }
+
+    Backtrace backtrace_;
+    int pipe_[2] = {-1, -1};
+    std::thread thread_;
+    pid_t id_ = 0;
+    std::atomic<ssize_t> read_{0};
+};
+
+TEST_F(HangingThread, TellsItsCallStackAndGoesOnWaiting) {
+    hang(false);
+    for (int i = 0; i < 2; ++i) {
+        const std::vector<std::string> lines = backtrace_.of(id_, 10s);
+        ASSERT_GE(lines.size(), 2u) << lines.front();
+        const auto has = [&](const std::string& text) {
+            return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.find(text) != std::string::npos; });
+        };
+        EXPECT_TRUE(has("read")) << testing::PrintToString(lines);
+        EXPECT_TRUE(has("libc.so")) << testing::PrintToString(lines);
+        EXPECT_FALSE(has("no backtrace"));
+    }
+    EXPECT_NE(kernel_place(id_).find("system call read"), std::string::npos) << kernel_place(id_);
+}
+
+TEST_F(HangingThread, OneThatTakesNoSignalIsSaidToBeThat) {
+    hang(true);
+    const std::vector<std::string> lines = backtrace_.of(id_, 20ms);
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_NE(lines[0].find("takes no signal"), std::string::npos) << lines[0];
+    const std::vector<std::string> gone = backtrace_.of(1 << 30, 20ms);
+    ASSERT_EQ(gone.size(), 1u);
+    EXPECT_NE(gone[0].find("cannot signal"), std::string::npos) << gone[0];
+}
+
+TEST(KernelPlace, OfAThreadThatIsGoneIsNotKnown) {
+    EXPECT_NE(kernel_place(1 << 30).find("cannot be read"), std::string::npos) << kernel_place(1 << 30);
 }
 
 }  // namespace

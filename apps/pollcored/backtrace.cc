@@ -1,0 +1,114 @@
+#include "backtrace.hpp"
+
+#include <execinfo.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "base/backtrace_signal.hpp"
+#include "pollcore/error.hpp"
+
+namespace pollcore::daemon {
+namespace {
+
+// The handler itself, and what the kernel returns through.
+constexpr int kOwnFrames = 2;
+
+// Where the handler writes: it gets no argument, so there is one of these. Whoever takes `asked` from the thread's id to 0 has it: the
+// thread, to write, or the one that asked, when that does not wait any longer.
+struct StackSlot {
+    std::atomic<pid_t> asked{0};
+    std::array<void*, 64> frames{};
+    int count = 0;
+    sem_t written{};
+};
+StackSlot slot;
+
+void write_frames(int) {
+    const int before = errno;
+    pid_t self = static_cast<pid_t>(::syscall(SYS_gettid));
+    if (slot.asked.compare_exchange_strong(self, 0, std::memory_order_acquire)) {
+        // Not on the list of what a handler may call (signal-safety(7)): its first call loads a library, so that one was made before.
+        slot.count = ::backtrace(slot.frames.data(), static_cast<int>(slot.frames.size()));
+        (void)::sem_post(&slot.written);
+    }
+    errno = before;
+}
+
+bool await_written(std::chrono::milliseconds patience) {
+    timespec until{};
+    (void)::clock_gettime(CLOCK_MONOTONIC, &until);
+    const auto ns = std::chrono::nanoseconds(patience).count() + until.tv_nsec;
+    until.tv_sec += ns / 1'000'000'000;
+    until.tv_nsec = ns % 1'000'000'000;
+    int result = 0;
+    do {
+        result = ::sem_clockwait(&slot.written, CLOCK_MONOTONIC, &until);
+    } while (result != 0 && errno == EINTR);
+    return result == 0;
+}
+
+}  // namespace
+
+Backtrace::Backtrace() {
+    (void)::backtrace(slot.frames.data(), 1);
+    if (::sem_init(&slot.written, 0, 0) != 0) {
+        throw Error(errno, "cannot make a semaphore for backtraces");
+    }
+    struct sigaction action {};
+    action.sa_handler = write_frames;
+    action.sa_flags = SA_RESTART;
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, kBacktraceSignal);
+    if (::sigaction(kBacktraceSignal, &action, nullptr) != 0) {
+        throw Error(errno, "cannot handle the signal that asks for a backtrace (sigaction)");
+    }
+    if (const int error = ::pthread_sigmask(SIG_UNBLOCK, &wanted, nullptr); error != 0) {
+        throw Error(error, "cannot unblock the signal that asks for a backtrace (pthread_sigmask)");
+    }
+}
+
+std::vector<std::string> Backtrace::of(int thread_id, std::chrono::milliseconds patience) {
+    if (written_late_ && !await_written(std::chrono::milliseconds(0))) {
+        return {"no backtrace: a thread that was asked before still writes its own"};
+    }
+    written_late_ = false;
+    slot.asked.store(thread_id, std::memory_order_release);
+    if (::syscall(SYS_tgkill, ::getpid(), thread_id, kBacktraceSignal) != 0) {
+        const int error = errno;
+        slot.asked.store(0, std::memory_order_relaxed);
+        return {fmt::format("no backtrace: cannot signal thread {}: {}", thread_id, std::strerror(error))};
+    }
+    if (!await_written(patience)) {
+        pid_t still = thread_id;
+        if (slot.asked.compare_exchange_strong(still, 0, std::memory_order_relaxed)) {
+            return {fmt::format("no backtrace: thread {} takes no signal: the kernel does not let go of it, or a debugger has stopped it",
+                                thread_id)};
+        }
+        if (!await_written(patience)) {
+            written_late_ = true;
+            return {fmt::format("no backtrace: thread {} has begun to write one, and does not end", thread_id)};
+        }
+    }
+    const std::unique_ptr<char*, decltype(&std::free)> symbols(::backtrace_symbols(slot.frames.data(), slot.count), &std::free);
+    std::vector<std::string> lines;
+    for (int i = kOwnFrames; i < slot.count; ++i) {
+        lines.push_back(symbols != nullptr ? std::string(symbols.get()[i]) : fmt::format("{}", slot.frames[static_cast<std::size_t>(i)]));
+    }
+    return lines;
+}
+
+}  // namespace pollcore::daemon

@@ -1,0 +1,49 @@
+// Which threads hang, since when, and whether the watchdog deserves to be fed.
+//
+// A worker that hangs serves nobody on its core, so it starves the watchdog soon. The other threads are not on the data path: while one
+// of them hangs, what is connected goes on, and a restart would end it. They have longer.
+//
+// Thread safety: one thread. Nothing here reads a clock, or writes a log.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "pollcore/health.hpp"
+
+namespace pollcore::daemon {
+
+class HangCheck {
+public:
+    using Nanoseconds = std::chrono::nanoseconds;
+
+    /// How long threads may be at one thing until the watchdog is starved.
+    struct Limits {
+        Nanoseconds worker{0};
+        Nanoseconds other{0};
+    };
+    explicit HangCheck(const Limits& limits) : limits_(limits) {}
+
+    struct Findings {
+        std::vector<ThreadHealth> begun;     ///< hang, and did not when last looked at
+        std::vector<ThreadHealth> starving;  ///< have reached their limit since then
+        std::vector<ThreadHealth> over;      ///< go on; `busy` is how long they hung when last looked at
+        bool feed = true;                    ///< no thread is at its limit
+    };
+    [[nodiscard]] Findings check(const Health& health);
+
+private:
+    struct Hang {
+        Nanoseconds busy{0};  // when last looked at
+        bool starves = false;
+    };
+
+    [[nodiscard]] Nanoseconds limit(const ThreadHealth& thread) const noexcept;
+
+    const Limits limits_;
+    std::map<std::string, Hang> hangs_;  // by the thread's name
+};
+
+}  // namespace pollcore::daemon
