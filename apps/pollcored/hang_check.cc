@@ -14,7 +14,8 @@ HangCheck::Findings HangCheck::check(const Health& health) {
         const bool busy = thread.state == ThreadHealth::State::working || thread.state == ThreadHealth::State::hangs;
         // A watchdog that is quicker than this is told of a hang no later than it is starved.
         const bool hangs = busy && thread.busy >= std::min(kHangsAfter, limit(thread));
-        auto known = hangs_.find(thread.name);
+        const std::pair key(thread.kind, thread.name);
+        auto known = hangs_.find(key);
         // It may hang anew, in something else.
         if (known != hangs_.end() && (!hangs || thread.busy < known->second.busy)) {
             findings.over.push_back(thread);
@@ -26,7 +27,7 @@ HangCheck::Findings HangCheck::check(const Health& health) {
             continue;
         }
         if (known == hangs_.end()) {
-            known = hangs_.emplace(thread.name, Hang{}).first;
+            known = hangs_.emplace(key, Hang{}).first;
             findings.begun.push_back(thread);
         }
         Hang& hang = known->second;

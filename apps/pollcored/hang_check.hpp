@@ -9,6 +9,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pollcore/health.hpp"
@@ -43,7 +44,7 @@ private:
     [[nodiscard]] Nanoseconds limit(const ThreadHealth& thread) const noexcept;
 
     const Limits limits_;
-    std::map<std::string, Hang> hangs_;  // by the thread's name
+    std::map<std::pair<ThreadHealth::Kind, std::string>, Hang> hangs_;  // a worker may be named like another thread
 };
 
 }  // namespace pollcore::daemon

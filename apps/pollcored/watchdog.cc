@@ -61,7 +61,9 @@ void Watchdog::loop() {
         const auto now = Clock::now();
         const bool deserved = deadline_ ? now < *deadline_ : look();
         if (interval_ && deserved && now >= next_meal) {
+            lock.unlock();  // a service manager that reads nothing holds up this thread, and no other
             notifier_.feed_watchdog();
+            lock.lock();
             next_meal = now + *interval_ - *interval_ / 8;  // early rather than late: turns are not exact
         }
         changed_.wait_for(lock, every, [this] { return ending_; });

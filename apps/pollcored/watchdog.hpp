@@ -32,8 +32,8 @@ public:
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    /// Threads stop from here on, so that nothing is known by looking at them: it feeds until `deadline`, and looks no more, not
-    /// even while this returns.
+    /// Threads stop from here on, so that nothing is known by looking at them: it feeds until `deadline`. Once this has returned it
+    /// looks no more.
     void stopping(Clock::time_point deadline);
 
 private:

@@ -91,7 +91,7 @@ std::string kernel_place(int thread_id) {
     long number = -1;
     const auto parsed = std::from_chars(call->data(), call->data() + call->size(), number);
     if (parsed.ec != std::errc()) {
-        return "running on a core";  // "running": the kernel looks into no thread that runs
+        return "while it runs on a core";  // the file says "running": the kernel tells no more of a thread that runs
     }
     const std::string where =
         number < 0 ? "outside of system calls" : fmt::format("in the system call {} ({})", name_of(number), number);

@@ -90,6 +90,13 @@ TEST(HangCheck, AHangInSomethingElseIsAnotherHang) {
     EXPECT_EQ(names(findings.begun), Names{"pollcore-ctl"});
 }
 
+TEST(HangCheck, AWorkerMayBeNamedLikeAnotherThread) {
+    HangCheck check({.worker = 5s, .other = 60s});
+    EXPECT_EQ(check.check({{worker(2s, "pollcore-ctl"), control(1ms)}}).begun.size(), 1u);
+    const HangCheck::Findings findings = check.check({{worker(3s, "pollcore-ctl"), control(1ms)}});
+    EXPECT_TRUE(findings.begun.empty() && findings.over.empty());
+}
+
 TEST(HangCheck, WhoWaitsOrSleepsDoesNotHang) {
     HangCheck check({.worker = 5s, .other = 60s});
     for (const State state : {State::asleep, State::waiting, State::not_running}) {
