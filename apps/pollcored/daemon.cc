@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/log_writer.hpp"
 #include "exit_code.hpp"
 #include "placement.hpp"
 #include "reload.hpp"
@@ -179,6 +180,7 @@ bool Daemon::shut_down() {
             log_warning(
                 "{} again: ending at once; peers and the work of theirs that is in flight are cut off",
                 signal_name(*signal));
+            (void)flush_log(LogWriter::kPatience);
             // Not exit(): destructors would wait for what is still being closed. The kernel takes back the
             // rest.
             ::_exit(kExitCutShort);

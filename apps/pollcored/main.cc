@@ -1,12 +1,16 @@
 // pollcored: pollcore's polling cores as a daemon. See --help and config/pollcored.toml.
 #include <sys/resource.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <vector>
 
 #include <fmt/core.h>
 
 #include "base/log.hpp"
+#include "base/log_writer.hpp"
 #include "config/check.hpp"
+#include "control/eal.hpp"
 #include "daemon.hpp"
 #include "exit_code.hpp"
 #include "options.hpp"
@@ -34,6 +38,24 @@ void raise_descriptor_limit() noexcept {
     }
 }
 
+int serve(const Config& config, const Options& options) {
+    std::vector<std::uint32_t> cores;
+    for (const WorkerConfig& worker : config.workers) {
+        cores.push_back(worker.core);
+    }
+    // Until the last line: a stderr that nobody reads keeps the daemon neither from serving nor from ending.
+    const LogWriter log_writer([cpus = helper_cpus(cores)] { become_helper("pollcore-log", cpus); });
+    try {
+        set_log_level(config.log_level);
+        log_info("pollcored {} with {}", POLLCORE_VERSION, options.config_file.native());
+        raise_descriptor_limit();
+        return Daemon(config, [&options] { return read(options); }).run();
+    } catch (const std::exception& error) {
+        log_error("{}", error.what());
+        return kExitFailed;
+    }
+}
+
 int run(const Options& options) {
     Config config;
     try {
@@ -51,10 +73,7 @@ int run(const Options& options) {
         case Options::Action::print: fmt::print("{}", print_config(config)); return kExitOk;
         case Options::Action::run: break;
     }
-    set_log_level(config.log_level);
-    log_info("pollcored {} with {}", POLLCORE_VERSION, options.config_file.native());
-    raise_descriptor_limit();
-    return Daemon(config, [&options] { return read(options); }).run();
+    return serve(config, options);
 }
 
 }  // namespace

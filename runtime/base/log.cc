@@ -14,6 +14,8 @@
 
 #include <fmt/format.h>
 
+#include "base/log_writer.hpp"
+
 namespace pollcore {
 namespace {
 
@@ -28,7 +30,8 @@ struct Output {
 // All relaxed: each word stands for itself, and a line that still goes by the old value does no harm.
 std::atomic<LogLevel> current_level{LogLevel::info};
 std::atomic<std::uint64_t> lines_lost{0};
-std::atomic<std::uint64_t> lines_lost_reported{0};
+std::atomic<std::uint64_t> lines_to_report{0};  // of those, the ones whose place in the log has come
+std::atomic<std::uint64_t> lines_reported{0};
 
 std::atomic<Output>& output() {
     static std::atomic<Output> current{
@@ -81,21 +84,6 @@ bool write_once(int fd, std::string_view line) noexcept {
     }
 }
 
-// Each loss is told once, by whichever thread takes the difference.
-void report_losses(const Output& to) {
-    std::uint64_t told = lines_lost_reported.load(std::memory_order_relaxed);
-    const std::uint64_t lost = lines_lost.load(std::memory_order_relaxed);
-    if (lost <= told || !lines_lost_reported.compare_exchange_strong(told, lost, std::memory_order_relaxed)) {
-        return;
-    }
-    const std::string line =
-        log_detail::make_line(to.format, LogLevel::warning, std::chrono::system_clock::now(),
-                              fmt::format("{} log lines before this could not be written", lost - told));
-    if (!write_once(to.fd, line)) {
-        lines_lost.fetch_add(1, std::memory_order_relaxed);
-    }
-}
-
 }  // namespace
 
 void set_log_level(LogLevel level) noexcept {
@@ -107,8 +95,10 @@ LogLevel log_level() noexcept {
 }
 
 void set_log_output(int fd) noexcept {
+    (void)flush_log(LogWriter::kPatience);
     output().store(Output{fd, log_detail::detect_format(fd, std::getenv("JOURNAL_STREAM"))},
                    std::memory_order_relaxed);
+    log_detail::output_changed();
 }
 
 std::uint64_t log_lines_lost() noexcept {
@@ -177,21 +167,64 @@ std::string make_line(Format format, LogLevel level, std::chrono::system_clock::
     return fmt::to_string(line);
 }
 
+int output_fd() noexcept {
+    return output().load(std::memory_order_relaxed).fd;
+}
+
+bool write_now(std::string_view line) noexcept {
+    if (write_once(output_fd(), line)) {
+        return true;
+    }
+    count_lost(1);
+    report_lost(1);
+    return false;
+}
+
+void count_lost(std::uint64_t lines) noexcept {
+    lines_lost.fetch_add(lines, std::memory_order_relaxed);
+}
+
+void report_lost(std::uint64_t lines) noexcept {
+    lines_to_report.fetch_add(lines, std::memory_order_relaxed);
+}
+
+bool losses_unsaid() noexcept {
+    return lines_to_report.load(std::memory_order_relaxed) > lines_reported.load(std::memory_order_relaxed);
+}
+
+// Each loss is said once, by whichever thread takes the difference.
+void say_losses() noexcept {
+    std::uint64_t said = lines_reported.load(std::memory_order_relaxed);
+    const std::uint64_t lost = lines_to_report.load(std::memory_order_relaxed);
+    if (lost <= said || !lines_reported.compare_exchange_strong(said, lost, std::memory_order_relaxed)) {
+        return;
+    }
+    bool written = false;
+    try {
+        const Output to = output().load(std::memory_order_relaxed);
+        written = write_once(to.fd, make_line(to.format, LogLevel::warning, std::chrono::system_clock::now(),
+                                              fmt::format("{} log lines before this could not be written", lost - said)));
+    } catch (const std::exception&) {
+        // No memory for the line: it is said later.
+    }
+    if (!written) {
+        lines_reported.fetch_sub(lost - said, std::memory_order_relaxed);
+    }
+}
+
 void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) noexcept {
     // errno is kept, since a caller may log before it looks at it.
     const int saved_errno = errno;
     try {
-        const Output to = output().load(std::memory_order_relaxed);
-        const std::string line =
-            make_line(to.format, level, std::chrono::system_clock::now(), fmt::vformat(format, args));
-        if (write_once(to.fd, line)) {
-            report_losses(to);
-        } else {
-            lines_lost.fetch_add(1, std::memory_order_relaxed);
+        const Format form = output().load(std::memory_order_relaxed).format;
+        std::string line = make_line(form, level, std::chrono::system_clock::now(), fmt::vformat(format, args));
+        if (!hand_over(line) && write_now(line)) {
+            say_losses();
         }
     } catch (const std::exception&) {
         // No memory to format with, or a formatter that threw: the line is lost, and counted.
-        lines_lost.fetch_add(1, std::memory_order_relaxed);
+        count_lost(1);
+        report_lost(1);
     }
     errno = saved_errno;
 }

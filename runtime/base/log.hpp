@@ -2,6 +2,8 @@
 //
 // Thread safety: all functions, from any thread. A line is one write(2), at most PIPE_BUF bytes, so that the
 // lines of several threads and processes never mix. What does not fit is cut and ends in "...".
+// While a LogWriter lives (log_writer.hpp) a thread writes the lines, and nobody waits who logs. Without one, a reader that does not
+// read makes whoever logs wait.
 // Never called from the hot path: a line formats, reads the clock and makes a system call.
 // To a terminal, file or pipe:  2024-02-29T12:00:00.000001Z warning: text
 // To the journal (JOURNAL_STREAM, sd-daemon(3)), which has the time by itself:  <4>text
@@ -24,11 +26,12 @@ void set_log_level(LogLevel level) noexcept;
 [[nodiscard]] LogLevel log_level() noexcept;
 
 /// Sends lines to another open file descriptor than stderr, which stays the caller's. Whether it is the
-/// journal is looked at here, once.
+/// journal is looked at here, once. Waits for LogWriter::kPatience at most until
+/// the descriptor of before has taken the lines that were logged for it; what is left goes to the new one.
 void set_log_output(int fd) noexcept;
 
-/// Lines that could not be written, since the process began (stderr closed, a full non-blocking pipe). The
-/// next line that can be written is followed by one that says how many.
+/// Lines that could not be written, since the process began: stderr closed, a full non-blocking pipe, more than may wait for a
+/// LogWriter. The next line that can be written is followed by one that says how many.
 [[nodiscard]] std::uint64_t log_lines_lost() noexcept;
 
 namespace log_detail {
@@ -43,6 +46,17 @@ void write_line(LogLevel level, fmt::string_view format, fmt::format_args args) 
 /// The line with its prefix and newline. Control characters in `text` are escaped: a line stays one line.
 [[nodiscard]] std::string make_line(Format format, LogLevel level, std::chrono::system_clock::time_point time,
                                     std::string_view text);
+
+// For the LogWriter's thread.
+[[nodiscard]] int output_fd() noexcept;
+/// One write(2) of a whole line. False: it failed, and the line counts as lost.
+bool write_now(std::string_view line) noexcept;
+/// Lines are lost; the log says so after report_lost(), which comes when what was logged before them is written.
+void count_lost(std::uint64_t lines) noexcept;
+void report_lost(std::uint64_t lines) noexcept;
+[[nodiscard]] bool losses_unsaid() noexcept;
+/// Writes a line that says how many. What cannot be said now is said later.
+void say_losses() noexcept;
 
 template <class... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noexcept {

@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "base/event_fd.hpp"
 #include "base/log.hpp"
+#include "base/log_writer.hpp"
 #include "control/control_thread.hpp"
 #include "control/eal.hpp"
 #include "control/epoll_loop.hpp"
@@ -65,13 +66,14 @@ public:
             cores.push_back(worker.core);
         }
         const EalState& eal = ensure_eal(config.memory, cores);
+        helper_cpus_ = helper_cpus(cores);
+        log_writer_.emplace([cpus = helper_cpus_] { become_helper("pollcore-log", cpus); });
         report.hugepages = eal.hugepages;
         report.memory = eal.memory;
         report.eal = eal.ours ? "set up by pollcore" : "set up by the host program";
         if (!eal.hugepages && config.memory.hugepages == MemoryConfig::Hugepages::prefer) {
             log_warning("memory is in {}", eal.memory);
         }
-        helper_cpus_ = helper_cpus(cores);
     }
     std::unique_ptr<Device> open_device(const DeviceConfig& config) override { return pollcore::open_device(config); }
     HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) override {
@@ -106,6 +108,7 @@ private:
     std::vector<int> helper_cpus_;
     std::map<std::uint32_t, HeldCore> held_;  // until their workers start
     std::chrono::milliseconds hang_limit_{0};
+    std::optional<LogWriter> log_writer_;  // so that the control thread does not wait for whoever reads stderr
     std::random_device random_;
 };
 

@@ -1,12 +1,15 @@
 // A daemon by itself: its socket, and answers that do not come.
 #include "attach/daemon_fixture.hpp"
 
+#include <fcntl.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 
@@ -239,6 +242,34 @@ TEST_F(DaemonTest, ASecondDaemonAtThePathIsRefusedAndTheFirstGoesOn) {
     EXPECT_NE(second.err().find("another process has its socket there"), std::string::npos) << second.err();
     EXPECT_NO_THROW((void)Attachment({.path = socket(), .timeout = kPatience}).open_session());
     EXPECT_FALSE(attachment.lost());
+}
+
+TEST_F(DaemonTest, ServesAndEndsThoughNobodyReadsItsStderr) {
+    constexpr int kAttached = 200;
+    const std::string fifo = directory_.path() / "stderr";
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    const UniqueFd unread(::open(fifo.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_TRUE(unread.valid());
+    ASSERT_EQ(::fcntl(unread.get(), F_SETPIPE_SZ, 4096), 4096);
+    config_.log_level = LogLevel::info;
+    Process daemon({"/usr/bin/setpriv", "--pdeathsig", "KILL", "/bin/sh", "-c", "exec \"$0\" --config \"$1\" 2> \"$2\"", pollcored_path(),
+                    directory_.write("pollcored.toml", print_config(config_)).string(), fifo},
+                   {}, directory_.path());
+    for (int i = 0; i < kAttached; ++i) {
+        Attachment attachment({.path = socket(), .timeout = kPatience, .answer_within = kPatience});
+        const Session session = attachment.open_session();
+        EXPECT_TRUE(attachment.stop());
+    }
+    // The pipe is full, or these would not have been what the test is for.
+    pollfd room{.fd = unread.get(), .events = POLLOUT, .revents = 0};
+    EXPECT_EQ(::poll(&room, 1, 0), 0);
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait(), 0) << daemon.err();
+    std::string log(4096, '\0');
+    const ssize_t got = ::read(unread.get(), log.data(), log.size());
+    ASSERT_GT(got, 0);
+    log.resize(static_cast<std::size_t>(got));
+    EXPECT_NE(log.find("info: pollcored"), std::string::npos) << log;
 }
 
 // Stopped by a signal, as one whose machine has other things to do, or which is being looked at.

@@ -1,0 +1,253 @@
+#include "base/log_writer.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "base/event_fd.hpp"
+#include "base/log.hpp"
+#include "base/quiet_thread.hpp"
+
+namespace pollcore {
+namespace log_detail {
+
+// The lines that wait, and the thread that writes them. One of each process, and never destroyed: the thread may be inside write(2)
+// when the last LogWriter ends.
+class LogQueue {
+public:
+    explicit LogQueue(const LogQueue* of_parent) : of_parent_(of_parent), wake_(make_event_fd("the log's thread")) {}
+
+    // A forked child has a copy of this, whose mutex may be locked for ever.
+    [[nodiscard]] bool is_of_this_process() const noexcept { return process_ == ::getpid(); }
+
+    void begin(std::function<void()> settle);
+    void end() noexcept;
+    [[nodiscard]] bool put(std::string& line);
+    [[nodiscard]] bool flush(std::chrono::milliseconds within) noexcept;
+    void output_changed() noexcept { signal_event(wake_.get()); }
+
+private:
+    struct Waiting {
+        std::string line;
+        std::uint64_t lost_before = 0;  // between the line before and this one
+    };
+
+    // A thread that is told to give up does so within this, unless it is inside write(2).
+    static constexpr std::chrono::milliseconds kGiveUpWithin{100};
+
+    void loop();
+    void write(const std::string& line, std::uint64_t discards) noexcept;
+    [[nodiscard]] bool await_room(std::uint64_t discards) noexcept;
+    void discard() noexcept;
+
+    const LogQueue* const of_parent_;  // keeps it reachable
+    const pid_t process_ = ::getpid();
+    const UniqueFd wake_;  // of the thread, when it waits for room
+
+    std::mutex mutex_;
+    std::condition_variable come_;      // a line, or the end
+    std::condition_variable progress_;  // a line is gone, or the thread has begun or ended
+    std::deque<Waiting> waiting_;
+    std::size_t bytes_ = 0;          // of waiting_
+    std::uint64_t lost_behind_ = 0;  // after the last of them
+    std::uint64_t taken_ = 0;        // lines that were put here
+    std::uint64_t gone_ = 0;         // of those, written or lost
+    std::uint64_t discards_ = 0;
+    int users_ = 0;
+    bool running_ = false;
+    bool settled_ = false;
+};
+
+void LogQueue::begin(std::function<void()> settle) {
+    std::unique_lock lock(mutex_);
+    if (!running_) {
+        settled_ = false;
+        start_quiet_thread([this, settle = std::move(settle)] {
+            settle();
+            loop();
+        }).detach();
+        running_ = true;
+    }
+    ++users_;
+    progress_.wait(lock, [this] { return settled_; });
+}
+
+void LogQueue::end() noexcept {
+    std::unique_lock lock(mutex_);
+    if (--users_ > 0) {
+        return;
+    }
+    come_.notify_one();
+    const auto over = [this] { return !running_ || users_ > 0; };
+    if (!progress_.wait_for(lock, LogWriter::kPatience, over)) {
+        discard();
+        (void)progress_.wait_for(lock, kGiveUpWithin, over);
+    }
+}
+
+bool LogQueue::put(std::string& line) {
+    const std::lock_guard lock(mutex_);
+    if (!running_) {
+        return false;
+    }
+    if (waiting_.size() >= LogWriter::kLinesMax || bytes_ + line.size() > LogWriter::kBytesMax) {
+        ++lost_behind_;
+        count_lost(1);
+        return true;
+    }
+    waiting_.push_back({.line = {}, .lost_before = lost_behind_});
+    waiting_.back().line.swap(line);
+    bytes_ += waiting_.back().line.size();
+    lost_behind_ = 0;
+    ++taken_;
+    come_.notify_one();
+    return true;
+}
+
+bool LogQueue::flush(std::chrono::milliseconds within) noexcept {
+    std::unique_lock lock(mutex_);
+    return progress_.wait_for(lock, within, [this, until = taken_] { return gone_ >= until; });
+}
+
+// With mutex_. The line that the thread holds is lost too, unless it is being written.
+void LogQueue::discard() noexcept {
+    std::uint64_t to_report = lost_behind_;
+    for (const Waiting& one : waiting_) {
+        to_report += one.lost_before + 1;
+    }
+    count_lost(waiting_.size());
+    report_lost(to_report);
+    gone_ += waiting_.size();
+    waiting_.clear();
+    bytes_ = 0;
+    lost_behind_ = 0;
+    ++discards_;
+    signal_event(wake_.get());
+    progress_.notify_all();
+}
+
+// ---- The thread ----
+
+void LogQueue::loop() {
+    std::unique_lock lock(mutex_);
+    settled_ = true;
+    progress_.notify_all();
+    for (;;) {
+        come_.wait(lock, [this] { return !waiting_.empty() || users_ == 0; });
+        if (waiting_.empty()) {
+            break;
+        }
+        const Waiting next = std::move(waiting_.front());
+        waiting_.pop_front();
+        bytes_ -= next.line.size();
+        report_lost(next.lost_before + (waiting_.empty() ? std::exchange(lost_behind_, 0) : 0));
+        const std::uint64_t discards = discards_;
+        lock.unlock();
+        write(next.line, discards);
+        lock.lock();
+        ++gone_;
+        progress_.notify_all();
+    }
+    running_ = false;
+    progress_.notify_all();
+}
+
+void LogQueue::write(const std::string& line, std::uint64_t discards) noexcept {
+    if (await_room(discards)) {
+        (void)write_now(line);
+    } else {
+        count_lost(1);
+        report_lost(1);
+    }
+    if (losses_unsaid() && await_room(discards)) {
+        say_losses();
+    }
+}
+
+// False: the line is not wanted any more. After true, write(2) waits only where another process takes the room that there was.
+bool LogQueue::await_room(std::uint64_t discards) noexcept {
+    for (;;) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (discards_ != discards) {
+                return false;
+            }
+        }
+        pollfd either[] = {{.fd = output_fd(), .events = POLLOUT, .revents = 0}, {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+        if (either[0].fd < 0 || ::poll(either, 2, -1) < 0) {
+            return true;  // write(2) says what is wrong with the descriptor; without memory for poll(2), this thread alone waits
+        }
+        if (either[1].revents != 0) {
+            (void)drain_event(wake_.get());
+        } else {
+            return true;
+        }
+    }
+}
+
+// ---- Of the process ----
+
+namespace {
+
+std::atomic<LogQueue*> current_queue{nullptr};
+
+LogQueue* living_queue() noexcept {
+    LogQueue* const queue = current_queue.load(std::memory_order_acquire);  // with the release in queue_of_this_process()
+    return queue != nullptr && queue->is_of_this_process() ? queue : nullptr;
+}
+
+LogQueue& queue_of_this_process() {
+    LogQueue* known = current_queue.load(std::memory_order_acquire);
+    while (known == nullptr || !known->is_of_this_process()) {
+        auto fresh = std::make_unique<LogQueue>(known);
+        const bool first = known == nullptr;
+        if (current_queue.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) {
+            if (first) {  // a child inherits it
+                std::atexit([] { (void)flush_log(LogWriter::kPatience); });
+            }
+            return *fresh.release();
+        }
+    }
+    return *known;
+}
+
+}  // namespace
+
+bool hand_over(std::string& line) {
+    LogQueue* const queue = living_queue();
+    return queue != nullptr && queue->put(line);
+}
+
+void output_changed() noexcept {
+    if (LogQueue* const queue = living_queue(); queue != nullptr) {
+        queue->output_changed();
+    }
+}
+
+}  // namespace log_detail
+
+LogWriter::LogWriter(std::function<void()> settle) : queue_(log_detail::queue_of_this_process()) {
+    queue_.begin(std::move(settle));
+}
+
+LogWriter::~LogWriter() {
+    if (queue_.is_of_this_process()) {
+        queue_.end();
+    }
+}
+
+bool flush_log(std::chrono::milliseconds within) noexcept {
+    log_detail::LogQueue* const queue = log_detail::living_queue();
+    return queue == nullptr || queue->flush(within);
+}
+
+}  // namespace pollcore
