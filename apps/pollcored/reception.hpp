@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/line_budget.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace pollcore::daemon {
@@ -74,6 +75,8 @@ private:
         std::string peer;
     };
 
+    template <class Line>
+    static void within(LineBudget& budget, Line&& line);
     void run() noexcept;
     void receive();
     void admit(ConnectionRequest& request, std::uint32_t slot);
@@ -89,6 +92,9 @@ private:
     Listener listener_;  // the thread's, once it runs
     const std::string address_;
     std::vector<Slot> slots_;  // the thread's
+    // The thread's. A peer can come, fail and leave as often as it likes.
+    LineBudget comings_{50};
+    LineBudget failures_{10};
 
     // Written by one thread each; readers only want to know, nothing else is published by them, except
     // listening_ (released after the listener is gone).

@@ -10,6 +10,7 @@
 
 #include "attach/answering.hpp"
 #include "base/log.hpp"
+#include "base/printable.hpp"
 
 namespace pollcore {
 namespace {
@@ -122,7 +123,7 @@ void AttachedClient::log_refusals() {
     }
     slots_refused_ = slots;
     if (requests_refused_ != 0) {
-        log_warning("client {} ({}): {} requests were refused, the last one since: {}", number_, who_, requests_refused_, last_refusal_);
+        log_warning("client {} ({}): {} requests were refused, the last one since: {}", number_, who_, requests_refused_, printable(last_refusal_));
         requests_refused_ = 0;
     }
 }

@@ -15,6 +15,7 @@
 #include "attach/attached_client.hpp"
 #include "base/descriptor_reserve.hpp"
 #include "base/event_fd.hpp"
+#include "base/printable.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -40,9 +41,8 @@ wire::Attached AttachedClient::carry_out(const wire::Attach& asked, std::vector<
     if (std::exchange(attached_, true)) {
         throw Error(EISCONN, "this process is attached");
     }
-    if (std::string name = asked.name.string(); !name.empty()) {
-        std::replace_if(name.begin(), name.end(), [](unsigned char c) { return c < ' ' || c > '~' || c == '"'; }, '?');
-        who_ += fmt::format(" \"{}\"", name);
+    if (const std::string_view name = asked.name.view(); !name.empty()) {
+        who_ += ", as " + printable(name);
     }
     back.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
     back.emplace_back(::fcntl(counters_->fd.get(), F_DUPFD_CLOEXEC, 0));

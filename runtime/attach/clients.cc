@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/printable.hpp"
 
 namespace pollcore {
 namespace {
@@ -132,7 +133,7 @@ void Clients::work() {
             take(heard);
         } catch (const std::exception& error) {
             if (const std::optional<std::uint64_t> left_out = evictions_.take(runtime_.platform->now())) {
-                log_error("client {}: {}{}", heard.number, error.what(), and_others(*left_out));
+                log_error("client {}: {}{}", heard.number, printable(error.what()), and_others(*left_out));
             }
             connections_.hang_up(heard.number);
             end(heard.number, kEndWithin, true, "was hung up on");

@@ -12,10 +12,12 @@
 #include <charconv>
 #include <cstdint>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "base/printable.hpp"
 #include "config/accounts.hpp"
 #include "pollcore/error.hpp"
 
@@ -87,9 +89,12 @@ uid_t user_id(const std::string& name) { return number_of(AccountKind::user, nam
 gid_t group_id(const std::string& name) { return number_of(AccountKind::group, name); }
 
 std::string Peer::describe() const {
-    std::string name;
-    std::getline(std::ifstream(fmt::format("/proc/{}/comm", pid)), name);
-    return fmt::format("pid {}{}, uid {}", pid, name.empty() ? "" : fmt::format(" ({})", name), uid);
+    std::ifstream comm(fmt::format("/proc/{}/comm", pid));
+    std::string name{std::istreambuf_iterator<char>(comm), {}};
+    if (name.ends_with('\n')) {  // proc(5) ends it with one; the name itself may have others
+        name.pop_back();
+    }
+    return fmt::format("pid {}{}, uid {}", pid, name.empty() ? "" : " " + printable(name), uid);
 }
 
 Peer peer_of(int socket) {

@@ -19,7 +19,8 @@ struct Peer {
     UniqueFd pidfd;             ///< readable when it has ended
     bool net_raw = false;       ///< has CAP_NET_RAW (capabilities(7)) in the user namespace of this process, for all that can be seen
 
-    [[nodiscard]] std::string describe() const;  ///< "pid 123 (name), uid 0"
+    /// `pid 123 "name", uid 0`: the process has chosen the name (prctl(2), PR_SET_NAME), which stands in it as printable().
+    [[nodiscard]] std::string describe() const;
 };
 
 /// As the kernel noted it when the socket was connected. Throws Error when the process has ended since.

@@ -329,7 +329,9 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
             [[fallthrough]];
         case ConnectEvent::Kind::failed: {
             if (event.connection == 0) {  // a request that could not be offered, or the listener itself
-                log_warning("listening on device \"{}\": {}", device.config.name, event.text);
+                if (const std::optional<std::uint64_t> left_out = refused_requests_.take(platform->now())) {
+                    log_warning("listening on device \"{}\": {}{}", device.config.name, event.text, and_others(*left_out));
+                }
                 break;
             }
             const std::lock_guard lock(waiting_mutex_);

@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/printable.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -110,8 +111,8 @@ std::optional<Owner> read_owner(int fd) {
                                "stop it, choose another core, or share this one (runtime.share_cores)",
                                file, file));
     }
-    const std::string whose = fmt::format("{} is locked by process {} ({}, worker \"{}\")", file, owner->pid,
-                                          owner->program, owner->worker);
+    const std::string whose = fmt::format("{} is locked by process {} ({}, worker {})", file, owner->pid,
+                                          printable(owner->program), printable(owner->worker));
     if (::kill(owner->pid, 0) != 0 && errno == ESRCH) {
         // A lock lives as long as any copy of its descriptor: a fork of the owner's that did not exec has
         // one.

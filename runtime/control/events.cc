@@ -1,6 +1,8 @@
 // What devices and workers say without being asked.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "base/log.hpp"
 #include "control/runtime_state.hpp"
 
@@ -125,29 +127,29 @@ Event RuntimeState::describe(const DeviceSlot& device, const ibv_async_event& ta
 
 void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event) {
     const std::string_view text = event_type_name(event.type);
+    QpSlot* const qp = find_qp(event.qp);
+    const std::string concerned = qp != nullptr ? with_owner(*qp) : "a queue pair that is being closed";
     switch (taken.event_type) {
         // The first two are the peer's doing, and tell this side why its QP has ended.
         case IBV_EVENT_QP_ACCESS_ERR:
-            log_warning("queue pair {}: {}", taken.element.qp->qp_num, text);
+            log_of_qp(LogLevel::warning, concerned, text);
             fail_qp(taken.element.qp, Status::loc_access_err);
             break;
         case IBV_EVENT_QP_REQ_ERR:
-            log_warning("queue pair {}: {}", taken.element.qp->qp_num, text);
+            log_of_qp(LogLevel::warning, concerned, text);
             fail_qp(taken.element.qp, Status::rem_inv_req_err);
             break;
         case IBV_EVENT_QP_FATAL:
         case IBV_EVENT_PATH_MIG_ERR:
-            log_error("queue pair {}: {}", taken.element.qp->qp_num, text);
+            log_of_qp(LogLevel::error, concerned, text);
             fail_qp(taken.element.qp, Status::fatal_err);
             break;
         case IBV_EVENT_COMM_EST:
             device.connector->communication_established(taken.element.qp->qp_num);
             break;
         case IBV_EVENT_QP_LAST_WQE_REACHED:
-            for (const auto& qp : qps_) {
-                if (qp != nullptr && qp->qp.get() == taken.element.qp) {
-                    qp->last_wqe_reached = true;
-                }
+            if (qp != nullptr) {
+                qp->last_wqe_reached = true;
             }
             [[fallthrough]];
         case IBV_EVENT_SQ_DRAINED:
@@ -170,6 +172,19 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
         default:
             log_warning("device \"{}\": {}", device.config.name, text);
             break;
+    }
+}
+
+std::string RuntimeState::with_owner(const QpSlot& qp) const {
+    const auto pd = pds_.find(qp.pd);  // that of a lost device may be gone before its queue pairs are
+    const std::uint32_t client = pd != pds_.end() ? pd->second.client : 0;
+    return fmt::format("queue pair {} of {}", qp.qp_num, client == 0 ? "this process" : fmt::format("client {}", client));
+}
+
+void RuntimeState::log_of_qp(LogLevel level, const std::string& qp_with_owner, std::string_view what) {
+    LineBudget& budget = level == LogLevel::error ? qp_errors_ : qp_warnings_;
+    if (const std::optional<std::uint64_t> left_out = budget.take(platform->now())) {
+        log_detail::log(level, "{}: {}{}", qp_with_owner, what, and_others(*left_out));
     }
 }
 

@@ -38,12 +38,12 @@ void RuntimeState::end_retired_here(QpHandle handle, bool drained) {
     if (qp == nullptr) {
         return;  // an event that came meanwhile has ended it
     }
-    const std::uint32_t qp_num = qp->qp_num;
+    const std::string which = with_owner(*qp);
     const Counter& cut_short = workers_[qp->worker]->worker->counters().cut_short;
     const std::uint64_t before = cut_short.value();
     destroy_qp_here(*qp);
     if (!drained) {
-        log_warning("queue pair {}: the runtime completed {} requests", qp_num, cut_short.value() - before);
+        log_of_qp(LogLevel::warning, which, fmt::format("the runtime completed {} requests", cut_short.value() - before));
     }
 }
 
@@ -111,8 +111,9 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
     const std::optional<bool> drained = worker.retired(retirement.command);
     if (drained == false) {
         counters.cut_short.add();
-        log_warning("queue pair {} of device \"{}\" did not flush its work within {} ms; the runtime completes it", qp->qp_num,
-                    devices_[qp->device]->config.name, retirement.limit.count());
+        log_of_qp(LogLevel::warning, with_owner(*qp),
+                  fmt::format("device \"{}\" did not flush its work within {} ms; the runtime completes it",
+                              devices_[qp->device]->config.name, retirement.limit.count()));
     }
     return drained;
 }

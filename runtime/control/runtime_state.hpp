@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/foreign_fd.hpp"
+#include "base/line_budget.hpp"
 #include "connect/connector.hpp"
 #include "connect/transitions.hpp"
 #include "control/handle_pool.hpp"
@@ -498,6 +499,9 @@ private:
     void take_async_events(DeviceSlot& device);
     [[nodiscard]] Event describe(const DeviceSlot& device, const ibv_async_event& taken) const;
     void on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event);
+    /// For the log: "queue pair 17 of client 3", as attached processes are called there.
+    [[nodiscard]] std::string with_owner(const QpSlot& qp) const;
+    void log_of_qp(LogLevel level, const std::string& qp_with_owner, std::string_view what);
     void tell_application(Event event);
     void lose_device(DeviceSlot& device);
     [[nodiscard]] bool lost_meanwhile(DeviceSlot& device);
@@ -551,6 +555,10 @@ private:
     std::uint32_t next_pd_ = 1;
     std::uint64_t next_region_ = 1;
     std::chrono::steady_clock::time_point next_look_at_requests_{};
+    // Lines that peers and attached processes can cause as often as they like. Warnings leave the room of errors alone.
+    LineBudget qp_warnings_{10};
+    LineBudget qp_errors_{10};
+    LineBudget refused_requests_{10};
 
     std::mutex waiting_mutex_;
     std::condition_variable waiting_;

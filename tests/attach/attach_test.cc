@@ -25,6 +25,7 @@
 #include "attach/wire.hpp"
 #include "base/unique_fd.hpp"
 #include "cpus.hpp"
+#include "log_capture.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/own_lines.hpp"
@@ -84,7 +85,7 @@ protected:
 
 /// Two queue pairs that are connected with each other.
 struct Pair {
-    Pair(Attachment& daemon, Session& session)
+    Pair(Context& daemon, Session& session)
         : a(daemon.create_queue_pair({.shares = {{.session = &session}}})), b(daemon.create_queue_pair({.shares = {{.session = &session}}})) {
         const QpInfo info = a.info();
         a.connect(b.info());
@@ -125,6 +126,64 @@ int code_of(const std::function<void()>& call) {
     } catch (const Error& error) {
         return error.code().value();
     }
+}
+
+TEST_F(AttachTest, LinesAboutItsQueuePairsSayWhoseTheyAreAndHaveABudget) {
+    constexpr std::uint64_t kErrors = 200;
+    const test::LogCapture log(LogLevel::warning);
+    const Counter& events = runtime.control_counters().async_events_by_type[static_cast<std::size_t>(EventType::qp_access_err)];
+    const auto began = std::chrono::steady_clock::now();
+    const auto cause_one = [&](Context& context, Session& session, const MemoryRegion& memory) {
+        const std::uint64_t before = events.value();
+        const Pair pair(context, session);
+        ASSERT_EQ(session.try_submit({.sge = {memory.addr(), 8, memory.lkey()},
+                                      .remote_addr = memory.addr(),
+                                      .rkey = memory.rkey() ^ 0xabcd00,
+                                      .qp = pair.a.handle(),
+                                      .opcode = Opcode::rdma_write,
+                                      .flags = kSignaled,
+                                      .num_sge = 1}),
+                  Refusal::none);
+        EXPECT_EQ(await(session, 1).at(0).status, Status::rem_access_err);
+        for (const auto until = std::chrono::steady_clock::now() + 20s; events.value() == before;) {
+            ASSERT_LT(std::chrono::steady_clock::now(), until) << "the target's device says nothing";
+            sched_yield();
+        }
+    };
+    {
+        Session own = runtime.open_session();
+        const MemoryRegion memory = runtime.allocate(4096);
+        cause_one(runtime, own, memory);
+    }
+    Attachment daemon = attach();
+    Session session = daemon.open_session();
+    const MemoryRegion memory = daemon.allocate(4096);
+    while (events.value() < kErrors) {
+        ASSERT_NO_FATAL_FAILURE(cause_one(daemon, session, memory));
+    }
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - began).count();
+    EXPECT_EQ(test::occurrences(log.text(), " of this process: "), 1u) << log.text();
+    const std::size_t lines = test::occurrences(log.text(), " of client 1: ");
+    EXPECT_GT(lines, 0u);
+    EXPECT_LE(lines, 10 * static_cast<std::size_t>(seconds + 1)) << "ten a second";
+    while (log.text().find("lines like this were left out before") == std::string::npos && events.value() < 100 * kErrors) {
+        ASSERT_NO_FATAL_FAILURE(cause_one(daemon, session, memory));
+    }
+    EXPECT_NE(log.text().find("lines like this were left out before"), std::string::npos);
+}
+
+TEST_F(AttachTest, NoNameThatAProcessGivesForgesAFieldOfTheLog) {
+    const test::LogCapture log(LogLevel::info);
+    Attachment daemon({.path = attach_config().path, .name = "a\", uid 0)\n"});
+    EXPECT_EQ(code_of([&] { (void)daemon.listen("b), uid 0\x1b"); }), EINVAL);
+    const auto until = std::chrono::steady_clock::now() + 20s;
+    while (log.text().find("requests were refused") == std::string::npos) {
+        ASSERT_LT(std::chrono::steady_clock::now(), until) << log.text();
+        std::this_thread::sleep_for(2ms);
+    }
+    const std::string uid = ", uid " + std::to_string(::getuid());
+    EXPECT_NE(log.text().find(uid + R"(, as "a\", uid 0)\x0a"))"), std::string::npos) << log.text();
+    EXPECT_NE(log.text().find(R"(the last one since: "cannot listen on \"b), uid 0\x1b\")"), std::string::npos) << log.text();
 }
 
 TEST_F(AttachTest, OfOneSocketThereIsOneServer) {

@@ -65,7 +65,7 @@ protected:
     }
     [[nodiscard]] std::string owned_by(pid_t pid) const {
         return "locking core 1 for worker \"second\": " + file(1).native() + " is locked by process " +
-               std::to_string(pid) + " (" + program_invocation_short_name + ", worker \"first\")";
+               std::to_string(pid) + " (\"" + program_invocation_short_name + "\", worker \"first\")";
     }
 
     fs::path directory_;
