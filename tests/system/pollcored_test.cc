@@ -181,7 +181,7 @@ TEST_F(PollcoredTest, ItSaysReadyAndEndsWithZeroOnSigtermOrSigint) {
 
 TEST_F(PollcoredTest, TheLogTellsWhatWasFoundAndDecided) {
     Process daemon = start();
-    ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
+    ASSERT_TRUE(daemon.await_log("ready: 1 service")) << daemon.err();
     const std::string log = daemon.err();
     for (const char* text :
          {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield", "poll auto", "extended CQs",
@@ -218,6 +218,7 @@ TEST_F(PollcoredTest, SighupAppliesWhatCanChangeAndNamesTheRest) {
     daemon.signal(SIGHUP);
     EXPECT_TRUE(notify_.await("RELOADING=1")) << daemon.err();
     EXPECT_TRUE(notify_.await("READY=1")) << daemon.err();
+    EXPECT_TRUE(daemon.await_log("SIGHUP: reloaded"));
     const std::string log = daemon.err();
     EXPECT_NE(log.find("runtime.qps_max cannot change while the daemon runs"), std::string::npos) << log;
     EXPECT_NE(log.find("worker[0].idle cannot change while the daemon runs"), std::string::npos) << log;
@@ -246,7 +247,7 @@ TEST_F(PollcoredTest, ASecondInstanceOnTheSameCoreIsRefusedAndNamesTheOwner) {
     Process second = run({"--config", (directory_.path() / "pollcored.toml").native()});
     EXPECT_EQ(second.wait(), 1);
     const std::string message = second.err();
-    EXPECT_NE(message.find("process " + std::to_string(owner.pid()) + " (pollcored"), std::string::npos)
+    EXPECT_NE(message.find("process " + std::to_string(owner.pid()) + " (\"pollcored\""), std::string::npos)
         << message;
     EXPECT_NE(message.find("core " + std::to_string(last_cpu())), std::string::npos) << message;
 
@@ -337,6 +338,7 @@ TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
     Process daemon = start({"WATCHDOG_USEC=400000"});
     ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
     ASSERT_TRUE(notify_.await("WATCHDOG=1", 2s)) << daemon.err();
+    ASSERT_TRUE(daemon.await_log("ready: 1 service")) << daemon.err();
     const std::string log = daemon.err();
     std::smatch match;
     ASSERT_TRUE(std::regex_search(log, match, std::regex("worker worker0: .*thread (\\d+)"))) << log;

@@ -300,8 +300,8 @@ class LogAtTheEnd : public testing::Test {
 protected:
     // A writer that nobody ends, as one of a thread that still runs.
     static void log_some() {
+        [[maybe_unused]] static const LogWriter& living = *new LogWriter;
         set_log_output(STDERR_FILENO);
-        (void)new LogWriter;
         for (int i = 0; i < 200; ++i) {
             log_warning("line {}", i);
         }
