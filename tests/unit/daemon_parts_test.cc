@@ -1,4 +1,5 @@
 // The parts of pollcored that need no daemon: when a watchdog is fed, and where a thread is that hangs.
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -118,21 +119,27 @@ TEST(HangCheck, AShortLimitIsToldOfNoLaterThanItStarves) {
 
 class HangingThread : public testing::Test {
 protected:
-    // Waits in read(2) until the test is over, with the signal blocked or not.
-    void hang(bool blocked) {
+    // Waits in poll(2) until the test is over, and reads what it waits for; or waits in read(2).
+    void hang(bool in_poll, bool blocked = false) {
         std::promise<pid_t> ready;
-        thread_ = std::thread([&, blocked] {
+        thread_ = std::thread([&ready, this, in_poll, blocked] {
             if (blocked) {
                 sigset_t all;
                 sigfillset(&all);
                 pthread_sigmask(SIG_SETMASK, &all, nullptr);
             }
             ready.set_value(::gettid());
+            pollfd readable{.fd = pipe_[0], .events = POLLIN, .revents = 0};
+            while (in_poll && ::poll(&readable, 1, -1) != 1) {  // a signal ends it, whatever the handler's flags
+            }
             char byte = 0;
             read_ = ::read(pipe_[0], &byte, 1);
         });
         id_ = ready.get_future().get();
-        while (kernel_place(id_).find("system call read") == std::string::npos) {
+        await_in(in_poll ? "poll" : "read");
+    }
+    void await_in(const std::string& call) const {
+        while (kernel_place(id_).find(call + " (") == std::string::npos) {
             std::this_thread::sleep_for(1ms);
         }
     }
@@ -152,23 +159,30 @@ protected:
     std::atomic<ssize_t> read_{0};
 };
 
-TEST_F(HangingThread, TellsItsCallStackAndGoesOnWaiting) {
-    hang(false);
+TEST_F(HangingThread, TellsItsCallStackEachTime) {
+    hang(true);
     for (int i = 0; i < 2; ++i) {
         const std::vector<std::string> lines = backtrace_.of(id_, 10s);
         ASSERT_GE(lines.size(), 2u) << lines.front();
         const auto has = [&](const std::string& text) {
             return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.find(text) != std::string::npos; });
         };
-        EXPECT_TRUE(has("read")) << testing::PrintToString(lines);
+        EXPECT_TRUE(has("poll")) << testing::PrintToString(lines);
         EXPECT_TRUE(has("libc.so")) << testing::PrintToString(lines);
-        EXPECT_FALSE(has("no backtrace"));
+        await_in("poll");
     }
-    EXPECT_NE(kernel_place(id_).find("system call read"), std::string::npos) << kernel_place(id_);
+}
+
+TEST_F(HangingThread, GoesOnInASystemCallThatCanBeRestarted) {
+    hang(false);
+    // The thread sanitizer keeps the handler from being called until the thread has left read(2); the signal comes all the same.
+    (void)backtrace_.of(id_, 200ms);
+    await_in("read");
+    EXPECT_EQ(read_, 0);
 }
 
 TEST_F(HangingThread, OneThatTakesNoSignalIsSaidToBeThat) {
-    hang(true);
+    hang(true, true);
     const std::vector<std::string> lines = backtrace_.of(id_, 20ms);
     ASSERT_EQ(lines.size(), 1u);
     EXPECT_NE(lines[0].find("takes no signal"), std::string::npos) << lines[0];
