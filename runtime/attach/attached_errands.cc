@@ -142,6 +142,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Deregister& asked) {
     const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(asked.region);
     const auto own = std::make_shared<OwnRegion>(std::move(regions_.extract(asked.region).mapped()));
     if (!end) {
+        own->memory.reset();
         return reply<wire::Deregister>(id, {});
     }
     const auto error = std::make_shared<int>(ECANCELED);
@@ -154,6 +155,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::Deregister& asked) {
                 regions_.emplace(region, std::move(*own));
                 throw;
             }
+            // Before the process hears of it: what it asks for next may need these bytes.
+            own->memory.reset();
             return {};
         });
 }
@@ -187,6 +190,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
         }
         runtime_.end_closing_pool_here(handle);
         counters_used_[closing->pool.counters] = false;
+        // Before the process hears of it: what it asks for next may need these bytes.
+        closing->region.memory.reset();
         return {};
     };
     if (!end) {
