@@ -19,7 +19,7 @@ Reception::Reception(Runtime& runtime, const ServiceConfig& config, ConnectionHa
       slots_(config.connections_max) {}
 
 template <class Line>
-void Reception::within(LineBudget& budget, Line&& line) {
+void Reception::log_within(LineBudget& budget, Line&& line) {
     if (const std::optional<std::uint64_t> left_out = budget.take(LineBudget::Clock::now())) {
         line(and_others(*left_out));
     }
@@ -98,12 +98,12 @@ void Reception::admit(ConnectionRequest& request, std::uint32_t slot) {
     handler_.open(slot, place.qp.handle());
     try {
         request.accept(place.qp, handler_.answer());
-        within(comings_, [&](const std::string& others) {
+        log_within(comings_, [&](const std::string& others) {
             log_info("{}: {} connected, QP {}; {} of {} connections in use{}", name_, place.peer, place.qp.qp_num(), connections(),
                      slots_.size(), others);
         });
     } catch (const Error& error) {
-        within(failures_, [&](const std::string& others) {
+        log_within(failures_, [&](const std::string& others) {
             log_warning("{}: {} was not connected: {}{}", name_, place.peer, error.what(), others);
         });
         close_slot(slot);
@@ -111,13 +111,13 @@ void Reception::admit(ConnectionRequest& request, std::uint32_t slot) {
 }
 
 void Reception::refuse(ConnectionRequest& request, const std::string& why) {
-    within(failures_, [&](const std::string& others) { log_warning("{}: {} rejected: {}{}", name_, request.peer(), why, others); });
+    log_within(failures_, [&](const std::string& others) { log_warning("{}: {} rejected: {}{}", name_, request.peer(), why, others); });
     const auto bytes = std::as_bytes(std::span(why));
     const std::size_t length = std::min(bytes.size(), kRejectPrivateDataMax);
     try {
         request.reject({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)});
     } catch (const Error& error) {
-        within(failures_, [&](const std::string& others) {
+        log_within(failures_, [&](const std::string& others) {
             log_warning("{}: {} could not be told: {}{}", name_, request.peer(), error.what(), others);
         });
     }
@@ -130,11 +130,11 @@ void Reception::reap() {
         }
         if (const std::optional<Ending> ending = handler_.ending(slot)) {
             if (ending->failed) {
-                within(failures_, [&](const std::string& others) {
+                log_within(failures_, [&](const std::string& others) {
                     log_warning("{}: connection of {} failed: {}{}", name_, slots_[slot].peer, ending->why, others);
                 });
             } else {
-                within(comings_, [&](const std::string& others) {
+                log_within(comings_, [&](const std::string& others) {
                     log_info("{}: {} left: {}{}", name_, slots_[slot].peer, ending->why, others);
                 });
             }
@@ -167,7 +167,7 @@ void Reception::close_slot(std::uint32_t slot) {
     Slot& place = slots_[slot];
     if (!place.qp.close()) {
         cut_short_.store(true, std::memory_order_relaxed);
-        within(failures_, [&](const std::string& others) {
+        log_within(failures_, [&](const std::string& others) {
             log_warning("{}: work in flight for {} did not end within drain_timeout and was cut short{}", name_, place.peer, others);
         });
     }

@@ -76,7 +76,7 @@ private:
     };
 
     template <class Line>
-    static void within(LineBudget& budget, Line&& line);
+    static void log_within(LineBudget& budget, Line&& line);
     void run() noexcept;
     void receive();
     void admit(ConnectionRequest& request, std::uint32_t slot);

@@ -1,5 +1,5 @@
 // A check that is always on: what it guards is a bug of this library or of the program that uses it, never
-// an error of a device, a peer or a user's input. It says what it found, after the log lines that wait, and aborts.
+// an error of a device, a peer or a user's input. It logs what it found, writes the log lines that wait, and aborts.
 #pragma once
 
 namespace pollcore {

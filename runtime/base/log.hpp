@@ -2,8 +2,8 @@
 //
 // Thread safety: all functions, from any thread. A line is one write(2), at most PIPE_BUF bytes, so that the
 // lines of several threads and processes never mix. What does not fit is cut and ends in "...".
-// While a LogWriter lives (log_writer.hpp) a thread writes the lines, and nobody waits who logs. Without one, a reader that does not
-// read makes whoever logs wait.
+// While a LogWriter lives (log_writer.hpp), a thread writes the lines, and whoever logs does not wait. Without one, a reader that
+// does not read makes whoever logs wait.
 // Never called from the hot path: a line formats, reads the clock and makes a system call.
 // To a terminal, file or pipe:  2024-02-29T12:00:00.000001Z warning: text
 // To the journal (JOURNAL_STREAM, sd-daemon(3)), which has the time by itself:  <4>text
@@ -26,8 +26,8 @@ void set_log_level(LogLevel level) noexcept;
 [[nodiscard]] LogLevel log_level() noexcept;
 
 /// Sends lines to another open file descriptor than stderr, which stays the caller's. Whether it is the
-/// journal is looked at here, once. Waits for LogWriter::kPatience at most until
-/// the descriptor of before has taken the lines that were logged for it; what is left goes to the new one.
+/// journal is looked at here, once. Lines that wait for a LogWriter go to the descriptor of before for as long as
+/// LogWriter::kPatience, and then to this one.
 void set_log_output(int fd) noexcept;
 
 /// Lines that could not be written, since the process began: stderr closed, a full non-blocking pipe, more than may wait for a

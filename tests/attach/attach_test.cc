@@ -1,5 +1,6 @@
 // Attaching to a runtime of the same process: what the two sides say to each other. The suites that have a daemon of its own are
 // tests/conformance (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
@@ -170,6 +171,24 @@ TEST_F(AttachTest, LinesAboutItsQueuePairsSayWhoseTheyAreAndHaveABudget) {
         ASSERT_NO_FATAL_FAILURE(cause_one(daemon, session, memory));
     }
     EXPECT_NE(log.text().find("lines like this were left out before"), std::string::npos);
+}
+
+TEST_F(AttachTest, ALogThatNobodyReadsHoldsUpNobody) {
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const UniqueFd unread(ends[0]);
+    const UniqueFd full(ends[1]);
+    const std::uint64_t lost = log_lines_lost();
+    set_log_output(full.get());
+    set_log_level(LogLevel::info);
+    while (log_lines_lost() == lost) {
+        log_info("{}", std::string(500, 'x'));
+    }
+    Attachment daemon = attach();  // the control thread logs that
+    const Session session = daemon.open_session();
+    EXPECT_TRUE(daemon.stop());
+    // What still waits is not for the terminal.
+    EXPECT_NE(test::LogCapture(LogLevel::error).text(), "");
 }
 
 TEST_F(AttachTest, NoNameThatAProcessGivesForgesAFieldOfTheLog) {

@@ -324,7 +324,7 @@ TEST_F(LogAtTheEndDeathTest, stands_before_what_a_failed_check_says) {
             log_some();
             POLLCORE_CHECK(1 + 1 == 3, "arithmetic");
         },
-        "warning: line 199\npollcore: .*arithmetic");
+        "warning: line 199\n.* error: .*arithmetic");
 }
 
 }  // namespace
