@@ -108,7 +108,7 @@ public:
 
 private:
     [[nodiscard]] bool is_here() const noexcept override { return std::this_thread::get_id() == thread_.get_id(); }
-    void perform(std::function<void()> job) override {
+    void perform(const std::function<void()>& job, Patience) override {
         std::promise<void> done;
         post_always([&] {
             job();
