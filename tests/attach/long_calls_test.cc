@@ -26,6 +26,7 @@ class LongCalls : public ::testing::Test {
 protected:
     static Config runtime_config() {
         Config config;
+        config.share_cores = true;  // other tests may run at the same time
         config.devices.push_back({.name = "net0"});
         config.workers.push_back({.name = "w0", .core = test::last_cpu(), .idle = IdlePolicy::yield});
         config.qps_max = 1024;

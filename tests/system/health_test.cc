@@ -20,6 +20,7 @@ using State = ThreadHealth::State;
 
 Config config(const char* idle) {
     Config config;
+    config.share_cores = true;  // other tests may run at the same time
     config.devices.push_back({.name = "soft0"});
     config.workers.push_back({.name = "worker0", .core = static_cast<std::uint32_t>(last_cpu())});
     config.workers[0].idle = std::string(idle) == "event" ? IdleLadder(IdlePolicy::event) : IdleLadder(IdlePolicy::yield);
