@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# The bounds on what waiting costs: a worker and an application that sleep are woken within 1.25 of the time that eventfd and
-# epoll take between two plain threads, in the median; `pause` costs a worker at full load nothing (1.02 of `spin`); a
-# worker that sleeps takes less than 1% of its core. And pollperf's latency of those who sleep, plain verbs and through a worker.
+# What waiting costs, and that a worker and an application that sleep do so: pollperf's wake-ups, and its latency of those who sleep, by
+# plain verbs and through a worker.
+#
+# With JUDGE=1 (scripts/bench) the costs have bounds: a worker and an application that sleep are woken within 1.25 of the time that
+# eventfd and epoll take between two plain threads; `pause` costs a worker at full load nothing (1.02 of `spin`); a worker that sleeps
+# takes less than 1% of its core.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -9,10 +12,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 python3 - "$work" "${POLLCORE_BUILD:-build/release}/apps/pollperf/pollperf" <<'PY'
-import json, statistics, subprocess, sys
+import json, os, statistics, subprocess, sys
 
 work, pollperf = sys.argv[1:]
-RUNS = 3
+JUDGE = "JUDGE" in os.environ
+RUNS = 3 if JUDGE else 1
 bounds = {"worker": 1.25, "application": 1.25, "pause beside spin at full load": 1.02, "CPU of a sleeping worker": 0.01}
 figures = {name: [] for name in bounds}
 for _ in range(RUNS):
@@ -40,8 +44,8 @@ for thread in ("application", "worker"):
     print(f"the {thread} sleeps: {switches} voluntary context switches in 500 messages to and fro, at least 500")
 for name, values in figures.items():
     # A shared machine only ever adds to what something takes: the median of runs in which it did so is not the program's.
-    verdict = statistics.quantiles(values, n=4, method="inclusive")[0]
-    failed |= verdict > bounds[name]
+    verdict = statistics.quantiles(values, n=4, method="inclusive")[0] if RUNS > 1 else values[0]
+    failed |= JUDGE and verdict > bounds[name]
     print(f"{name}: lower quartile {verdict:.3f}, median {statistics.median(values):.3f} of {RUNS} runs, at most {bounds[name]}")
 sys.exit(failed)
 PY
