@@ -64,6 +64,7 @@ bool await_written(std::chrono::milliseconds patience) {
 }  // namespace
 
 Backtrace::Backtrace() {
+    wants_backtraces.store(true, std::memory_order_relaxed);
     (void)::backtrace(slot.frames.data(), 1);
     if (::sem_init(&slot.written, 0, 0) != 0) {
         throw Error(errno, "cannot make a semaphore for backtraces");

@@ -39,8 +39,7 @@ public:
 
     /// Closes every queue pair and session with what is in flight, stops the workers, closes the devices.
     /// False when draining was cut short by the configuration's drain_timeout, which all queue pairs share: see
-    /// QueuePair::close for the report. The destructor does it too, and waits for the control thread however long that takes; here it
-    /// is Error(ETIMEDOUT), as of other calls, when that hangs for the configuration's hang_limit.
+    /// QueuePair::close for the report. The destructor does it too. Waits for the control thread however long that takes.
     bool stop();
 
     [[nodiscard]] const Config& config() const noexcept;

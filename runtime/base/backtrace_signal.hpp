@@ -3,10 +3,13 @@
 
 #include <signal.h>
 
+#include <atomic>
+
 namespace pollcore {
 
-/// Not blocked in the library's own threads. A program that wants backtraces of them installs a handler with SA_RESTART, and sends it
-/// to a thread by tgkill(2). Without a handler it does nothing: its default is to be ignored.
+/// A program that wants backtraces of the library's own threads installs a handler with SA_RESTART, says so in wants_backtraces before these
+/// threads begin, which then do not block the signal, and sends it to a thread by tgkill(2).
 inline constexpr int kBacktraceSignal = SIGURG;
+inline std::atomic<bool> wants_backtraces{false};
 
 }  // namespace pollcore

@@ -11,7 +11,7 @@
 
 namespace pollcore {
 
-/// One that gets no signals, which are for the program's own threads, but for kBacktraceSignal. Throws std::system_error.
+/// One that gets no signals, which are for the program's own threads, but for kBacktraceSignal where the program wants that. Throws std::system_error.
 template <class F>
 [[nodiscard]] std::thread start_quiet_thread(F&& body) {
     struct Masked {
@@ -19,7 +19,9 @@ template <class F>
         Masked() noexcept {
             sigset_t all;
             sigfillset(&all);
-            sigdelset(&all, kBacktraceSignal);
+            if (wants_backtraces.load(std::memory_order_relaxed)) {
+                sigdelset(&all, kBacktraceSignal);
+            }
             pthread_sigmask(SIG_SETMASK, &all, &before);
         }
         ~Masked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }

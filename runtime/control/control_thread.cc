@@ -37,7 +37,7 @@ ControlThread::~ControlThread() {
 void ControlThread::perform(const std::function<void()>& job, Patience patience) {
     Call call;
     std::unique_lock lock(mutex_);
-    if (jobs_.size() >= kJobsMax) {
+    if (patience == Patience::limited && jobs_.size() >= kJobsMax) {
         throw Error(EAGAIN, fmt::format("{} has {} jobs waiting", name_, kJobsMax));
     }
     add({.run = job, .call = &call});

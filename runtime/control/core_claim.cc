@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -25,6 +26,8 @@ constexpr int kAskersMax = 128;
 // A process may claim a core a thousand times, and neither the log nor the start pays for each.
 constexpr std::size_t kNamedMax = 4;
 constexpr std::size_t kAskedMax = 64;
+// Sockets that are looked at: anybody can have very many, and a start does not wait for the end of that list.
+constexpr std::size_t kLinesMax = 1u << 16;
 
 struct AbstractAddress {
     sockaddr_un address{};
@@ -57,7 +60,8 @@ std::set<std::string> claims_on(std::uint32_t core) {
     const std::string prefix = claim_prefix(core);
     std::set<std::string> names;
     std::ifstream sockets("/proc/net/unix");
-    for (std::string line; names.size() < kAskedMax && std::getline(sockets, line);) {
+    std::string line;
+    for (std::size_t i = 0; i < kLinesMax && names.size() < kAskedMax && std::getline(sockets, line); ++i) {
         const std::size_t at = line.find(" @" + prefix);
         if (at != std::string::npos && line.size() == at + 2 + prefix.size() + 16) {
             names.insert(line.substr(at + 2));
@@ -70,9 +74,7 @@ std::set<std::string> claims_on(std::uint32_t core) {
 std::string shown_program(pid_t process) {
     std::string name;
     std::getline(std::ifstream(fmt::format("/proc/{}/comm", process)), name);
-    std::replace_if(
-        name.begin(), name.end(), [](char c) { return c < 0x20 || c >= 0x7f; }, '?');
-    return name.empty() ? "" : fmt::format(" ({})", name);
+    return name.empty() ? "" : " " + printable(name);
 }
 
 // Who listens under this name; nothing: nobody does any more.

@@ -20,7 +20,7 @@ public:
     /// How long a caller waits for its job to begin.
     enum class Patience : std::uint8_t {
         limited,    ///< for as long as the executor may hang
-        unlimited,  ///< for callers that cannot go on without it: destructors
+        unlimited,  ///< for what ends something: nobody could do it later, and memory may be freed next
     };
 
     /// Runs what was posted before, then ends.
@@ -28,7 +28,7 @@ public:
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    /// Runs `job` there and waits for its result or exception. From a job: at once. Throws Error(EAGAIN) when too many
+    /// Runs `job` there and waits for its result or exception. From a job: at once. With limited patience it throws Error(EAGAIN) when too many
     /// wait already, and Error(ETIMEDOUT) when the job has not begun in time; it is not carried out then. One that has begun is waited
     /// for to its end, since it uses what its caller has.
     template <class F>

@@ -51,7 +51,9 @@ std::map<std::uint32_t, HeldCore> hold_cores(const Config& config, const std::fi
         config.lock_directory.empty() ? LockDirectory(usual_lock_directories(::geteuid())) : LockDirectory(config.lock_directory);
     for (const WorkerConfig& worker : config.workers) {
         CoreLock lock(directory, worker.core, worker.name);
-        refuse_core_of_daemon(worker, of_daemon, lock);
+        if (lock.file().parent_path() != of_daemon) {  // else it is the daemon's lock that was taken
+            refuse_core_of_daemon(worker, of_daemon, lock);
+        }
         held.emplace(worker.core, HeldCore{.lock = std::move(lock), .claim = claim_core(worker)});
     }
     return held;

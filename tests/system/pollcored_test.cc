@@ -275,7 +275,7 @@ TEST_F(PollcoredTest, AnotherLockDirectoryOnTheSameCoreIsAWarningThatNamesTheOth
     text.replace(text.find(here), here.size(), elsewhere.path().native());
     Process second = run({"--config", directory_.write("second.toml", text).native()});
     EXPECT_TRUE(second.await_log("ready: 1 service")) << second.err();
-    EXPECT_NE(second.err().find("process " + std::to_string(first.pid()) + " (pollcored) of user " + std::to_string(::geteuid())),
+    EXPECT_NE(second.err().find("process " + std::to_string(first.pid()) + " \"pollcored\" of user " + std::to_string(::geteuid())),
               std::string::npos)
         << second.err();
 }

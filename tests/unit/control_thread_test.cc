@@ -104,8 +104,8 @@ TEST_F(ControlThreadTest, WaitsWhileThereIsNothingAndCountsItsJobs) {
 TEST_F(ControlThreadTest, AJobThatDoesNotEndMakesItHang) {
     start(60s);
     hang();
-    while (health().state != State::hangs) {
-        ASSERT_EQ(health().state, State::working);
+    for (State state = health().state; state != State::hangs; state = health().state) {
+        EXPECT_EQ(state, State::working);
         std::this_thread::sleep_for(10ms);
     }
     go();

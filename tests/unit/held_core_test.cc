@@ -178,7 +178,7 @@ TEST_F(HeldCoreTest, AClaimIsSeenByTheOthersOnItsCoreAndEndsWithIt) {
         const CoreClaim elsewhere(kSecondCore);
         const OtherProcess other([] { new CoreClaim(kCore); });
         const std::string who = own.others();
-        EXPECT_TRUE(who.starts_with("process " + std::to_string(other.pid()) + " (")) << who;
+        EXPECT_TRUE(who.starts_with("process " + std::to_string(other.pid()) + " \"")) << who;
         EXPECT_TRUE(who.ends_with(" of user " + std::to_string(::geteuid()))) << who;
         EXPECT_EQ(own.others(), who) << "to ask leaves nothing that counts";
         EXPECT_EQ(elsewhere.others(), "");
@@ -281,7 +281,7 @@ TEST_F(HeldCoreTest, AnothersClaimIsAWarningAndNoRefusal) {
     const auto held = hold_cores(config(), no_daemon());
     const std::string log = testing::internal::GetCapturedStderr();
     EXPECT_EQ(held.size(), 1U);
-    EXPECT_NE(log.find("worker \"w\" is polled by process " + std::to_string(other.pid()) + " ("), std::string::npos) << log;
+    EXPECT_NE(log.find("worker \"w\" is polled by process " + std::to_string(other.pid()) + " \""), std::string::npos) << log;
     const uid_t user = ::geteuid() == 0 ? test::kOtherUser : ::geteuid();
     EXPECT_NE(log.find(" of user " + std::to_string(user) + ", too"), std::string::npos) << log;
 }
