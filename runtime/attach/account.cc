@@ -29,10 +29,17 @@ constexpr std::array<Name, kThings> kNames{{
     {"work requests outstanding", "work_requests_max", ""},
     {"bytes of registered memory and rings", "registered_max", "user_registered_max"},
     {"bytes being unmapped", "", ""},
+    {"bytes registered in all, parts of memory included", "registered_max, four times", ""},
 }};
 
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kListenersOfOne = 64;
+// The kernel keeps a list of pages for each registration, so that many of the same memory cost, too.
+constexpr std::uint64_t kRegistrationsOfMemory = 4;
+
+constexpr std::uint64_t times(std::uint64_t factor, std::uint64_t value) noexcept {
+    return value > kUnbounded / factor ? kUnbounded : factor * value;
+}
 
 // What one user may have unless the configuration says otherwise.
 constexpr std::uint64_t share_of(std::uint64_t whole) noexcept { return std::max<std::uint64_t>(whole / 2, 1); }
@@ -46,7 +53,7 @@ std::uint64_t all_memory() noexcept {
 
 Limits process_limits(const AttachConfig& config) {
     return {1, config.sessions_max, config.queue_pairs_max, config.queue_pairs_max, kPoolsOfOne, kListenersOfOne, config.work_requests_max,
-            config.registered_max, kUnbounded};
+            config.registered_max, kUnbounded, times(kRegistrationsOfMemory, config.registered_max)};
 }
 
 Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs) {
@@ -59,6 +66,7 @@ Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs) {
             or_share(config.user_listeners_max, kListenersMax),
             kUnbounded,
             or_share(config.user_registered_max, all_memory()),
+            kUnbounded,
             kUnbounded};
 }
 

@@ -25,8 +25,9 @@ enum class Thing : std::uint8_t {
     work_request,  ///< that queues have room for
     byte,          ///< of registered memory and of rings
     leaving_byte,  ///< of these, which nobody has any more, and which are being unmapped
+    pinned_byte,   ///< of each registration, of which several may be of one memory
 };
-inline constexpr std::size_t kThings = 9;
+inline constexpr std::size_t kThings = 10;
 [[nodiscard]] constexpr std::size_t index_of(Thing thing) noexcept { return static_cast<std::size_t>(thing); }
 
 /// Receive pools of one process, each of which has counters that it may see.

@@ -39,10 +39,12 @@ AttachedClient::~AttachedClient() {
     if (ended_) {
         return;
     }
+    abandon();
     runtime_stops();
-    while (!stop_listening_at_some() || !close_some(true)) {
-        runtime_.platform->sleep(200us);
+    while (!stop_listening_at_some() || !close_some()) {
+        runtime_.wait_a_little_here();
         conclude_errands();
+        left_in_turn_ = kPerTurn;
     }
 }
 
@@ -150,6 +152,7 @@ void AttachedClient::tell(const Event& event) {
 
 AttachedClient::Clock::time_point AttachedClient::turn() {
     const Clock::time_point now = runtime_.platform->now();
+    left_in_turn_ = kPerTurn;
     conclude_errands();
     const bool was_ending = ending_;
     // Each may begin another, and the end of this process, which drops what it waits for.
@@ -182,6 +185,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Connect& asked) {
                                  .timeout = std::chrono::milliseconds(asked.timeout_ms)};
     const std::string address = asked.address.string();
     const ConnectionKey key = runtime_.begin_connect_here(asked.handle, address, options);
+    attempts_.insert(key);
     const Clock::time_point deadline = runtime_.platform->now() + options.timeout;
     later<wire::Connect>(
         id,
@@ -189,6 +193,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Connect& asked) {
             if (!runtime_.has_outcome(key) && now < deadline) {
                 return std::nullopt;
             }
+            attempts_.erase(key);
             return wire::Connected{
                 .answered = packed(runtime_.conclude_here(key, handle, options, fmt::format("connecting to {}", address)))};
         },
@@ -206,6 +211,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Accept& asked) {
                                  .timeout = std::chrono::milliseconds(asked.timeout_ms)};
     const ConnectionKey key = runtime_.begin_accept_here(asked.device, asked.request, asked.handle, requests_.at(request), options);
     requests_.erase(request);
+    attempts_.insert(key);
     const Clock::time_point deadline = runtime_.platform->now() + options.timeout;
     later<wire::Accept>(
         id,
@@ -213,6 +219,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Accept& asked) {
             if (!runtime_.has_outcome(key) && now < deadline) {
                 return std::nullopt;
             }
+            attempts_.erase(key);
             (void)runtime_.conclude_here(key, handle, options, "accepting a connection");
             return wire::Nothing{};
         },

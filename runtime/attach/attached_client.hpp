@@ -68,16 +68,22 @@ public:
     /// Begins to take everything down. `abandoned`: nobody is there to take what is left in its rings. `done` is told whether all
     /// was drained within the time.
     void end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done);
+    /// Nobody is there any more, though it had begun to end by its own wish.
+    void abandon() noexcept { abandoned_ = true; }
     [[nodiscard]] bool ending() const noexcept { return ending_; }
     [[nodiscard]] bool ended() const noexcept { return ended_; }
     /// Once it has ended: all that it had in flight was flushed in time.
     [[nodiscard]] bool whole() const noexcept { return whole_; }
-    /// Before the runtime stops: what is under way elsewhere ends.
+    /// What it had asked for and has not begun elsewhere never does.
+    void cancel_errands() noexcept;
+    /// Before the runtime stops: that, and what is under way elsewhere is waited for.
     void runtime_stops() noexcept;
 
 private:
     // How often it is looked whether there is what only another can bring; whatever comes is told before.
     static constexpr std::chrono::seconds kSeldom{1};
+    // Things that end in one turn, where others wait for theirs.
+    static constexpr int kPerTurn = 16;
 
     // Looked at until it is over. Returns whether it is, and when to look again.
     struct Later {
@@ -89,6 +95,7 @@ private:
         std::byte* data = nullptr;
         std::uint64_t length = 0;
         PdId pd = 0;
+        Account::Held pinned;
     };
     // Under way elsewhere, or waiting for that.
     struct Errand {
@@ -112,22 +119,19 @@ private:
         Account::Held place;
         Account::Held requests;
         bool busy = false;                 // being closed or reset
-        std::set<std::uint32_t> sessions;  // that may post to it
+        std::optional<Retirement> retirement;  // then, while it is drained
+        std::set<std::uint32_t> sessions;      // that may post to it
     };
     struct OwnSrq {
         Account::Held place;
         Account::Held requests;
         std::uint32_t session = 0;
     };
-    struct Retiring {
-        QpHandle handle;
-        std::optional<Retirement> retirement;
-    };
     // Queue pairs on their way out, some of them in each turn.
     struct Retirements {
         Clock::time_point deadline;
         std::deque<QpHandle> waiting;
-        std::vector<Retiring> under_way;
+        std::vector<QpHandle> under_way;
         bool whole = true;  // all was flushed in time
     };
 
@@ -193,7 +197,6 @@ private:
                         std::function<typename Body::Answered(std::exception_ptr failure)> conclude);
     void begin_next_errand();
     void conclude_errands() noexcept;
-    void cancel_errands() noexcept;
     void end_regions(int most);
 
     [[nodiscard]] PdId pd_for(const std::string& device, PdId asked);
@@ -204,9 +207,10 @@ private:
     // attached_ends.cc: each does a part of it, and returns whether that was the last.
     [[nodiscard]] Retirements begin_retiring(const std::vector<QpHandle>& handles, std::chrono::milliseconds within);
     [[nodiscard]] bool retire_some(Retirements& ends) noexcept;
-    [[nodiscard]] std::optional<bool> is_drained(Retiring& end) noexcept;
+    [[nodiscard]] std::optional<bool> is_drained(QpHandle handle) noexcept;
     [[nodiscard]] bool stop_listening_at_some() noexcept;
-    [[nodiscard]] bool close_some(bool abandoned) noexcept;
+    [[nodiscard]] bool close_some() noexcept;
+    void close_some_sessions() noexcept;
     [[nodiscard]] std::vector<QpHandle> qps_of(std::uint32_t session) const;
     template <class F>
     void attempt(const char* what, F&& step) noexcept;
@@ -220,7 +224,9 @@ private:
     bool attached_ = false;
     bool ending_ = false;
     bool ended_ = false;
+    bool abandoned_ = false;
     bool whole_ = true;
+    int left_in_turn_ = kPerTurn;
 
     std::shared_ptr<SharedMemory> counters_;  // of receive pools
     std::vector<bool> counters_used_;
@@ -228,6 +234,7 @@ private:
     std::set<PdId> pds_;
     std::map<std::uint32_t, std::shared_ptr<ClientShare>> shares_;  // by worker
     std::map<std::uint32_t, Account::Held> sessions_;
+    std::set<std::uint32_t> closing_;  // of these
     std::map<QpHandle, OwnQp> qps_;
     std::map<SrqHandle, OwnSrq> srqs_;
     std::map<PoolHandle, OwnPool> pools_;
@@ -237,6 +244,7 @@ private:
     std::set<AhHandle> ahs_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // of a device
     std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;  // that it has neither accepted nor rejected
+    std::set<ConnectionKey> attempts_;  // whose outcome it waits for
     std::vector<Later> later_;
     // Since the last line in the log.
     std::uint64_t requests_refused_ = 0;

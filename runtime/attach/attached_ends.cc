@@ -11,8 +11,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Things of one process that end in one turn of the control thread, where others wait for their own turn.
-constexpr int kPerTurn = 16;
 // Queue pairs of one process that are being drained at a time: each is looked at in each turn.
 constexpr std::size_t kRetiringMax = 256;
 
@@ -23,22 +21,14 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
         return reply<wire::CloseQp>(id, {.handle = asked.handle, .drained = 1});  // closed with its session
     }
     OwnQp& own = require_qp(asked.handle);
-    std::optional<Retirement> retirement =
-        runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
+    own.retirement = runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
     own.busy = true;
-    later<wire::CloseQp>(id, [this, handle = asked.handle, retirement](Clock::time_point) mutable -> std::optional<wire::QpNamed> {
-        const std::optional<bool> drained = retirement ? runtime_.retired_here(*retirement) : std::optional(true);
+    later<wire::CloseQp>(id, [this, handle = asked.handle](Clock::time_point) -> std::optional<wire::QpNamed> {
+        const std::optional<bool> drained = is_drained(handle);
         if (!drained) {
             return std::nullopt;
         }
-        try {
-            runtime_.end_retired_here(handle, *drained);
-        } catch (...) {
-            if (const auto kept = qps_.find(handle); kept != qps_.end()) {
-                kept->second.busy = false;
-            }
-            throw;
-        }
+        runtime_.end_retired_here(handle, *drained);
         qps_.erase(handle);
         return wire::QpNamed{.handle = handle, .drained = *drained};
     }, 0ms);
@@ -47,26 +37,43 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
 void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
     OwnQp& own = require_qp(asked.handle);
     (void)runtime_.info(asked.handle);  // of one that was lost with its device there is none
-    std::optional<Retirement> retirement =
-        runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
+    own.retirement = runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
     own.busy = true;
-    later<wire::ResetQp>(id, [this, handle = asked.handle, retirement](Clock::time_point) mutable -> std::optional<wire::QpNamed> {
-        const std::optional<bool> drained = retirement ? runtime_.retired_here(*retirement) : std::optional(true);
+    later<wire::ResetQp>(id, [this, handle = asked.handle](Clock::time_point) -> std::optional<wire::QpNamed> {
+        const std::optional<bool> drained = is_drained(handle);
         if (!drained) {
             return std::nullopt;
         }
-        const auto known = qps_.find(handle);
-        if (known != qps_.end()) {
-            known->second.busy = false;
-        }
         const QpHandle renewed = runtime_.restart_retired_here(handle, *drained).first;
-        if (known != qps_.end()) {
-            OwnQp was = std::move(known->second);
-            qps_.erase(known);
-            qps_.emplace(renewed, std::move(was));
-        }
+        OwnQp was = std::move(qps_.extract(handle).mapped());
+        qps_.emplace(renewed, std::move(was));
         return wire::QpNamed{.handle = renewed, .drained = *drained};
     }, 0ms);
+}
+
+// Nothing: not yet, or not in this turn. Else it is busy no longer, and ends or begins again.
+std::optional<bool> AttachedClient::is_drained(QpHandle handle) noexcept {
+    OwnQp& own = qps_.at(handle);
+    if (left_in_turn_ <= 0) {
+        return std::nullopt;
+    }
+    std::optional<bool> drained = true;
+    try {
+        drained = own.retirement ? runtime_.retired_here(*own.retirement) : std::optional(true);
+    } catch (const std::exception& error) {
+        const auto* known = dynamic_cast<const Error*>(&error);
+        if (known != nullptr && known->code() == std::errc::resource_unavailable_try_again) {
+            return std::nullopt;
+        }
+        log_error("client {}: a queue pair is not drained: {}", number_, error.what());
+        drained = false;
+    }
+    if (drained) {
+        --left_in_turn_;
+        own.retirement.reset();
+        own.busy = false;
+    }
+    return drained;
 }
 
 // Its queue pairs first.
@@ -86,13 +93,21 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
                 if (std::any_of(its.begin(), its.end(), [&](QpHandle handle) { return qps_.at(handle).busy; })) {
                     return std::nullopt;  // being closed or reset, which ends by itself
                 }
+                closing_.insert(session);  // nothing more is made for it
                 ends = begin_retiring(its, runtime_.config.drain_timeout);
             }
             if (!retire_some(*ends)) {
                 return std::nullopt;
             }
-            // What it may have made meanwhile ends here too, and is waited for.
-            (void)runtime_.close_session_here(session, runtime_.platform->now());
+            try {
+                runtime_.begin_closing_session_here(session, runtime_.platform->now());
+            } catch (...) {
+                closing_.erase(session);
+                throw;
+            }
+            if (!runtime_.session_closed_here(session)) {
+                return std::nullopt;
+            }
             drop_session(session);
             return wire::Nothing{};
         },
@@ -109,44 +124,31 @@ AttachedClient::Retirements AttachedClient::begin_retiring(const std::vector<QpH
 }
 
 bool AttachedClient::retire_some(Retirements& ends) noexcept {
-    for (int begun = 0; begun < kPerTurn && !ends.waiting.empty() && ends.under_way.size() < kRetiringMax; ++begun) {
+    for (; left_in_turn_ > 0 && !ends.waiting.empty() && ends.under_way.size() < kRetiringMax; --left_in_turn_) {
         const QpHandle handle = ends.waiting.front();
         ends.waiting.pop_front();
-        attempt("a queue pair", [&] { ends.under_way.push_back({handle, runtime_.begin_retiring_here(handle, ends.deadline)}); });
+        attempt("a queue pair", [&] {
+            OwnQp& own = qps_.at(handle);
+            if (!own.retirement) {  // else it is being closed or reset
+                own.retirement = runtime_.begin_retiring_here(handle, ends.deadline);
+            }
+            ends.under_way.push_back(handle);
+        });
     }
-    int ended = 0;
-    for (auto end = ends.under_way.begin(); ended < kPerTurn && end != ends.under_way.end();) {
+    for (auto end = ends.under_way.begin(); left_in_turn_ > 0 && end != ends.under_way.end();) {
         const std::optional<bool> drained = is_drained(*end);
         if (!drained) {
             ++end;
             continue;
         }
-        ++ended;
         ends.whole = ends.whole && *drained;
-        if (const auto own = qps_.find(end->handle); own != qps_.end()) {
-            own->second.busy = false;
-        }
         attempt("a queue pair", [&] {
-            runtime_.end_retired_here(end->handle, *drained);
-            qps_.erase(end->handle);
+            runtime_.end_retired_here(*end, *drained);
+            qps_.erase(*end);
         });
         end = ends.under_way.erase(end);
     }
     return ends.waiting.empty() && ends.under_way.empty();
-}
-
-// Nothing: not yet.
-std::optional<bool> AttachedClient::is_drained(Retiring& end) noexcept {
-    try {
-        return end.retirement ? runtime_.retired_here(*end.retirement) : std::optional(true);
-    } catch (const std::exception& error) {
-        const auto* known = dynamic_cast<const Error*>(&error);
-        if (known != nullptr && known->code() == std::errc::resource_unavailable_try_again) {
-            return std::nullopt;
-        }
-        log_error("client {}: a queue pair is not drained: {}", number_, error.what());
-        return false;
-    }
 }
 
 std::vector<QpHandle> AttachedClient::qps_of(std::uint32_t session) const {
@@ -165,7 +167,11 @@ void AttachedClient::begin(std::uint64_t id, const wire::Detach&) {
 
 void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done) {
     ending_ = true;
+    abandoned_ = abandoned;
     later_.clear();  // who waits for these waits no more, or will be told that it has ended
+    for (const ConnectionKey& key : std::exchange(attempts_, {})) {
+        runtime_.drop_attempt_here(key);
+    }
     cancel_errands();
     log_refusals();
     std::vector<QpHandle> all;
@@ -173,9 +179,9 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::f
         all.push_back(handle);
     }
     later_.push_back({.over =
-                          [this, abandoned, done = std::move(done), ends = begin_retiring(all, drain), closed = false](Clock::time_point) mutable {
+                          [this, done = std::move(done), ends = begin_retiring(all, drain), closed = false](Clock::time_point) mutable {
                               if (!closed) {
-                                  closed = stop_listening_at_some() && retire_some(ends) && close_some(abandoned);
+                                  closed = stop_listening_at_some() && retire_some(ends) && close_some();
                               }
                               if (!closed || account_->has(Thing::leaving_byte) != 0) {
                                   return false;
@@ -196,41 +202,38 @@ bool AttachedClient::stop_listening_at_some() noexcept {
         listeners_.erase(listeners_.begin());
         return false;
     }
-    for (const auto& [request, flow] : requests_) {
-        runtime_.reject(request.first, request.second, {});
+    for (; left_in_turn_ > 0 && !requests_.empty(); --left_in_turn_) {
+        const auto [device, request] = requests_.begin()->first;
+        runtime_.reject(device, request, {});
+        requests_.erase(requests_.begin());
     }
-    requests_.clear();
-    return true;
+    return requests_.empty();
 }
 
-bool AttachedClient::close_some(bool abandoned) noexcept {
-    int left = kPerTurn;
+bool AttachedClient::close_some() noexcept {
     const auto close = [&](auto& things, const char* what, auto&& how) {
-        for (; left > 0 && !things.empty(); --left) {
+        for (; left_in_turn_ > 0 && !things.empty(); --left_in_turn_) {
             const auto one = things.extract(things.begin());
             attempt(what, [&] { how(one); });
         }
     };
     close(srqs_, "a shared receive queue", [&](const auto& srq) { runtime_.close_srq(srq.key()); });
-    close(sessions_, "a session", [&](const auto& session) {
-        (void)runtime_.close_session_here(session.key(), runtime_.platform->now(), abandoned);
-        runtime_.release_session(session.key());
-    });
+    close_some_sessions();
     close(pools_, "a receive pool", [&](const auto& pool) {
         runtime_.begin_closing_pool_here(pool.key());
         runtime_.end_closing_pool_here(pool.key());
     });
     close(windows_, "a memory window", [&](const auto& window) { runtime_.deallocate(window.value()); });
     close(ahs_, "an address handle", [&](const auto& ah) { runtime_.destroy_ah(ah.value()); });
-    if (left > 0 && errands_.empty() && !regions_.empty()) {
-        attempt("memory", [&] { end_regions(left); });
+    if (left_in_turn_ > 0 && errands_.empty() && !regions_.empty()) {
+        attempt("memory", [&] { end_regions(left_in_turn_); });
         return false;
     }
-    if (!errands_.empty()) {
+    if (!sessions_.empty() || !errands_.empty()) {
         return false;
     }
     close(pds_, "a protection domain", [&](const auto& pd) { (void)runtime_.release_pd_here(pd.value()); });
-    if (left == 0) {
+    if (left_in_turn_ <= 0) {
         return false;
     }
     for (const auto& [device, pd] : default_pds_) {
@@ -239,6 +242,23 @@ bool AttachedClient::close_some(bool abandoned) noexcept {
     default_pds_.clear();
     qps_.clear();
     return true;
+}
+
+// Their worker lets go of them in its own time.
+void AttachedClient::close_some_sessions() noexcept {
+    for (auto session = sessions_.begin(); left_in_turn_ > 0 && session != sessions_.end(); --left_in_turn_) {
+        bool closed = true;  // as far as it can be
+        attempt("a session", [&] {
+            runtime_.begin_closing_session_here(session->first, runtime_.platform->now(), abandoned_);
+            closed = runtime_.session_closed_here(session->first);
+        });
+        if (closed) {
+            runtime_.release_session(session->first);
+            session = sessions_.erase(session);
+        } else {
+            ++session;
+        }
+    }
 }
 
 }  // namespace pollcore

@@ -11,12 +11,6 @@
 #include "attach/attached_client.hpp"
 
 namespace pollcore {
-namespace {
-
-using namespace std::chrono_literals;
-
-}  // namespace
-
 // On the process's own thread.
 void AttachedClient::Errand::run() noexcept {
     try {
@@ -53,8 +47,8 @@ void AttachedClient::send_elsewhere(std::uint64_t id, PdId pd, std::function<voi
 
 void AttachedClient::begin_next_errand() {
     if (!errands_.empty() && !errands_.front()->begun) {
-        errands_.front()->begun = true;
         ways_.elsewhere([next = errands_.front()] { next->run(); });
+        errands_.front()->begun = true;
     }
 }
 
@@ -71,7 +65,6 @@ void AttachedClient::conclude_errands() noexcept {
     }
 }
 
-// What has not begun never does.
 void AttachedClient::cancel_errands() noexcept {
     for (const auto& errand : errands_) {
         errand->cancelled.store(true, std::memory_order_relaxed);
@@ -85,7 +78,7 @@ void AttachedClient::cancel_errands() noexcept {
 void AttachedClient::runtime_stops() noexcept {
     cancel_errands();
     for (conclude_errands(); !errands_.empty(); conclude_errands()) {
-        runtime_.platform->sleep(200us);
+        runtime_.wait_a_little_here();
     }
 }
 
@@ -121,14 +114,23 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
     const std::string device = device_name(asked.device);
     own.length = asked.bytes;
     own.pd = pd_for(device, asked.pd);
+    own.pinned = account_->take(Thing::pinned_byte, asked.bytes);
     registration->plan = runtime_.plan_region_here(own.data, asked.bytes, asked.iova, asked.access, device, own.pd);
     send_elsewhere<wire::RegisterMemory>(
         id, own.pd, [registration] { registration->mr = registration->plan.carry_out(); },
         [this, registration](std::exception_ptr failure) -> wire::Registered {
             if (failure) {
+                registration->own = {};
                 std::rethrow_exception(failure);
             }
-            const RegionInfo info = runtime_.add_region_here(registration->plan, std::move(registration->mr), {});
+            RegionInfo info;
+            try {
+                info = runtime_.add_region_here(registration->plan, registration->mr, {});
+            } catch (...) {
+                send_elsewhere(registration->own.pd, [registration] { registration->mr.reset(); },
+                               [registration](const std::exception_ptr&) { registration->own = {}; });
+                throw;
+            }
             regions_.emplace(info.id, std::move(registration->own));
             return {.id = info.id, .lkey = info.lkey, .rkey = info.rkey, .handle = info.handle};
         });
@@ -155,8 +157,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::Deregister& asked) {
                 regions_.emplace(region, std::move(*own));
                 throw;
             }
-            // Before the process hears of it: what it asks for next may need these bytes.
-            own->memory.reset();
+            // Before the process hears of it: its next request may need these bytes.
+            *own = {};
             return {};
         });
 }
@@ -190,8 +192,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
         }
         runtime_.end_closing_pool_here(handle);
         counters_used_[closing->pool.counters] = false;
-        // Before the process hears of it: what it asks for next may need these bytes.
-        closing->region.memory.reset();
+        // Before the process hears of it: its next request may need these bytes.
+        closing->region = {};
         return {};
     };
     if (!end) {
@@ -269,7 +271,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::ConnectTo& asked) {
     (void)require_qp(asked.handle);
     const AhPlan way = runtime_.plan_way_here(asked.handle, asked.peer, asked.path);
     send_elsewhere<wire::ConnectTo>(
-        id, way.pd, [way] { (void)way.carry_out(); },
+        id, way.pd, [way] { way.find_neighbour(); },
         [this, asked](std::exception_ptr failure) -> wire::Nothing {
             if (failure) {
                 std::rethrow_exception(failure);

@@ -110,11 +110,19 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Ha
     return {.id = id, .worker = worker, .worker_sleeps = runtime_.worker_sleeps(worker)};
 }
 
+// One that is not being closed.
+void AttachedClient::require_session(std::uint32_t id) const {
+    if (!sessions_.contains(id) || closing_.contains(id)) {
+        throw Error(EINVAL, "the session was closed, or is not this process's");
+    }
+}
+
 void AttachedClient::drop_session(std::uint32_t id) {
     std::erase_if(srqs_, [&](const auto& srq) { return srq.second.session == id; });
     slots_refused_of_closed_ += runtime_.submissions_refused(id);
     runtime_.release_session(id);
     sessions_.erase(id);
+    closing_.erase(id);
 }
 
 // ---- Queue pairs ----
@@ -165,7 +173,7 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     own.place = account_->take(Thing::queue_pair);
     std::uint64_t requests = spec.recv_depth;
     for (std::uint32_t i = 0; i < spec.share_count; ++i) {
-        require_own(sessions_, spec.shares[i].session, "session");
+        require_session(spec.shares[i].session);
         own.sessions.insert(spec.shares[i].session);
         requests += spec.shares[i].send_depth;
     }
@@ -257,7 +265,7 @@ wire::Nothing AttachedClient::carry_out(const wire::ReleasePd& asked) {
 
 wire::WindowNamed AttachedClient::carry_out(const wire::CreateWindow& asked) {
     require_room(windows_.size(), kSmallThingsMax, "memory windows");
-    require_own(sessions_, asked.session, "session");
+    require_session(asked.session);
     if (asked.type != WindowType::type_1 && asked.type != WindowType::type_2) {
         throw Error(EINVAL, "a memory window of an unknown type");
     }
@@ -293,7 +301,7 @@ wire::Nothing AttachedClient::carry_out(const wire::DestroyAh& asked) {
 wire::SrqNamed AttachedClient::carry_out(const wire::CreateSrq& asked) {
     SrqSpec spec = asked.spec;
     Account::Held place = account_->take(Thing::shared_receive_queue);
-    require_own(sessions_, spec.session, "session");
+    require_session(spec.session);
     if (spec.pool.valid()) {
         require_own(pools_, spec.pool, "receive pool");
     }
@@ -328,7 +336,7 @@ wire::SrqNamed AttachedClient::carry_out(const wire::AskSrqLimit& asked) {
 
 wire::PoolNamed AttachedClient::carry_out(const wire::CreatePool& asked) {
     PoolSpec spec = asked.spec;
-    require_own(sessions_, spec.session, "session");
+    require_session(spec.session);
     require_own(regions_, spec.region, "memory region");
     if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == spec.region; })) {
         throw Error(EBUSY, "the memory region is another receive pool's");

@@ -36,6 +36,8 @@ Clients::~Clients() {
         runtime_.set_host(nullptr);
         clients_.clear();
     });
+    // A thread of one of them may have been about to post one more job.
+    runtime_.call([] {});
 }
 
 // ---- Any thread ----
@@ -110,6 +112,9 @@ bool Clients::session_broken(std::uint32_t session) {
 
 void Clients::runtime_stops() {
     for (auto& [number, client] : clients_) {
+        client.attached->cancel_errands();  // so that each has to be waited for once
+    }
+    for (auto& [number, client] : clients_) {
         client.attached->runtime_stops();
     }
 }
@@ -152,6 +157,9 @@ void Clients::take(Heard& heard) {
     }
     Client& client = found->second;
     client.look_at = {};
+    if (heard.what == Heard::What::gone) {
+        client.attached->abandon();
+    }
     if (heard.what == Heard::What::carried_out || client.attached->ending()) {
         return;
     }

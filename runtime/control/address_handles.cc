@@ -21,6 +21,11 @@ UniqueAh AhPlan::carry_out() const {
     return {device->create_ah(verbs_pd, to), {device}};
 }
 
+void AhPlan::find_neighbour() const {
+    ibv_ah_attr to = address;
+    device->find_neighbour(verbs_pd, to);
+}
+
 AhHandle RuntimeState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device_name, PdId pd) {
     return executor_->run([&] {
         const AhPlan plan = plan_ah_here(peer, path, device_name, pd);
@@ -126,7 +131,7 @@ void RuntimeState::destroy_ah(AhHandle handle) {
         }
         (void)slot.ah.release();
         ahs_[handle.index].reset();
-    });
+    }, Executor::Patience::unlimited);
 }
 
 }  // namespace pollcore

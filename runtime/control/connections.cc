@@ -98,13 +98,18 @@ std::vector<std::byte> RuntimeState::await_connection(const ConnectionKey& key, 
     if (attempt.established()) {
         return std::move(attempt.event.private_data);
     }
-    return executor_->run([&] { return conclude_here(attempt, handle, options, what); });
+    return executor_->run([&] { return conclude_here(attempt, handle, options, what); }, Executor::Patience::unlimited);
 }
 
 bool RuntimeState::has_outcome(const ConnectionKey& key) {
     const std::lock_guard lock(waiting_mutex_);
     const auto found = attempts_.find(key);
     return found == attempts_.end() || found->second.done;
+}
+
+void RuntimeState::drop_attempt_here(const ConnectionKey& key) {
+    const std::lock_guard lock(waiting_mutex_);
+    attempts_.erase(key);
 }
 
 // Now, however far it has come.
@@ -233,7 +238,7 @@ void RuntimeState::stop_listening(std::uint32_t device, ListenerId listener) noe
                 connector.reject(request.connection, {});
                 connector.forget(request.connection);
             }
-        });
+        }, Executor::Patience::unlimited);
         tell_waiting();
     } catch (const std::exception& error) {
         log_error("ending a listener: {}", error.what());
@@ -279,7 +284,7 @@ void RuntimeState::reject(std::uint32_t device, ConnectionId request,
             Connector& connector = *devices_[device]->connector;
             connector.reject(request, private_data);
             connector.forget(request);
-        });
+        }, Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_debug("rejecting a connection: {}", error.what());
     }

@@ -46,7 +46,7 @@ PdId RuntimeState::create_foreign_pd_here(const std::string& device_name, std::u
 void RuntimeState::release_pd(PdId id) noexcept {
     try {
         // Of this process: one in use ends with the runtime, after what is in it.
-        (void)executor_->run([&] { return release_pd_here(id); });
+        (void)executor_->run([&] { return release_pd_here(id); }, Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_error("releasing a protection domain: {}", error.what());
     }
@@ -93,14 +93,14 @@ UniqueMr RegionPlan::carry_out() const {
     return {device->register_memory(verbs_pd, data, bytes, iova, verbs_access(access)), {device}};
 }
 
-RegionInfo RuntimeState::add_region_here(const RegionPlan& plan, UniqueMr mr, HostMemory memory) {
+RegionInfo RuntimeState::add_region_here(const RegionPlan& plan, UniqueMr& mr, HostMemory memory) {
     RegionSlot slot;
     slot.pd = plan.pd;
     slot.data = plan.data;
-    slot.mr = std::move(mr);
     if (plan.access.window_bind) {
-        slot.handle = add_bindable_here(*slot.mr, slot.pd);
+        slot.handle = add_bindable_here(*mr, slot.pd);
     }
+    slot.mr = std::move(mr);
     const RegionInfo info{.id = next_region_++,
                           .data = static_cast<std::byte*>(plan.data),
                           .size = plan.bytes,
@@ -118,7 +118,8 @@ RegionInfo RuntimeState::add_region(HostMemory memory, void* data, std::size_t b
                                     const std::string& device_name, PdId pd) {
     return executor_->run([&] {
         const RegionPlan plan = plan_region_here(data, bytes, iova, access, device_name, pd);
-        return add_region_here(plan, plan.carry_out(), std::move(memory));
+        UniqueMr mr = plan.carry_out();
+        return add_region_here(plan, mr, std::move(memory));
     });
 }
 
@@ -139,7 +140,7 @@ void RuntimeState::deregister(std::uint64_t id) {
         if (const std::optional<RegionEnd> end = begin_deregistering_here(id)) {
             end_deregistering_here(id, end->carry_out());
         }
-    });
+    }, Executor::Patience::unlimited);
 }
 
 std::optional<RegionEnd> RuntimeState::begin_deregistering_here(std::uint64_t id) {
@@ -174,6 +175,9 @@ void RuntimeState::end_deregistering_here(std::uint64_t id, int error) {
     if (error != 0 && !(error == EIO && lost_meanwhile(device))) {
         region.ending = false;
         restore_bindable_here(region, workers_.size());
+        if (error == ECANCELED) {
+            throw Error(error, "the end of " + region_text(region) + " was given up");
+        }
         throw Error(error, fmt::format("device \"{}\" does not end {}{}", device.config.name, region_text(region),
                                        region.handle.valid() ? "; are windows bound to it?" : ""));
     }

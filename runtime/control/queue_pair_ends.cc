@@ -24,7 +24,7 @@ bool RuntimeState::close_qp(QpHandle handle) {
             return true;  // closed with its session or the runtime
         }
         return close_qp_here(handle, platform->now() + config.drain_timeout);
-    });
+    }, Executor::Patience::unlimited);
 }
 
 bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {

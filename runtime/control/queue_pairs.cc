@@ -339,7 +339,7 @@ void RuntimeState::require_connectable(const QpSlot& qp, const QpInfo& peer) con
 
 void RuntimeState::connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
     executor_->run([&] {
-        (void)plan_way_here(handle, peer, path).carry_out();
+        plan_way_here(handle, peer, path).find_neighbour();
         connect_here(handle, peer, path);
     });
 }

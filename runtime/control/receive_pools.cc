@@ -213,7 +213,7 @@ void RuntimeState::close_pool(PoolHandle handle, std::uint64_t region) {
         begin_closing_pool_here(handle);
         deregister(region);
         end_closing_pool_here(handle);
-    });
+    }, Executor::Patience::unlimited);
 }
 
 void RuntimeState::begin_closing_pool_here(PoolHandle handle) {

@@ -91,7 +91,7 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
 }
 
 bool RuntimeState::stop() {
-    return executor_->run([&] { return stop_here(); });
+    return executor_->run([&] { return stop_here(); }, Executor::Patience::unlimited);
 }
 
 bool RuntimeState::stop_here() {

@@ -101,6 +101,8 @@ struct AhPlan {
     /// Any thread; may take a second, when the kernel asks the network who has the address (H15). The protection domain stays meanwhile.
     /// Throws Error.
     [[nodiscard]] UniqueAh carry_out() const;
+    /// As that, and without making one.
+    void find_neighbour() const;
 };
 
 struct WindowSlot {
@@ -151,6 +153,7 @@ struct SessionSlot {
     };
     std::vector<Unpolled> unpolled;
     std::unique_ptr<WorkerSession> end;  // null once detached
+    std::optional<std::uint64_t> remove_command;  // that its worker was given
     std::uint64_t refused = 0;           // submissions, then
 };
 
@@ -335,6 +338,10 @@ public:
                                                   std::shared_ptr<ClientShare> client);
     /// Where it is not to be waited for what it still submits (`abandoned`), that has no end.
     bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);
+    /// Without waiting for its worker. It takes nothing more from here on. Throws Error when a queue pair of it does not end.
+    void begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);
+    /// After that: whether it is closed.
+    [[nodiscard]] bool session_closed_here(std::uint32_t session_id);
     /// That its worker refused since its library should not have let them through; until release_session().
     [[nodiscard]] std::uint64_t submissions_refused(std::uint32_t session) const noexcept;
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
@@ -344,6 +351,8 @@ public:
     [[nodiscard]] ConnectionKey begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
                                                   const ConnectOptions& options);
     [[nodiscard]] bool has_outcome(const ConnectionKey& key);
+    /// Nobody waits for its outcome any more.
+    void drop_attempt_here(const ConnectionKey& key);
     std::vector<std::byte> conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
                                          const std::string& what);
     /// Nothing: there is nothing in flight any more, or no such queue pair.
@@ -360,10 +369,11 @@ public:
     [[nodiscard]] bool release_pd_here(PdId pd);
     [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
                                               PdId pd);
-    RegionInfo add_region_here(const RegionPlan& plan, UniqueMr mr, HostMemory memory);
+    /// Takes `mr`, unless it throws.
+    RegionInfo add_region_here(const RegionPlan& plan, UniqueMr& mr, HostMemory memory);
     /// Nothing: its registration has ended with the runtime, and so has it. Throws Error(EBUSY) when work requests in flight name it.
     [[nodiscard]] std::optional<RegionEnd> begin_deregistering_here(std::uint64_t id);
-    /// After that, with what the provider answered. Throws it as an Error; then the region is what it was before.
+    /// After that, with what the provider answered; ECANCELED: it was not asked. Throws it as an Error; then the region is what it was before.
     void end_deregistering_here(std::uint64_t id, int error);
     /// Its worker takes no more buffers of it. Throws Error(EBUSY) when it is used. Its region is ended next.
     void begin_closing_pool_here(PoolHandle handle);
@@ -372,10 +382,12 @@ public:
     [[nodiscard]] AhPlan plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
                                       PdId pd);
     AhHandle add_ah_here(const AhPlan& plan, UniqueAh ah);
-    /// To where connect() would move it. Once it was carried out the kernel knows the peer's address, so that moving the queue pair, which
-    /// has its worker wait, takes no longer than a call.
+    /// To where connect() would move it. Once find_neighbour() has returned, moving the queue pair, for which its worker waits, takes no longer
+    /// than a call.
     [[nodiscard]] AhPlan plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
+    /// Between looks, in jobs that have a limit: the thread does not hang meanwhile.
+    void wait_a_little_here();
     /// Until the runtime has stopped: a device may reach it.
     void keep_mapped(std::shared_ptr<void> memory) { kept_mapped_.push_back(std::move(memory)); }
 
@@ -403,7 +415,6 @@ private:
     void start_worker(const WorkerConfig& config, std::uint32_t index);
     bool stop_here();
     /// Between two looks at something that has a deadline.
-    void wait_a_little_here();
 
     [[nodiscard]] DeviceSlot& find_device(const std::string& name);
     /// One that is not lost.

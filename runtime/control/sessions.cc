@@ -100,26 +100,35 @@ std::uint64_t RuntimeState::submissions_refused(std::uint32_t session) const noe
 
 SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
     const auto found = sessions_.find(id);
-    if (found == sessions_.end() || found->second.end == nullptr) {
+    if (found == sessions_.end() || found->second.end == nullptr || found->second.remove_command) {
         throw Error(EINVAL, "the session is closed");
     }
     return found->second;
 }
 
 bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned) {
+    const Counter& cut_short = counters.cut_short;
+    const std::uint64_t before = cut_short.value();
+    begin_closing_session_here(session_id, deadline, abandoned);
+    while (!session_closed_here(session_id)) {
+        wait_a_little_here();
+    }
+    return cut_short.value() == before;
+}
+
+void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned) {
     const auto found = sessions_.find(session_id);
-    if (found == sessions_.end() || found->second.end == nullptr) {
-        return true;
+    if (found == sessions_.end() || found->second.end == nullptr || found->second.remove_command) {
+        return;
     }
     SessionSlot& session = found->second;
-    bool whole = true;
     std::exception_ptr kept;  // a queue pair that the provider does not destroy, which must not keep the others from ending
     for (std::size_t i = 0; i < qps_.size(); ++i) {
         if (qps_[i] != nullptr && qps_[i]->worker == session.worker && qps_[i]->end != nullptr &&
             std::any_of(qps_[i]->end->shares.begin(), qps_[i]->end->shares.end(),
                         [&](const ShareOptions& share) { return share.session == session.index; })) {
             try {
-                whole = close_qp_here(qps_[i]->handle, deadline) && whole;
+                (void)close_qp_here(qps_[i]->handle, deadline);
             } catch (const Error&) {
                 kept = std::current_exception();
             }
@@ -139,11 +148,23 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     if (session.visitor_fd.valid()) {
         (void)::epoll_ctl(worker.visitors.get(), EPOLL_CTL_DEL, session.visitor_fd.get(), nullptr);
     }
-    worker.proxy->remove_session(session.index, abandoned);
+    session.remove_command = worker.proxy->begin_removing_session(session.index, abandoned);
+}
+
+bool RuntimeState::session_closed_here(std::uint32_t session_id) {
+    const auto found = sessions_.find(session_id);
+    if (found == sessions_.end() || found->second.end == nullptr) {
+        return true;
+    }
+    SessionSlot& session = found->second;
+    WorkerSlot& worker = *workers_[session.worker];
+    if (!worker.proxy->answered(*session.remove_command)) {
+        return false;
+    }
     worker.sessions[session.index] = 0;
     session.refused = session.end->refused.value();
     session.end.reset();
-    return whole;
+    return true;
 }
 
 // After the workers have ended: one that could not be closed, since a provider kept a queue pair, is told so here.
@@ -164,7 +185,7 @@ void RuntimeState::close_session(std::uint32_t session_id) noexcept {
     try {
         executor_->run([&] {
             return close_session_here(session_id, platform->now() + config.drain_timeout);
-        });
+        }, Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_error("closing session {}: {}", session_id, error.what());
     }
@@ -178,7 +199,7 @@ void RuntimeState::release_session(std::uint32_t session_id) noexcept {
             if (found != sessions_.end() && found->second.end == nullptr) {
                 sessions_.erase(found);
             }
-        });
+        }, Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_error("releasing session {}: {}", session_id, error.what());
     }

@@ -128,7 +128,7 @@ void RuntimeState::close_srq(SrqHandle handle) {
         if (SrqSlot* srq = find_srq(handle); srq != nullptr) {  // else it was closed with its session or the runtime
             close_srq_here(*srq);
         }
-    });
+    }, Executor::Patience::unlimited);
 }
 
 // First nothing more is posted to it, then it is destroyed, and only then its receives are completed by the runtime: no

@@ -118,7 +118,7 @@ void RuntimeState::deallocate(MwHandle handle) {
         (void)slot->mw.release();
         windows_[handle.index].reset();
         window_handles_.give_back(handle);
-    });
+    }, Executor::Patience::unlimited);
 }
 
 // A type 2 window that is bound to a queue pair must end before that is destroyed: Soft-RoCE waits for it in vain otherwise,

@@ -154,6 +154,12 @@ public:
     [[nodiscard]] virtual ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) = 0;
     /// A way for the datagrams of QPs of this PD. May ask the network for the neighbour's address (H15).
     [[nodiscard]] virtual ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) = 0;
+    /// Returns when the kernel knows where the address is, or throws Error since nobody answers for it: then connecting a queue pair to it does
+    /// not wait (H15). Any thread; may take a second. Where connecting never waits, this does nothing.
+    virtual void find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) {
+        (void)pd;
+        (void)attr;
+    }
     /// The way back to the sender of a datagram, from its completion and what its buffer begins with;
     /// ibv_init_ah_from_wc(3).
     [[nodiscard]] virtual ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) = 0;

@@ -76,6 +76,9 @@ void WorkerProxy::add_session(std::uint32_t index, WorkerSession& session) {
 void WorkerProxy::remove_session(std::uint32_t index, bool abandoned) {
     call({.kind = CommandKind::remove_session, .index = index, .abandoned = abandoned});
 }
+std::uint64_t WorkerProxy::begin_removing_session(std::uint32_t index, bool abandoned) {
+    return send({.kind = CommandKind::remove_session, .index = index, .abandoned = abandoned});
+}
 void WorkerProxy::add_cq(std::uint32_t index, WorkerCq& cq) {
     call({.kind = CommandKind::add_cq, .index = index, .cq = &cq});
 }

@@ -28,6 +28,9 @@ public:
     void add_session(std::uint32_t index, WorkerSession& session);
     /// `abandoned`: what it has in its ring is not waited for.
     void remove_session(std::uint32_t index, bool abandoned = false);
+    /// The same without waiting: a number to ask answered() about.
+    [[nodiscard]] std::uint64_t begin_removing_session(std::uint32_t index, bool abandoned);
+    [[nodiscard]] bool answered(std::uint64_t command) { return take_answer(command).has_value(); }
     void add_cq(std::uint32_t index, WorkerCq& cq);
     void remove_cq(std::uint32_t index);
     /// Its device is lost, and so are all its queue pairs: lose() was called for each.

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "attach/packet_socket.hpp"
@@ -324,6 +326,56 @@ TEST_F(AttachTest, HoldsTheProcessesOfAUserToItsLimits) {
     EXPECT_NO_THROW((void)other.open_session());
     EXPECT_NO_THROW((void)other.allocate(4096));
     EXPECT_NO_THROW((void)attach());
+}
+
+TEST_F(AttachTest, HoldsTheListenersAndPoolsOfAUserToTheirLimits) {
+    AttachConfig config = attach_config();
+    config.user_listeners_max = 2;
+    config.user_receive_pools_max = 2;
+    server.configure(config);
+    Attachment one = attach();
+    Attachment other = attach();
+    std::vector<Listener> listeners;
+    listeners.push_back(one.listen("one"));
+    listeners.push_back(other.listen("other"));
+    EXPECT_EQ(code_of([&] { (void)one.listen("another"); }), EDQUOT);
+    listeners.pop_back();
+    EXPECT_NO_THROW((void)one.listen("one-more"));
+
+    Session its = one.open_session({.pool_buffers = 64});
+    Session others = other.open_session({.pool_buffers = 64});
+    const auto few = [](Session& session) { return ReceivePoolOptions{.session = &session, .buffers = 8, .buffer_bytes = 64}; };
+    ReceivePool first = one.create_receive_pool(few(its));
+    std::optional<ReceivePool> second = other.create_receive_pool(few(others));
+    EXPECT_EQ(code_of([&] { (void)other.create_receive_pool(few(others)); }), EDQUOT);
+    second.reset();
+    EXPECT_NO_THROW((void)one.create_receive_pool(few(its)));
+}
+
+// Who connects and says nothing has a place for two seconds. One user has no more than a part of these places.
+TEST_F(AttachTest, ConnectionsThatSayNothingKeepOutNobodyElse) {
+    if (::geteuid() != 0) {
+        FAIL() << "connecting as another user needs root";
+    }
+    AttachConfig config = attach_config();
+    config.path += "-silent";
+    config.mode = 0666;
+    AttachServer open_to_all(runtime, config);
+    std::vector<UniqueFd> silent;
+    // The other user's, of this thread alone: the C library would change all.
+    std::thread([&] {
+        ASSERT_EQ(::syscall(SYS_setresuid, -1, 65534, -1), 0);
+        for (int i = 0; i < 200; ++i) {
+            try {
+                silent.push_back(wire::connect_to(config.path));
+            } catch (const Error&) {
+                break;  // the kernel's queue is full for now
+            }
+        }
+        EXPECT_EQ(code_of([&] { Attachment({.path = config.path, .timeout = 5s}); }), ENOSPC);
+    }).join();
+    EXPECT_TRUE(Attachment({.path = config.path, .timeout = 5s}).valid());
+    EXPECT_GT(open_to_all.counts().refused, 0u);
 }
 
 // Whatever the limits of one process add up to.

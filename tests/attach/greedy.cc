@@ -5,6 +5,7 @@
 // It says "done" when the time is over; exit code 0. See kAttacks for the attacks.
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -44,6 +45,7 @@ void much_memory() {
     while (!over()) {
         Attachment daemon = attach();
         std::vector<MemoryRegion> all;
+        all.push_back(daemon.allocate(kPiece));
         take_all([&] { all.push_back(daemon.allocate(kPiece)); });
         all.clear();
         take_all([&] { all.push_back(daemon.allocate(kPiece)); }, 2);
@@ -55,6 +57,7 @@ void many_objects() {
     while (!over()) {
         Attachment daemon = attach();
         std::vector<Session> sessions;
+        sessions.push_back(daemon.open_session({.submission_slots = 64, .completion_slots = 64}));
         take_all([&] { sessions.push_back(daemon.open_session({.submission_slots = 64, .completion_slots = 64})); });
         Session& session = sessions.front();
         std::vector<QueuePair> qps;
@@ -109,11 +112,24 @@ void many_requests() {
     }
 }
 
+// Whom the kernel asks the network for, and who never answers.
+void silent_addresses() {
+    Attachment daemon = attach();
+    Session session = daemon.open_session();
+    for (std::uint8_t host = 2; !over(); ++host) {
+        QueuePair qp = daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}, .recv_depth = 1});
+        QpInfo nobody = qp.info();
+        nobody.gid.back() = host;  // of RoCE v2 over IPv4: the last of the address
+        take_all([&] { (void)daemon.create_address_handle(nobody); }, 1);
+        take_all([&] { qp.connect(nobody); }, 1);
+    }
+}
+
 struct Attack {
     const char* name;
     void (*run)();
 };
-constexpr Attack kAttacks[] = {{"much-memory", much_memory}, {"many-objects", many_objects}, {"many-requests", many_requests}};
+constexpr Attack kAttacks[] = {{"much-memory", much_memory}, {"many-objects", many_objects}, {"many-requests", many_requests}, {"silent-addresses", silent_addresses}};
 
 }  // namespace
 

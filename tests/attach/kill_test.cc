@@ -97,15 +97,20 @@ protected:
         Witness witness(socket());
         Attachment looker({.path = socket(), .timeout = kPatience});
         const auto began = Clock::now();
+        while (witness.checked() < 100) {
+            ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
+            std::this_thread::sleep_for(500us);
+        }
+        const Things things = Things::at(looker);
         // The daemon makes some things for the first of all that comes, and keeps them.
         {
             Process first = start("attached-load", {"load", socket(), "1"});
-            while (first.out().find("running") == std::string::npos || witness.checked() < 100) {
+            while (first.out().find("running") == std::string::npos) {
                 ASSERT_LT(Clock::now() - began, kPatience) << first.out() << daemon.err();
                 std::this_thread::sleep_for(500us);
             }
         }
-        while (looker.control_counters().sessions.value() != 1) {
+        while (Things::at(looker) != things) {
             ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
             std::this_thread::sleep_for(1ms);
         }
@@ -114,7 +119,6 @@ protected:
             ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();
             std::this_thread::sleep_for(1ms);
         }
-        const Things things = Things::at(looker);
         const std::string device_before = device_belongings(config_.devices[0]);
         const Belongings before = settled_belongings_of(daemon.pid());
         const std::uint64_t checked = witness.checked();

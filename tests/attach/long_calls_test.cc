@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -31,6 +33,7 @@ protected:
         config.workers.push_back({.name = "w0", .core = test::last_cpu(), .idle = IdlePolicy::yield});
         config.qps_max = 1024;
         config.log_level = LogLevel::error;
+        config.drain_timeout = 100ms;
         return config;
     }
     static AttachConfig attach_config() {
@@ -58,11 +61,25 @@ protected:
         (void)daemon.listen("long-calls");
     }
 
-    void TearDown() override { watched.device->release(); }  // when a test ends before it does that
+    static constexpr std::chrono::seconds kPatience{60};
+
+    void expect_one_left() {
+        const auto until = std::chrono::steady_clock::now() + kPatience;
+        while (server.counts().now != 1) {  // it is told before it is forgotten
+            ASSERT_LT(std::chrono::steady_clock::now(), until);
+            std::this_thread::sleep_for(1ms);
+        }
+    }
 
     test::Watched watched;
     Runtime runtime{runtime_config(), std::make_unique<test::WatchedPlatform>(watched)};
     AttachServer server{runtime, attach_config()};
+};
+
+/// Before who waits for the held call is waited for.
+struct Releasing {
+    test::WatchedDevice& device;
+    ~Releasing() { device.release(); }
 };
 
 TEST_F(LongCalls, OfOneProcessHoldUpNoCallOfAnother) {
@@ -74,14 +91,15 @@ TEST_F(LongCalls, OfOneProcessHoldUpNoCallOfAnother) {
     const std::vector<std::pair<test::Held, std::function<void()>>> calls{
         {test::Held::register_memory, [&] { (void)slow.allocate(4096); }},
         {test::Held::create_ah, [&] { (void)slow.create_address_handle(qp.info()); }},
-        {test::Held::create_ah, [&] { qp.connect(qp.info()); }},
+        {test::Held::find_neighbour, [&] { qp.connect(qp.info()); }},
         {test::Held::deregister, [&] { memory = MemoryRegion(); }},
     };
     for (const auto& [kind, call] : calls) {
         SCOPED_TRACE(static_cast<int>(kind));
         watched.device->hold_next(kind);
         std::future<void> held = std::async(std::launch::async, call);
-        watched.device->await_inside();
+        const Releasing releasing{*watched.device};
+        ASSERT_TRUE(watched.device->await_inside(kPatience));
         call_everything(other);
         (void)slow.open_session();  // its own are answered, too, as far as they are not for the same thread
         EXPECT_EQ(held.wait_for(0s), std::future_status::timeout);
@@ -96,16 +114,45 @@ TEST_F(LongCalls, AProcessThatLeavesMeanwhileIsWaitedForByNobody) {
         Attachment slow = attach();
         watched.device->hold_next(test::Held::register_memory);
         std::future<void> held = std::async(std::launch::async, [&] { EXPECT_NO_THROW((void)slow.allocate(4096)); });
-        watched.device->await_inside();
-        std::future<void> leaves = std::async(std::launch::async, [&] { slow.stop(); });
-        call_everything(other);
+        std::future<void> leaves;
+        const Releasing releasing{*watched.device};
+        ASSERT_TRUE(watched.device->await_inside(kPatience));
+        leaves = std::async(std::launch::async, [&] { slow.stop(); });
+        for (int i = 0; i < 10; ++i) {
+            call_everything(other);
+        }
         EXPECT_EQ(server.counts().now, 2u);
-        watched.device->release();
     }
-    while (server.counts().now != 1) {  // it is told before it is forgotten
-        std::this_thread::sleep_for(1ms);
-    }
+    expect_one_left();
     EXPECT_EQ(other.control_counters().memory_regions.value(), 0u);
+}
+
+// The server goes while something is under way for a process that is still there.
+TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
+    for (const test::Held kind : {test::Held::register_memory, test::Held::deregister}) {
+        SCOPED_TRACE(static_cast<int>(kind));
+        AttachConfig config = attach_config();
+        config.path += "-short";
+        auto brief = std::make_unique<AttachServer>(runtime, config);
+        Attachment slow({.path = config.path});
+        std::optional<MemoryRegion> memory = slow.allocate(4096);
+        watched.device->hold_next(kind);
+        std::future<void> held = std::async(std::launch::async, [&] {
+            try {
+                kind == test::Held::deregister ? memory.reset() : (void)slow.allocate(4096);
+            } catch (const Error&) {
+                // It may be told that this has ended.
+            }
+        });
+        const Releasing releasing{*watched.device};
+        ASSERT_TRUE(watched.device->await_inside(kPatience));
+        std::future<void> ends = std::async(std::launch::async, [&] { brief.reset(); });
+        EXPECT_EQ(ends.wait_for(50ms), std::future_status::timeout) << "the device may still reach the memory";
+        watched.device->release();
+        ends.get();
+        held.get();
+    }
+    EXPECT_EQ(attach().control_counters().memory_regions.value(), 0u);
 }
 
 // Whatever a process has, the control thread ends little of it at a time, and has turned to others in between.

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,8 @@ const std::vector<std::pair<const char*, const char*>> kAttacks{
     {"hostile", "garbage-messages"}, {"hostile", "garbage-requests"}, {"hostile", "connection-flood"}, {"hostile", "descriptor-flood"},
     {"hostile", "lingering-descriptors"}, {"hostile", "no-reading"}, {"hostile", "bad-memory"}, {"hostile", "garbage-slots"},
     {"hostile", "flipped-slots"}, {"hostile", "flipped-everything"}, {"hostile", "moving-indices"}, {"hostile", "others-handles"},
-    {"greedy", "much-memory"}, {"greedy", "many-objects"}, {"greedy", "many-requests"}};
+    {"greedy", "much-memory"}, {"greedy", "many-objects"}, {"greedy", "many-requests"},
+    {"greedy", "silent-addresses"}};
 
 void stay_on(std::uint32_t cpu) {
     cpu_set_t one;
@@ -67,7 +69,12 @@ int besiege(std::chrono::seconds time, const std::string& only) {
     int attacks = static_cast<int>(attackers.size());
     while (Clock::now() < until) {
         for (std::size_t i = 0; i < attackers.size(); ++i) {
-            if (attackers[i]->wait(0ms) && Clock::now() < until) {  // it was thrown out: the next one comes
+            if (const std::optional<int> code = attackers[i]->wait(0ms); code && Clock::now() < until) {
+                if (*code != 0) {
+                    std::fprintf(stderr, "%s: exit code %d: %s\n", wanted[i].second, *code, attackers[i]->out().c_str());
+                    return 1;
+                }
+                // It was thrown out: the next one comes.
                 attackers[i] = attack(wanted[i]);
                 ++attacks;
             }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -23,7 +24,7 @@ namespace pollcore::test {
 /// Calls of the device, of this thread.
 inline thread_local std::uint64_t device_calls = 0;
 
-enum class Held { register_memory, deregister, create_ah };
+enum class Held { register_memory, deregister, create_ah, find_neighbour };
 
 class WatchedDevice final : public SoftDevice {
 public:
@@ -35,12 +36,14 @@ public:
         holds_ = kind;
         inside_ = false;
     }
-    void await_inside() {
+    /// False: none has come within the time.
+    [[nodiscard]] bool await_inside(std::chrono::seconds within) {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return inside_; });
+        return changed_.wait_for(lock, within, [this] { return inside_; });
     }
     void release() {
         const std::lock_guard lock(mutex_);
+        holds_.reset();
         inside_ = false;
         changed_.notify_all();
     }
@@ -53,6 +56,7 @@ public:
         pass(Held::create_ah);
         return SoftDevice::create_ah(pd, attr);
     }
+    void find_neighbour(ibv_pd*, ibv_ah_attr&) override { pass(Held::find_neighbour); }
     int destroy(ibv_mr* mr) noexcept override {
         pass(Held::deregister);
         return SoftDevice::destroy(mr);
@@ -109,12 +113,14 @@ public:
 private:
     [[nodiscard]] bool is_here() const noexcept override { return std::this_thread::get_id() == thread_.get_id(); }
     void perform(const std::function<void()>& job, Patience) override {
-        std::promise<void> done;
-        post_always([&] {
+        // Shared, since the caller may be gone while the promise is still being kept.
+        const auto done = std::make_shared<std::promise<void>>();
+        std::future<void> ran = done->get_future();
+        post_always([&job, done] {
             job();
-            done.set_value();
+            done->set_value();
         });
-        done.get_future().get();
+        ran.get();
     }
     void loop() {
         for (;;) {
@@ -128,7 +134,8 @@ private:
             }
             device_calls = 0;
             job();
-            longest_.store(std::max(longest_.load(), device_calls));
+            for (std::uint64_t longest = longest_.load(); longest < device_calls && !longest_.compare_exchange_weak(longest, device_calls);) {
+            }
         }
     }
 

@@ -324,6 +324,8 @@ ibv_ah* VerbsDevice::create_ah(ibv_pd* pd, ibv_ah_attr& attr) {
     return ah;
 }
 
+void VerbsDevice::find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) { (void)UniqueAh(create_ah(pd, attr), {this}); }
+
 ibv_ah_attr VerbsDevice::way_back(ibv_wc& wc, ibv_grh& grh) {
     ibv_ah_attr attr{};
     errno = 0;

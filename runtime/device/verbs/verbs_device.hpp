@@ -47,6 +47,8 @@ public:
                                           int access) override;
     [[nodiscard]] ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) override;
     [[nodiscard]] ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) override;
+    /// Making an address handle asks the network.
+    void find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) override;
     [[nodiscard]] ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) override;
     void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override;
     ibv_qp_attr query(ibv_qp* qp, int mask) override;
