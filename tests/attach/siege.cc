@@ -63,6 +63,10 @@ int besiege(std::chrono::seconds time, const std::string& only) {
     };
     std::vector<std::pair<const char*, const char*>> wanted;
     std::copy_if(kAttacks.begin(), kAttacks.end(), std::back_inserter(wanted), [&](const auto& each) { return only.empty() || only == each.second; });
+    if (wanted.empty()) {
+        std::fprintf(stderr, "siege: there is no attack \"%s\"\n", only.c_str());
+        return 2;
+    }
     for (const auto& each : wanted) {
         attackers.push_back(attack(each));
     }
