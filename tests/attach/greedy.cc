@@ -4,6 +4,7 @@
 //
 // It says "done" when the time is over; exit code 0. See kAttacks for the attacks.
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -27,7 +28,21 @@ std::string g_path;
 Clock::time_point g_until;
 
 bool over() { return Clock::now() >= g_until; }
-Attachment attach() { return Attachment({.path = g_path, .name = "greedy"}); }
+
+/// Beside others that attack, its place may be taken for a while.
+Attachment attach() {
+    for (;;) {
+        try {
+            return Attachment({.path = g_path, .name = "greedy"});
+        } catch (const Error& error) {
+            const int code = error.code().value();
+            if (over() || (code != EAGAIN && code != ENOSPC)) {
+                throw;
+            }
+            std::this_thread::sleep_for(10ms);
+        }
+    }
+}
 
 /// Until it is refused, or `most` times.
 void take_all(const std::function<void()>& one, int most = 1 << 20) {
@@ -144,6 +159,10 @@ int main(int argc, char** argv) {
     try {
         attack->run();
     } catch (const std::exception& error) {
+        if (over()) {
+            std::printf("done\n");
+            return 0;
+        }
         std::printf("failed: %s\n", error.what());
         return 1;
     }
