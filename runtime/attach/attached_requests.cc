@@ -46,9 +46,8 @@ wire::Attached AttachedClient::carry_out(const wire::Attach& asked, std::vector<
     }
     back.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
     back.emplace_back(::fcntl(counters_->fd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!back[0].valid() || !back[1].valid()) {
-        const int error = errno;
-        throw Error(error, "the daemon has no descriptors left");
+    if (!back[0].valid() || !back[1].valid() || is_reserved(back[1].get())) {
+        throw Error(EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
     }
     const RuntimeReport report = runtime_.report();
     return {.qps_max = runtime_.config.qps_max,

@@ -284,6 +284,9 @@ void Connections::welcome(ForeignFd socket) {
     if (closed_.load(std::memory_order_acquire)) {
         return refuse(ESHUTDOWN, kStopping);
     }
+    if (is_reserved(peer.pidfd.get())) {
+        return refuse(EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
+    }
     const std::size_t attached = ways_.attached();
     std::unique_lock lock(mutex_);
     if (!allowed_.allows(peer)) {
