@@ -1,9 +1,7 @@
 // What takes long in the kernel for one attached process, and what one has much of: nobody else's calls wait for it.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -13,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "attach/own_server.hpp"
 #include "attach/watched_platform.hpp"
-#include "cpus.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
@@ -27,18 +25,12 @@ using namespace std::chrono_literals;
 class LongCalls : public ::testing::Test {
 protected:
     static Config runtime_config() {
-        Config config;
-        config.share_cores = true;  // other tests may run at the same time
-        config.devices.push_back({.name = "net0"});
-        config.workers.push_back({.name = "w0", .core = test::last_cpu(), .idle = IdlePolicy::yield});
-        config.qps_max = 1024;
-        config.log_level = LogLevel::error;
+        Config config = test::one_soft_device(1024);
         config.drain_timeout = 100ms;
         return config;
     }
     static AttachConfig attach_config() {
-        AttachConfig config;
-        config.path = std::filesystem::temp_directory_path() / ("pollcore-long-" + std::to_string(::getpid()));
+        AttachConfig config = test::socket_named("long");
         config.queue_pairs_max = config.user_queue_pairs_max = runtime_config().qps_max;
         return config;
     }

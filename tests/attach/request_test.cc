@@ -1,18 +1,16 @@
 // Connection requests: how many wait, how many are held, and those whose peer gives up.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <deque>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cpus.hpp"
+#include "attach/own_server.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
@@ -24,22 +22,9 @@ using namespace std::chrono_literals;
 
 class RequestTest : public ::testing::Test {
 protected:
-    static Config runtime_config() {
-        Config config;
-        config.share_cores = true;  // other tests may run at the same time
-        config.devices.push_back({.name = "net0"});
-        config.workers.push_back({.name = "w0", .core = test::last_cpu(), .idle = IdlePolicy::yield});
-        config.qps_max = 512;
-        config.log_level = LogLevel::error;
-        return config;
-    }
-    static AttachConfig attach_config() {
-        AttachConfig config;
-        config.path = std::filesystem::temp_directory_path() / ("pollcore-requests-" + std::to_string(::getpid()));
-        return config;
-    }
+    static AttachConfig attach_config() { return test::socket_named("requests"); }
 
-    Runtime runtime{runtime_config()};
+    Runtime runtime{test::one_soft_device(512)};
     AttachServer server{runtime, attach_config()};
     Session session = runtime.open_session();
     std::deque<QueuePair> callers;  // before what calls by them

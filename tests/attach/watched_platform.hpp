@@ -18,6 +18,7 @@
 
 #include "control/platform.hpp"
 #include "device/soft/soft_device.hpp"
+#include "on_host_platform.hpp"
 
 namespace pollcore::test {
 
@@ -152,41 +153,21 @@ struct Watched {
     std::atomic<std::uint64_t> longest_job{0};  ///< of the control thread, in calls of the device
 };
 
-class WatchedPlatform final : public Platform {
+class WatchedPlatform final : public OnHostPlatform {
 public:
-    explicit WatchedPlatform(Watched& watched) : watched_(watched), host_(host_platform()) {}
+    explicit WatchedPlatform(Watched& watched) : watched_(watched) {}
 
-    void prepare(const Config& config, RuntimeReport& report) override { host_->prepare(config, report); }
     std::unique_ptr<Device> open_device(const DeviceConfig& config) override {
         auto device = std::make_unique<WatchedDevice>(SoftDeviceOptions{.name = config.name});
         watched_.device = device.get();
         return device;
     }
-    HostMemory allocate(std::size_t bytes, int numa_node, const std::string& what_for) override {
-        return host_->allocate(bytes, numa_node, what_for);
-    }
     std::unique_ptr<Executor> start_executor(const std::string& name) override {
-        return name == "pollcore-ctl" ? std::make_unique<CountingExecutor>(watched_.longest_job) : host_->start_executor(name);
+        return name == "pollcore-ctl" ? std::make_unique<CountingExecutor>(watched_.longest_job) : OnHostPlatform::start_executor(name);
     }
-    std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
-                                                std::function<void()> tick) override {
-        return host_->start_event_loop(executor, period, std::move(tick));
-    }
-    std::unique_ptr<WorkerThread> start_worker(const WorkerConfig& config, Worker& worker) override { return host_->start_worker(config, worker); }
-    Clock::time_point now() override { return host_->now(); }
-    std::uint64_t cycles() override { return host_->cycles(); }
-    auto cycles_function() -> std::uint64_t (*)() noexcept override { return host_->cycles_function(); }
-    std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return host_->cycles_from(duration); }
-    void sleep(std::chrono::microseconds duration) override { host_->sleep(duration); }
-    bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds timeout,
-              const std::function<bool()>& done) override {
-        return host_->wait(lock, changed, timeout, done);
-    }
-    std::uint32_t random() override { return host_->random(); }
 
 private:
     Watched& watched_;
-    std::unique_ptr<Platform> host_;
 };
 
 }  // namespace pollcore::test
