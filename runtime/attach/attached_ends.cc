@@ -127,12 +127,14 @@ bool AttachedClient::retire_some(Retirements& ends) noexcept {
     for (; left_in_turn_ > 0 && !ends.waiting.empty() && ends.under_way.size() < kRetiringMax; --left_in_turn_) {
         const QpHandle handle = ends.waiting.front();
         ends.waiting.pop_front();
+        OwnQp& own = qps_.at(handle);
+        own.busy = false;  // unless it is being drained from here on
         attempt("a queue pair", [&] {
-            OwnQp& own = qps_.at(handle);
             if (!own.retirement) {  // else it is being closed or reset
                 own.retirement = runtime_.begin_retiring_here(handle, ends.deadline);
             }
             ends.under_way.push_back(handle);
+            own.busy = true;
         });
     }
     for (auto end = ends.under_way.begin(); left_in_turn_ > 0 && end != ends.under_way.end();) {

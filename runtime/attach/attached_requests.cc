@@ -118,6 +118,7 @@ void AttachedClient::require_session(std::uint32_t id) const {
 
 void AttachedClient::drop_session(std::uint32_t id) {
     std::erase_if(srqs_, [&](const auto& srq) { return srq.second.session == id; });
+    std::erase_if(qps_, [&](const auto& qp) { return qp.second.sessions.contains(id) && !runtime_.has_qp(qp.first); });
     slots_refused_of_closed_ += runtime_.submissions_refused(id);
     runtime_.release_session(id);
     sessions_.erase(id);
