@@ -11,6 +11,7 @@
 #include "attach/attached_client.hpp"
 
 namespace pollcore {
+
 // On the process's own thread.
 void AttachedClient::Errand::run() noexcept {
     try {
@@ -144,7 +145,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::Deregister& asked) {
     const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(asked.region);
     const auto own = std::make_shared<OwnRegion>(std::move(regions_.extract(asked.region).mapped()));
     if (!end) {
-        own->memory.reset();
+        *own = {};
         return reply<wire::Deregister>(id, {});
     }
     const auto error = std::make_shared<int>(ECANCELED);
@@ -202,7 +203,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
     send_elsewhere<wire::ClosePool>(id, closing->region.pd, [end, closing] { closing->error = end->carry_out(); }, conclude);
 }
 
-// Of a process that ends: so many of those that are left.
+// A process that ends has up to `most` of its regions ended by one errand.
 void AttachedClient::end_regions(int most) {
     struct Ending {
         RegionEnd end;

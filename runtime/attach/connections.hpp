@@ -65,7 +65,7 @@ public:
     void hang_up(std::uint32_t number);
     /// Has `due` called then, or before.
     void call_at(Clock::time_point when);
-    /// Of the thread that accepts and watches.
+    /// The thread that accepts and watches says by it that it moves.
     [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
 

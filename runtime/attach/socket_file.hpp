@@ -24,7 +24,7 @@ struct SocketFile {
 /// Throws Error(ENAMETOOLONG).
 [[nodiscard]] sockaddr_un socket_address(const std::filesystem::path& path);
 
-/// Of the name itself, not of what a link leads to. Nothing with errno: it cannot be seen, or is not there (ENOENT).
+/// Looks at the name itself and follows no link (lstat(2)). Returns nothing, with errno, when it cannot be seen or is not there (ENOENT).
 [[nodiscard]] std::optional<struct stat> look_at(const std::filesystem::path& path) noexcept;
 
 /// Throws Error(EADDRINUSE) unless connecting proves that no socket is bound to the file any more. A process that listens there

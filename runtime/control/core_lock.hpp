@@ -28,7 +28,7 @@
 
 namespace pollcore {
 
-/// Of the lock's file in its directory.
+/// The name of a core's lock file, without its directory.
 [[nodiscard]] std::string core_lock_name(std::uint32_t core);
 
 class CoreLock {

@@ -28,7 +28,7 @@ public:
     void add_session(std::uint32_t index, WorkerSession& session);
     /// `abandoned`: what it has in its ring is not waited for.
     void remove_session(std::uint32_t index, bool abandoned = false);
-    /// The same without waiting: a number to ask answered() about.
+    /// Begins to remove it and does not wait. Returns the number to ask answered() about.
     [[nodiscard]] std::uint64_t begin_removing_session(std::uint32_t index, bool abandoned);
     [[nodiscard]] bool answered(std::uint64_t command) { return take_answer(command).has_value(); }
     void add_cq(std::uint32_t index, WorkerCq& cq);
@@ -56,7 +56,7 @@ public:
     /// those that reached them in ERR (H1).
     [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit,
                               std::uint32_t quiet = 0);
-    /// The same without waiting: a number to ask retired() about, which says nothing as long as it is not over.
+    /// Begins retire() and does not wait. Returns the number to ask retired() about, which says nothing as long as it is not over.
     [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet);
     [[nodiscard]] std::optional<bool> retired(std::uint64_t command);
     /// The QP is parked and destroyed: completes what is left, with status `leftovers`, and unparks its CQs.

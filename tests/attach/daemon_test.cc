@@ -18,7 +18,7 @@
 namespace pollcore::test {
 namespace {
 
-// Of the calling thread, which has it permitted. For the daemon that is the main one.
+// The capability must be permitted to the calling thread. The daemon looks at the main thread's.
 void make_net_raw_effective(bool effective) {
     __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
     __user_cap_data_struct data[2]{};
