@@ -11,6 +11,13 @@
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
+namespace {
+
+// A worker lets go of a session in less, unless it hangs.
+constexpr std::chrono::milliseconds kLettingGoUsual{5000};
+
+}  // namespace
+
 std::uint32_t RuntimeState::choose_worker(const std::string& name) const {
     if (name.empty()) {
         const auto sessions = [](const auto& worker) {
@@ -110,7 +117,13 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     const Counter& cut_short = counters.cut_short;
     const std::uint64_t before = cut_short.value();
     begin_closing_session_here(session_id, deadline, abandoned);
+    auto warn_at = platform->now() + kLettingGoUsual;
     while (!session_closed_here(session_id)) {
+        if (platform->now() > warn_at) {
+            log_error("session {} has not been let go of by its worker for {} ms: that is stuck inside a provider's call, or its core is taken",
+                      session_id, kLettingGoUsual.count());
+            warn_at += kLettingGoUsual;
+        }
         wait_a_little_here();
     }
     return cut_short.value() == before;
