@@ -89,7 +89,7 @@ CmAddress::CmAddress(const sockaddr& address) noexcept {
     }
 }
 
-CmAddress CmAddress::from_gid(const std::uint8_t (&raw)[16]) noexcept {
+CmAddress CmAddress::from_gid(const std::uint8_t (&raw)[16], std::uint32_t ifindex) noexcept {
     CmAddress address;
     in6_addr v6{};
     std::memcpy(&v6, raw, sizeof v6);
@@ -99,6 +99,9 @@ CmAddress CmAddress::from_gid(const std::uint8_t (&raw)[16]) noexcept {
     } else {
         address.any_.v6.sin6_family = AF_INET6;
         address.any_.v6.sin6_addr = v6;
+        if (IN6_IS_ADDR_LINKLOCAL(&v6)) {
+            address.any_.v6.sin6_scope_id = ifindex;
+        }
     }
     return address;
 }

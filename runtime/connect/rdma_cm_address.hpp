@@ -17,8 +17,9 @@ public:
     [[nodiscard]] static CmAddress parse(const std::string& text);
     /// From what librdmacm says; family AF_INET, AF_INET6, or none.
     explicit CmAddress(const sockaddr& address) noexcept;
-    /// The IPv4 or IPv6 address that a RoCE v2 GID stands for, with port 0.
-    [[nodiscard]] static CmAddress from_gid(const std::uint8_t (&raw)[16]) noexcept;
+    /// The IPv4 or IPv6 address that a RoCE GID stands for, with port 0. `ifindex`: of the network interface, which a
+    /// link-local address needs.
+    [[nodiscard]] static CmAddress from_gid(const std::uint8_t (&raw)[16], std::uint32_t ifindex = 0) noexcept;
 
     [[nodiscard]] const sockaddr* get() const noexcept { return &any_.sa; }
     /// librdmacm reads through pointers to non-const.

@@ -221,7 +221,8 @@ void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAt
     connection.frame = encode_private_data(private_data, kReplyPrivateDataMax, qp.flow);
     connection.qp = std::move(qp);
     connection.path = path;
-    if (auto failed = attempt(connection, [&] { send_accept(connection); })) {
+    agree_as_answerer(connection);
+    if (auto failed = approach(connection)) {
         push(std::move(*failed));
     }
 }

@@ -71,7 +71,7 @@ private:
     };
     using UniqueId = std::unique_ptr<rdma_cm_id, IdDestroyer>;
 
-    enum class State { resolving_address, resolving_route, connecting, requested, withdrawn, accepting, established };
+    enum class State { resolving_address, resolving_route, connecting, requested, withdrawn, finding_neighbour, accepting, established };
 
     struct Connection {
         ConnectionId number = 0;
@@ -84,8 +84,12 @@ private:
         std::uint8_t rd_atomic = 0;       ///< agreed: ours in flight
         std::uint8_t dest_rd_atomic = 0;  ///< agreed: those we serve
         bool disconnect_called = false;
+        bool answering = false;  ///< it was asked for by the peer
+        UniqueId neighbour;      ///< by which the peer's neighbour entry is looked for
         // Of the caller:
         CmAddress destination;
+        std::vector<std::byte> answer;  ///< the peer's private data
+        FlowBlock peer_flow{};
         std::optional<Error> first_failure;   ///< of resolving the address as the routing table says
         std::vector<CmAddress> sources_left;  ///< own addresses to try after that
     };
@@ -118,8 +122,14 @@ private:
     void address_failed(Connection& connection, Error failure);
     void address_resolved(Connection& connection);
     void send_request(Connection& connection);
-    void send_accept(Connection& connection);
+    void agree_as_answerer(Connection& connection);
+    /// Begins to look for it. False when the kernel needs none to move the QP.
+    [[nodiscard]] bool find_neighbour(Connection& connection);
+    /// To RTS, and tells the peer.
+    void conclude(Connection& connection);
     [[nodiscard]] rdma_conn_param conn_param(const Connection& connection) const;
+    /// How the kernel would have the QP in that state, and which attributes that are.
+    [[nodiscard]] std::pair<ibv_qp_attr, int> attributes_for(const Connection& connection, ibv_qp_state state) const;
     void move_to_rtr_and_rts(Connection& connection);
 
     // rdma_cm_events.cc
@@ -129,6 +139,9 @@ private:
     [[nodiscard]] std::optional<ConnectEvent> handle_request(CmEvent& event);
     [[nodiscard]] std::optional<ConnectEvent> handle_of_listener(ListenerId listener, const CmEvent& event);
     [[nodiscard]] std::optional<ConnectEvent> handle_response(Connection& connection, const CmEvent& event);
+    /// Both sides, once it is agreed what the QP shall be. The event is the end of it, if it came to one.
+    [[nodiscard]] std::optional<ConnectEvent> approach(Connection& connection);
+    [[nodiscard]] std::optional<ConnectEvent> arrive(Connection& connection);
     [[nodiscard]] ConnectEvent handle_rejection(Connection& connection, const CmEvent& event);
     /// The event that ends the connection, which is forgotten.
     [[nodiscard]] ConnectEvent end(Connection& connection, ConnectEvent::Kind kind, int error,

@@ -130,6 +130,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_request(CmEvent& event) {
     Connection connection;
     connection.number = ++last_number_;
     connection.state = State::requested;
+    connection.answering = true;
     connection.id.reset(event.id);
     connection.peer = CmAddress(*rdma_get_peer_addr(event.id)).text();
     connection.rd_atomic = event.initiator_depth;
@@ -169,8 +170,13 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
     };
 
     switch (event.type) {
-        case RDMA_CM_EVENT_ADDR_RESOLVED: return attempt(connection, [&] { address_resolved(connection); });
+        case RDMA_CM_EVENT_ADDR_RESOLVED:
+            return connection.state == State::finding_neighbour ? arrive(connection)
+                                                                : attempt(connection, [&] { address_resolved(connection); });
         case RDMA_CM_EVENT_ADDR_ERROR:
+            if (connection.state == State::finding_neighbour) {
+                return failed(EHOSTUNREACH, "nobody tells where its address is any more");
+            }
             return attempt(connection, [&] {
                 address_failed(connection,
                                Error(errno_of(event.status, EHOSTUNREACH),
@@ -217,9 +223,6 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
 }
 
 std::optional<ConnectEvent> RdmaCmConnector::handle_response(Connection& connection, const CmEvent& event) {
-    ConnectEvent result;
-    result.kind = ConnectEvent::Kind::established;
-    result.connection = connection.number;
     // What throws here destroys the identifier, by which the kernel rejects the peer's answer.
     auto failed = attempt(connection, [&] {
         const DecodedPrivateData data = decode_private_data(event.private_data);
@@ -227,17 +230,32 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_response(Connection& connect
             throw Error(EPROTO, fmt::format("refused the answer of {}: of its private data, {}",
                                             connection.peer, private_data_fault_text(data.fault)));
         }
-        result.private_data.assign(data.payload.begin(), data.payload.end());
-        result.flow = data.flow;
+        connection.answer.assign(data.payload.begin(), data.payload.end());
+        connection.peer_flow = data.flow;
         connection.rd_atomic = std::min(connection.rd_atomic, event.initiator_depth);
         connection.dest_rd_atomic = std::min(connection.dest_rd_atomic, event.responder_resources);
-        move_to_rtr_and_rts(connection);
-        if (rdma_establish(connection.id.get()) != 0) {
-            throw Error(errno, fmt::format("cannot establish the connection with {}", connection.peer));
-        }
-        connection.state = State::established;
     });
-    return failed ? std::move(failed) : std::move(result);
+    return failed ? std::move(failed) : approach(connection);
+}
+
+std::optional<ConnectEvent> RdmaCmConnector::approach(Connection& connection) {
+    bool finding = false;
+    auto failed = attempt(connection, [&] { finding = find_neighbour(connection); });
+    return failed || finding ? std::move(failed) : arrive(connection);
+}
+
+std::optional<ConnectEvent> RdmaCmConnector::arrive(Connection& connection) {
+    connection.neighbour.reset();
+    auto failed = attempt(connection, [&] { conclude(connection); });
+    if (failed || connection.state != State::established) {
+        return failed;
+    }
+    ConnectEvent result;
+    result.kind = ConnectEvent::Kind::established;
+    result.connection = connection.number;
+    result.private_data = std::exchange(connection.answer, {});
+    result.flow = connection.peer_flow;
+    return result;
 }
 
 ConnectEvent RdmaCmConnector::handle_rejection(Connection& connection, const CmEvent& event) {

@@ -14,6 +14,9 @@ namespace {
 /// For the neighbour and the path: a local network answers in milliseconds.
 constexpr int kResolveTimeoutMs = 2000;
 
+/// What the kernel itself gives a neighbour.
+constexpr int kNeighbourTimeoutMs = 1000;
+
 /// Of the mask that the kernel gives for RTR, what is meant for RoCE and refused on InfiniBand.
 constexpr int kRoceOnlyMask = 0xe00000;
 
@@ -97,7 +100,7 @@ void RdmaCmConnector::send_request(Connection& connection) {
     connection.state = State::connecting;
 }
 
-void RdmaCmConnector::send_accept(Connection& connection) {
+void RdmaCmConnector::agree_as_answerer(Connection& connection) {
     // Until now these held what the peer asked for.
     const std::uint32_t rd_atomic_max = device_.limits().rd_atomic_max;
     const PathAttributes& path = connection.path;
@@ -105,7 +108,44 @@ void RdmaCmConnector::send_accept(Connection& connection) {
         std::min<std::uint32_t>({connection.rd_atomic, path.max_rd_atomic, rd_atomic_max}));
     connection.dest_rd_atomic = static_cast<std::uint8_t>(
         std::min<std::uint32_t>({connection.dest_rd_atomic, path.max_dest_rd_atomic, rd_atomic_max}));
+}
+
+// To move a RoCE QP to RTR the kernel needs the MAC address of the peer, and waits up to a second for it, in the call
+// (rdma_addr_find_l2_eth_by_grh() in drivers/infiniband/core/addr.c). Its worker would wait for that, and a peer can bring it
+// about: it asks, and then answers nobody who asks for its address. Here the kernel finds the address before, and sends an event.
+bool RdmaCmConnector::find_neighbour(Connection& connection) {
+    if (device_.query_port().link_layer == IBV_LINK_LAYER_INFINIBAND) {
+        return false;
+    }
+    const ibv_global_route to = attributes_for(connection, IBV_QPS_RTR).first.ah_attr.grh;
+    const std::vector<GidEntry> gids = device_.gids();
+    const auto own = std::find_if(gids.begin(), gids.end(), [&](const GidEntry& gid) { return gid.index == to.sgid_index; });
+    if (own == gids.end()) {
+        throw Error(EADDRNOTAVAIL, fmt::format("cannot connect with {}: the address by which it reached {} is gone",
+                                               connection.peer, own_device()));
+    }
+    CmAddress source = CmAddress::from_gid(own->gid.raw, own->ifindex);
+    CmAddress destination = CmAddress::from_gid(to.dgid.raw, own->ifindex);
+    if (!own->roce_v2 && destination.is_link_local()) {
+        return false;  // such a GID holds the MAC address
+    }
+    connection.neighbour = create_id(connection.number);
+    if (rdma_resolve_addr(connection.neighbour.get(), source.get(), destination.get(), kNeighbourTimeoutMs) != 0) {
+        throw Error(errno, fmt::format("cannot reach {} from {}", connection.peer, own_device()));
+    }
+    connection.state = State::finding_neighbour;
+    return true;
+}
+
+void RdmaCmConnector::conclude(Connection& connection) {
     move_to_rtr_and_rts(connection);
+    if (!connection.answering) {
+        if (rdma_establish(connection.id.get()) != 0) {
+            throw Error(errno, fmt::format("cannot establish the connection with {}", connection.peer));
+        }
+        connection.state = State::established;
+        return;
+    }
     rdma_conn_param param = conn_param(connection);
     if (rdma_accept(connection.id.get(), &param) != 0) {
         throw Error(errno, fmt::format("cannot accept the connection of {}, which may have given up",
@@ -114,26 +154,24 @@ void RdmaCmConnector::send_accept(Connection& connection) {
     connection.state = State::accepting;
 }
 
-void RdmaCmConnector::move_to_rtr_and_rts(Connection& connection) {
-    const bool answering = connection.state == State::requested;
-    const PathAttributes& path = connection.path;
-    const auto ask = [&](ibv_qp_state state) {
-        std::pair<ibv_qp_attr, int> answer{};
-        answer.first.qp_state = state;
-        if (rdma_init_qp_attr(connection.id.get(), &answer.first, &answer.second) != 0) {
-            throw Error(errno, fmt::format("cannot learn from rdma_cm how to connect a queue pair with {}",
-                                           connection.peer));
-        }
-        return answer;
-    };
+std::pair<ibv_qp_attr, int> RdmaCmConnector::attributes_for(const Connection& connection, ibv_qp_state state) const {
+    std::pair<ibv_qp_attr, int> answer{};
+    answer.first.qp_state = state;
+    if (rdma_init_qp_attr(connection.id.get(), &answer.first, &answer.second) != 0) {
+        throw Error(errno, fmt::format("cannot learn from rdma_cm how to connect a queue pair with {}", connection.peer));
+    }
+    return answer;
+}
 
+void RdmaCmConnector::move_to_rtr_and_rts(Connection& connection) {
+    const PathAttributes& path = connection.path;
     // The QP is in INIT with its owner's access flags; only the partition may be another than it was made
     // for.
-    if (auto [attr, mask] = ask(IBV_QPS_INIT); attr.pkey_index != 0) {
+    if (auto [attr, mask] = attributes_for(connection, IBV_QPS_INIT); attr.pkey_index != 0) {
         connection.qp.modify(attr, mask & (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT));
     }
 
-    auto [rtr, rtr_mask] = ask(IBV_QPS_RTR);
+    auto [rtr, rtr_mask] = attributes_for(connection, IBV_QPS_RTR);
     if (device_.query_port().link_layer == IBV_LINK_LAYER_INFINIBAND) {
         rtr_mask &= ~kRoceOnlyMask;
     }
@@ -147,12 +185,12 @@ void RdmaCmConnector::move_to_rtr_and_rts(Connection& connection) {
     }
     rtr.max_dest_rd_atomic = connection.dest_rd_atomic;
     rtr.min_rnr_timer = path.min_rnr_timer;
-    if (answering && path.traffic_class != 0) {
+    if (connection.answering && path.traffic_class != 0) {
         rtr.ah_attr.grh.traffic_class = path.traffic_class;
     }
     connection.qp.modify(rtr, rtr_mask);
 
-    auto [rts, rts_mask] = ask(IBV_QPS_RTS);
+    auto [rts, rts_mask] = attributes_for(connection, IBV_QPS_RTS);
     rts.max_rd_atomic = connection.rd_atomic;
     rts.timeout = path.timeout;
     rts.retry_cnt = path.retry_count;

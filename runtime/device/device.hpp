@@ -70,6 +70,7 @@ struct GidEntry {
     std::uint32_t index = 0;
     ibv_gid gid{};
     bool roce_v2 = false;
+    std::uint32_t ifindex = 0;  ///< of its network interface, where it has one
 };
 
 /// The owner thread's share of a device: CQs and QPs made in it are used by one thread only, and the

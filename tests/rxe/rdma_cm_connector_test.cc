@@ -2,6 +2,7 @@
 // scripts/rxe-vm.
 #include "connect/rdma_cm_connector.hpp"
 
+#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -433,6 +434,66 @@ TEST_F(RdmaCmTest, AnAddressThatNobodyHasFails) {
     event = expect(client_, Kind::failed, call());
     EXPECT_TRUE(says(event.text, "192.0.2.1:7471")) << event.text;
     EXPECT_THROW((void)client_.connector().connect("nonsense", {}, {}, {}), Error);
+}
+
+/// While it lives nobody at that end says who has its address, and the other end has forgotten it.
+class Silence {
+public:
+    Silence(const std::string& netdev, const std::string& address, const std::string& other) : netdev_(netdev) {
+        run("echo 8 >/proc/sys/net/ipv4/conf/" + netdev + "/arp_ignore");
+        run("ip neighbour delete " + address + " dev " + other);
+    }
+    ~Silence() { run("echo 1 >/proc/sys/net/ipv4/conf/" + netdev_ + "/arp_ignore"); }
+    Silence(const Silence&) = delete;
+    Silence& operator=(const Silence&) = delete;
+
+private:
+    static void run(const std::string& command) { EXPECT_EQ(std::system(command.c_str()), 0) << command; }
+    std::string netdev_;
+};
+
+/// A QP that counts how often it was moved to RTR: the kernel would look for the peer's address in that call.
+ConnectingQp counted(Peer& peer, ibv_qp* qp, int& moves) {
+    return {qp->qp_num, false, [&peer, qp, &moves](ibv_qp_attr& attr, int mask) {
+                moves += (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RTR;
+                peer.device().modify(qp, attr, mask);
+            }};
+}
+
+TEST_F(RdmaCmTest, ACallerWhoseAddressIsNotFoundAnyMoreIsNotWaitedForInACall) {
+    establish();  // so that each end knows where the other is
+    int moves = 0;
+    const ConnectionId id = call();
+    const ConnectionId asked = request().connection;
+    {
+        const Silence silence(variable("POLLCORE_RXE_PEER_NETDEV"), variable("POLLCORE_RXE_PEER_ADDRESS"), variable("POLLCORE_RXE_NETDEV"));
+        server_.connector().accept(asked, counted(server_, server_.make_qp(), moves), {}, {});
+        const ConnectEvent failed = expect(server_, Kind::failed, asked);
+        EXPECT_TRUE(says(failed.text, variable("POLLCORE_RXE_PEER_ADDRESS"))) << failed.text;
+        EXPECT_NE(failed.error, 0);
+    }
+    EXPECT_EQ(moves, 0);
+    client_.connector().forget(id);  // no rejection reached it
+    establish();
+    exchange();
+}
+
+TEST_F(RdmaCmTest, AListenerWhoseAddressIsNotFoundAnyMoreIsNotWaitedForInACall) {
+    establish();
+    int moves = 0;
+    const ConnectionId id = client_.connector().connect(address_, counted(client_, client_.make_qp(), moves), {}, {});
+    const ConnectionId asked = request().connection;
+    {
+        const Silence silence(variable("POLLCORE_RXE_NETDEV"), variable("POLLCORE_RXE_ADDRESS"), variable("POLLCORE_RXE_PEER_NETDEV"));
+        accept(asked);
+        const ConnectEvent failed = expect(client_, Kind::failed, id);
+        EXPECT_TRUE(says(failed.text, variable("POLLCORE_RXE_ADDRESS"))) << failed.text;
+        EXPECT_NE(failed.error, 0);
+    }
+    EXPECT_EQ(moves, 0);
+    server_.connector().forget(asked);  // no rejection reached it
+    establish();
+    exchange();
 }
 
 TEST_F(RdmaCmTest, AQueuePairThatCannotBeMovedFailsTheConnectionOnBothSides) {

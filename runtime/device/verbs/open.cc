@@ -236,7 +236,8 @@ std::vector<GidEntry> VerbsDevice::gids() {
         if (entry.port_num == port()) {
             entries.push_back({.index = entry.gid_index,
                                .gid = entry.gid,
-                               .roce_v2 = entry.gid_type == IBV_GID_TYPE_ROCE_V2});
+                               .roce_v2 = entry.gid_type == IBV_GID_TYPE_ROCE_V2,
+                               .ifindex = entry.ndev_ifindex});
         }
     }
     return entries;
