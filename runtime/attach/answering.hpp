@@ -143,6 +143,8 @@ bool AttachedClient::answer(const wire::Packet& packet, Handed& handed) {
             }
         }
     } catch (const std::exception& error) {
+        // Before the process hears of it: its next request may need these bytes.
+        handed = {};
         refuse<Body>(id, error);
     }
     return true;

@@ -171,7 +171,8 @@ AttachedClient::Clock::time_point AttachedClient::turn() {
             later_.push_back(std::move(later));
         }
     }
-    Clock::time_point next = now + kSeldom;
+    const bool looks_on = !errands_.empty() && !errands_.front()->begun;
+    Clock::time_point next = now + (looks_on ? Clock::duration(kSoon) : Clock::duration(kSeldom));
     for (const Later& later : later_) {
         next = std::min(next, std::max(later.next, now + kSoon));
     }

@@ -99,9 +99,10 @@ private:
     };
     // Under way elsewhere, or waiting for that.
     struct Errand {
-        PdId pd = 0;                     // it needs this one, if any
-        std::function<void()> carry_out;  // elsewhere
-        // Then here, with what that threw. Has what `carry_out` made, and gives it back.
+        PdId pd = 0;                      // it needs this one, if any
+        std::function<bool()> ready;      // first, here, in each turn until it says so; nothing: it is at once
+        std::function<void()> carry_out;  // then elsewhere; nothing: there is nothing to do there
+        // Then here, with what one of them threw. Has what `carry_out` made, and gives it back.
         std::function<void(std::exception_ptr failure)> conclude;
         bool begun = false;
         std::atomic<bool> cancelled{false};
@@ -109,6 +110,20 @@ private:
         std::exception_ptr failure;  // once that is true
 
         void run() noexcept;
+    };
+    // What work requests may still name. Each is this process's no longer, unless its end fails.
+    struct EndingRegion {
+        std::uint64_t id = 0;
+        OwnRegion own;
+        UseSearch search;
+        bool begun = false;
+        std::optional<RegionEnd> end;
+        int error = ECANCELED;
+    };
+    struct EndingAh {
+        AhHandle handle;
+        UseSearch search;
+        bool removed = false;  // from the workers
     };
     struct OwnPool {
         std::uint32_t counters = 0;
@@ -160,8 +175,6 @@ private:
     wire::Nothing carry_out(const wire::ReleasePd& asked);
     wire::WindowNamed carry_out(const wire::CreateWindow& asked);
     wire::WindowNamed carry_out(const wire::AskWindowRkey& asked);
-    wire::Nothing carry_out(const wire::Deallocate& asked);
-    wire::Nothing carry_out(const wire::DestroyAh& asked);
     wire::SrqNamed carry_out(const wire::CreateSrq& asked);
     wire::Nothing carry_out(const wire::CloseSrq& asked);
     wire::Nothing carry_out(const wire::ArmLimit& asked);
@@ -186,16 +199,25 @@ private:
     void begin(std::uint64_t id, const wire::RegisterMemory& asked, Handed& handed);
     void begin(std::uint64_t id, const wire::Deregister& asked);
     void begin(std::uint64_t id, const wire::ClosePool& asked);
+    void begin(std::uint64_t id, const wire::Deallocate& asked);
+    void begin(std::uint64_t id, const wire::DestroyAh& asked);
     void begin(std::uint64_t id, const wire::CreateAh& asked);
     void begin(std::uint64_t id, const wire::CreateAhBack& asked);
     void begin(std::uint64_t id, const wire::ConnectTo& asked);
     template <class Body>
     void create_ah(std::uint64_t id, const AhPlan& plan);
+    void send_elsewhere(std::shared_ptr<Errand> errand);
     void send_elsewhere(PdId pd, std::function<void()> work, std::function<void(std::exception_ptr failure)> conclude);
+    template <class Body>
+    [[nodiscard]] std::shared_ptr<Errand> errand(std::uint64_t id, PdId pd,
+                                                 std::function<typename Body::Answered(std::exception_ptr failure)> conclude);
     template <class Body>
     void send_elsewhere(std::uint64_t id, PdId pd, std::function<void()> work,
                         std::function<typename Body::Answered(std::exception_ptr failure)> conclude);
     void begin_next_errand();
+    [[nodiscard]] std::shared_ptr<EndingRegion> begin_ending(std::uint64_t region);
+    [[nodiscard]] bool is_unused(EndingRegion& ending);
+    void conclude(EndingRegion& ending, const std::exception_ptr& failure);
     void conclude_errands() noexcept;
     void end_regions(int most);
 

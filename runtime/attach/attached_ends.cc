@@ -221,17 +221,17 @@ bool AttachedClient::close_some() noexcept {
     };
     close(srqs_, "a shared receive queue", [&](const auto& srq) { runtime_.close_srq(srq.key()); });
     close_some_sessions();
+    if (!sessions_.empty() || !errands_.empty()) {
+        return false;
+    }
     close(pools_, "a receive pool", [&](const auto& pool) {
         runtime_.begin_closing_pool_here(pool.key());
         runtime_.end_closing_pool_here(pool.key());
     });
-    close(windows_, "a memory window", [&](const auto& window) { runtime_.deallocate(window.value()); });
-    close(ahs_, "an address handle", [&](const auto& ah) { runtime_.destroy_ah(ah.value()); });
-    if (left_in_turn_ > 0 && errands_.empty() && !regions_.empty()) {
+    close(windows_, "a memory window", [&](const auto& window) { runtime_.end_window_here(window.value(), UseSearch()); });
+    close(ahs_, "an address handle", [&](const auto& ah) { runtime_.end_unused_ah_here(ah.value()); });
+    if (left_in_turn_ > 0 && !regions_.empty()) {
         attempt("memory", [&] { end_regions(left_in_turn_); });
-        return false;
-    }
-    if (!sessions_.empty() || !errands_.empty()) {
         return false;
     }
     close(pds_, "a protection domain", [&](const auto& pd) { (void)runtime_.release_pd_here(pd.value()); });

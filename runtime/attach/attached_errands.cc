@@ -1,5 +1,6 @@
-// What an attached process asks for that may take long in the kernel: pages are pinned and let go, and the network is asked who has an
-// address. The process's own thread carries it out, one thing after the other, so that nobody else waits for it.
+// What an attached process asks for that may take long. In the kernel pages are pinned and let go, and the network is asked who has an
+// address: the process's own thread carries that out. Before something ends, its workers look whether work requests name it, in what the
+// process has in its rings. One thing after the other for each process, so that nobody else waits for it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,51 +19,83 @@ void AttachedClient::Errand::run() noexcept {
         if (cancelled.load(std::memory_order_relaxed)) {
             throw Error(ESHUTDOWN, "this attachment is being ended");
         }
-        carry_out();
+        if (carry_out) {
+            carry_out();
+        }
     } catch (...) {
         failure = std::current_exception();
     }
     over.store(true, std::memory_order_release);
 }
 
-void AttachedClient::send_elsewhere(PdId pd, std::function<void()> work, std::function<void(std::exception_ptr failure)> conclude) {
-    const auto errand = std::make_shared<Errand>();
-    errand->pd = pd;
-    errand->carry_out = std::move(work);
-    errand->conclude = std::move(conclude);
-    errands_.push_back(errand);
+void AttachedClient::send_elsewhere(std::shared_ptr<Errand> errand) {
+    errands_.push_back(std::move(errand));
     begin_next_errand();
 }
 
+void AttachedClient::send_elsewhere(PdId pd, std::function<void()> work, std::function<void(std::exception_ptr failure)> conclude) {
+    auto errand = std::make_shared<Errand>();
+    errand->pd = pd;
+    errand->carry_out = std::move(work);
+    errand->conclude = std::move(conclude);
+    send_elsewhere(std::move(errand));
+}
+
 template <class Body>
-void AttachedClient::send_elsewhere(std::uint64_t id, PdId pd, std::function<void()> work,
-                                    std::function<typename Body::Answered(std::exception_ptr failure)> conclude) {
-    send_elsewhere(pd, std::move(work), [this, id, conclude = std::move(conclude)](std::exception_ptr failure) {
+std::shared_ptr<AttachedClient::Errand> AttachedClient::errand(
+    std::uint64_t id, PdId pd, std::function<typename Body::Answered(std::exception_ptr failure)> conclude) {
+    auto errand = std::make_shared<Errand>();
+    errand->pd = pd;
+    errand->conclude = [this, id, conclude = std::move(conclude)](std::exception_ptr failure) {
         try {
             reply<Body>(id, conclude(std::move(failure)));
         } catch (const std::exception& error) {
             refuse<Body>(id, error);
         }
-    });
+    };
+    return errand;
 }
 
+template <class Body>
+void AttachedClient::send_elsewhere(std::uint64_t id, PdId pd, std::function<void()> work,
+                                    std::function<typename Body::Answered(std::exception_ptr failure)> conclude) {
+    auto its = errand<Body>(id, pd, std::move(conclude));
+    its->carry_out = std::move(work);
+    send_elsewhere(std::move(its));
+}
+
+// Or looks whether it can.
 void AttachedClient::begin_next_errand() {
-    if (!errands_.empty() && !errands_.front()->begun) {
-        ways_.elsewhere([next = errands_.front()] { next->run(); });
-        errands_.front()->begun = true;
+    if (errands_.empty() || errands_.front()->begun) {
+        return;
     }
+    const std::shared_ptr<Errand> next = errands_.front();
+    try {
+        if (next->ready && !next->ready()) {
+            return;
+        }
+        next->begun = true;
+        if (next->carry_out) {
+            ways_.elsewhere([next] { next->run(); });
+            return;
+        }
+    } catch (...) {
+        next->begun = true;
+        next->failure = std::current_exception();
+    }
+    next->over.store(true, std::memory_order_release);
 }
 
 void AttachedClient::conclude_errands() noexcept {
-    while (!errands_.empty() && errands_.front()->over.load(std::memory_order_acquire)) {
+    for (begin_next_errand(); !errands_.empty() && errands_.front()->over.load(std::memory_order_acquire); begin_next_errand()) {
         const std::shared_ptr<Errand> errand = std::move(errands_.front());
         errands_.pop_front();
         attempt("what it had asked for", [&] {
             // The thread may still hold the errand, but nothing that it has.
+            (void)std::exchange(errand->ready, nullptr);
             (void)std::exchange(errand->carry_out, nullptr);
             std::exchange(errand->conclude, nullptr)(std::exchange(errand->failure, nullptr));
         });
-        attempt("what it has asked for", [&] { begin_next_errand(); });
     }
 }
 
@@ -142,26 +175,47 @@ void AttachedClient::begin(std::uint64_t id, const wire::Deregister& asked) {
     if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == asked.region; })) {
         throw Error(EBUSY, "the memory region is a receive pool's, which ends it");
     }
-    const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(asked.region);
-    const auto own = std::make_shared<OwnRegion>(std::move(regions_.extract(asked.region).mapped()));
-    if (!end) {
-        *own = {};
-        return reply<wire::Deregister>(id, {});
+    const std::shared_ptr<EndingRegion> ending = begin_ending(asked.region);
+    auto its = errand<wire::Deregister>(id, ending->own.pd, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
+        conclude(*ending, failure);
+        // Before the process hears of it: its next request may need these bytes.
+        ending->own = {};
+        return {};
+    });
+    its->ready = [this, ending] { return is_unused(*ending); };
+    its->carry_out = [ending] { ending->error = ending->end ? ending->end->carry_out() : 0; };
+    send_elsewhere(std::move(its));
+}
+
+std::shared_ptr<AttachedClient::EndingRegion> AttachedClient::begin_ending(std::uint64_t region) {
+    auto ending = std::make_shared<EndingRegion>();
+    ending->id = region;
+    ending->search = runtime_.search_region_here(region);
+    ending->own = std::move(regions_.extract(region).mapped());
+    return ending;
+}
+
+bool AttachedClient::is_unused(EndingRegion& ending) {
+    if (!ending.search.over()) {
+        return false;
     }
-    const auto error = std::make_shared<int>(ECANCELED);
-    send_elsewhere<wire::Deregister>(
-        id, own->pd, [end, error] { *error = end->carry_out(); },
-        [this, own, error, region = asked.region](const std::exception_ptr&) -> wire::Nothing {
-            try {
-                runtime_.end_deregistering_here(region, *error);
-            } catch (...) {
-                regions_.emplace(region, std::move(*own));
-                throw;
-            }
-            // Before the process hears of it: its next request may need these bytes.
-            *own = {};
-            return {};
-        });
+    ending.end = runtime_.begin_deregistering_here(ending.id, ending.search);
+    ending.begun = true;
+    return true;
+}
+
+void AttachedClient::conclude(EndingRegion& ending, const std::exception_ptr& failure) {
+    try {
+        if (!ending.begun) {
+            std::rethrow_exception(failure);
+        }
+        if (ending.end) {
+            runtime_.end_deregistering_here(ending.id, ending.error);
+        }
+    } catch (...) {
+        regions_.emplace(ending.id, std::move(ending.own));
+        throw;
+    }
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
@@ -171,36 +225,25 @@ void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
         throw Error(EINVAL, "the memory region is not that of the receive pool");
     }
     runtime_.begin_closing_pool_here(asked.handle);
-    const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(asked.region);
-    struct Closing {
-        OwnPool pool;
-        OwnRegion region;
-        int error = ECANCELED;
-    };
-    const auto closing = std::make_shared<Closing>();
-    closing->pool = std::move(pools_.extract(known).mapped());
-    closing->region = std::move(regions_.extract(asked.region).mapped());
-    const auto conclude = [this, closing, handle = asked.handle, ended = !end.has_value()](const std::exception_ptr&) -> wire::Nothing {
-        const std::uint64_t region = closing->pool.region;
-        try {
-            if (!ended) {
-                runtime_.end_deregistering_here(region, closing->error);
+    const std::shared_ptr<EndingRegion> ending = begin_ending(asked.region);
+    const auto pool = std::make_shared<OwnPool>(std::move(pools_.extract(known).mapped()));
+    auto its = errand<wire::ClosePool>(
+        id, ending->own.pd, [this, ending, pool, handle = asked.handle](const std::exception_ptr& failure) -> wire::Nothing {
+            try {
+                conclude(*ending, failure);
+            } catch (...) {
+                pools_.emplace(handle, std::move(*pool));
+                throw;
             }
-        } catch (...) {
-            regions_.emplace(region, std::move(closing->region));
-            pools_.emplace(handle, std::move(closing->pool));
-            throw;
-        }
-        runtime_.end_closing_pool_here(handle);
-        counters_used_[closing->pool.counters] = false;
-        // Before the process hears of it: its next request may need these bytes.
-        closing->region = {};
-        return {};
-    };
-    if (!end) {
-        return reply<wire::ClosePool>(id, conclude(nullptr));
-    }
-    send_elsewhere<wire::ClosePool>(id, closing->region.pd, [end, closing] { closing->error = end->carry_out(); }, conclude);
+            runtime_.end_closing_pool_here(handle);
+            counters_used_[pool->counters] = false;
+            // Before the process hears of it: its next request may need these bytes.
+            ending->own = {};
+            return {};
+        });
+    its->ready = [this, ending] { return is_unused(*ending); };
+    its->carry_out = [ending] { ending->error = ending->end ? ending->end->carry_out() : 0; };
+    send_elsewhere(std::move(its));
 }
 
 // A process that ends has up to `most` of its regions ended by one errand.
@@ -215,7 +258,8 @@ void AttachedClient::end_regions(int most) {
         auto region = regions_.extract(regions_.begin());
         std::shared_ptr<ReceivedMemory>& memory = region.mapped().memory;
         try {
-            if (const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(region.key())) {
+            // Its queue pairs are gone.
+            if (const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(region.key(), UseSearch())) {
                 all->push_back({.end = *end, .memory = std::move(memory)});
             }
         } catch (const std::exception& error) {
@@ -235,6 +279,26 @@ void AttachedClient::end_regions(int most) {
                 }
             }
         });
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::Deallocate& asked) {
+    require_own(windows_, asked.handle, "memory window");
+    const auto search = std::make_shared<UseSearch>(runtime_.search_window_here(asked.handle));
+    windows_.erase(asked.handle);
+    auto its = errand<wire::Deallocate>(id, 0, [this, search, handle = asked.handle](const std::exception_ptr& failure) -> wire::Nothing {
+        try {
+            if (failure) {
+                std::rethrow_exception(failure);
+            }
+            runtime_.end_window_here(handle, *search);
+        } catch (...) {
+            windows_.insert(handle);
+            throw;
+        }
+        return {};
+    });
+    its->ready = [search] { return search->over(); };
+    send_elsewhere(std::move(its));
 }
 
 // ---- Ways ----
@@ -266,6 +330,37 @@ void AttachedClient::begin(std::uint64_t id, const wire::CreateAhBack& asked) {
     create_ah<wire::CreateAhBack>(id, runtime_.plan_ah_here(std::bit_cast<WideCompletion>(asked.received),
                                                             std::span<const std::byte, kGrhBytes>(asked.grh), device,
                                                             pd_for(device, asked.pd)));
+}
+
+void AttachedClient::begin(std::uint64_t id, const wire::DestroyAh& asked) {
+    require_own(ahs_, asked.handle, "address handle");
+    const auto ending = std::make_shared<EndingAh>();
+    ending->handle = asked.handle;
+    ending->search = runtime_.search_ah_here(asked.handle);
+    ahs_.erase(asked.handle);
+    auto its = errand<wire::DestroyAh>(id, 0, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
+        try {
+            if (failure) {
+                if (ending->removed) {
+                    runtime_.restore_ah_here(ending->handle);
+                }
+                std::rethrow_exception(failure);
+            }
+            runtime_.end_ah_here(ending->handle, ending->search);
+        } catch (...) {
+            ahs_.insert(ending->handle);
+            throw;
+        }
+        return {};
+    });
+    its->ready = [this, ending] {
+        if (ending->search.over() && !ending->removed) {
+            ending->search = runtime_.begin_removing_ah_here(ending->handle, ending->search);
+            ending->removed = true;
+        }
+        return ending->removed && ending->search.over();
+    };
+    send_elsewhere(std::move(its));
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::ConnectTo& asked) {

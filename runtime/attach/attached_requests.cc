@@ -280,22 +280,6 @@ wire::WindowNamed AttachedClient::carry_out(const wire::AskWindowRkey& asked) {
     return {.handle = asked.handle, .rkey = runtime_.window_rkey(asked.handle)};
 }
 
-wire::Nothing AttachedClient::carry_out(const wire::Deallocate& asked) {
-    require_own(windows_, asked.handle, "memory window");
-    runtime_.deallocate(asked.handle);
-    windows_.erase(asked.handle);
-    return {};
-}
-
-// ---- Datagrams ----
-
-wire::Nothing AttachedClient::carry_out(const wire::DestroyAh& asked) {
-    require_own(ahs_, asked.handle, "address handle");
-    runtime_.destroy_ah(asked.handle);
-    ahs_.erase(asked.handle);
-    return {};
-}
-
 // ---- Shared receive queues and pools ----
 
 wire::SrqNamed AttachedClient::carry_out(const wire::CreateSrq& asked) {

@@ -14,8 +14,8 @@
 //   must
 //                     be what its port has, or 0; an answer's, unless 0, must be the caller's
 //
-// A receive may complete at the answering side before `established`: its QP is in RTS from accept() on, and
-// the caller may send as soon as it is told. If that first message comes before the caller's last handshake
+// A receive may complete at the answering side before `established`: its QP is in RTS before the caller hears
+// that it was accepted, and the caller may send as soon as it is told. If that first message comes before the caller's last handshake
 // message, the device raises IBV_EVENT_COMM_EST; see communication_established().
 //
 // After `failed` and `disconnected` the connection is forgotten. Thread safety: as Connector says.

@@ -96,42 +96,91 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
     return known.end.handle;
 }
 
-// Between a look that finds nothing and the removal a send may come in, so what the workers have in flight is looked
-// at once more when no further one can.
+// Between a search that finds nothing and the removal a send may come in, so what the workers have in flight is searched once
+// more when no further one can.
 void RuntimeState::destroy_ah(AhHandle handle) {
     executor_->run([&] {
-        if (handle.index >= ahs_.size() || ahs_[handle.index] == nullptr || ahs_[handle.index]->end.handle != handle) {
-            return;  // it ended with the runtime
-        }
-        const WorkerAh& ah = ahs_[handle.index]->end;
-        const auto busy = [&](const WorkerSlot& worker) {
-            return Error(EBUSY, fmt::format("address handle {}.{} is named by sends in flight on worker \"{}\"; poll their "
-                                            "completions first",
-                                            handle.index, handle.generation, worker.config.name));
-        };
-        for (const auto& worker : workers_) {
-            if (worker->proxy->uses_ah(ah)) {
-                throw busy(*worker);
-            }
-        }
-        for (std::size_t i = 0; i < workers_.size(); ++i) {
-            if (workers_[i]->proxy->remove_ah(ah)) {
-                for (std::size_t back = 0; back <= i; ++back) {
-                    workers_[back]->proxy->add_ah(ah);
-                }
-                throw busy(*workers_[i]);
-            }
-        }
-        AhSlot& slot = *ahs_[handle.index];
-        const int error = devices_[slot.device]->device->destroy(slot.ah.get());
-        // As with memory regions: a device that the kernel has let go of answers EIO.
-        if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot.device]))) {
-            throw Error(error, fmt::format("device \"{}\" does not end an address handle",
-                                           devices_[slot.device]->config.name));
-        }
-        (void)slot.ah.release();
-        ahs_[handle.index].reset();
+        UseSearch search = search_ah_here(handle);
+        await_here(search);
+        UseSearch removal = begin_removing_ah_here(handle, search);
+        await_here(removal);
+        end_ah_here(handle, removal);
     }, Executor::Patience::unlimited);
+}
+
+AhSlot* RuntimeState::find_ah(AhHandle handle) noexcept {
+    AhSlot* slot = handle.index < ahs_.size() ? ahs_[handle.index].get() : nullptr;
+    return slot != nullptr && slot->end.handle == handle ? slot : nullptr;
+}
+
+UseSearch RuntimeState::search_ah_here(AhHandle handle) {
+    UseSearch search;
+    if (const AhSlot* slot = find_ah(handle); slot != nullptr) {
+        for (const auto& worker : workers_) {
+            search.add(*worker, *worker->proxy, [&](WorkerProxy& proxy) { return proxy.begin_finding_ah(slot->end); });
+        }
+    }
+    return search;
+}
+
+UseSearch RuntimeState::begin_removing_ah_here(AhHandle handle, const UseSearch& search) {
+    require_unused(handle, search);
+    UseSearch removal;
+    if (const AhSlot* slot = find_ah(handle); slot != nullptr) {
+        try {
+            for (const auto& worker : workers_) {
+                removal.add(*worker, *worker->proxy, [&](WorkerProxy& proxy) { return proxy.begin_removing_ah(slot->end); });
+            }
+        } catch (...) {
+            restore_ah_here(handle);
+            throw;
+        }
+    }
+    return removal;
+}
+
+void RuntimeState::end_ah_here(AhHandle handle, const UseSearch& removal) {
+    AhSlot* slot = find_ah(handle);
+    if (slot == nullptr) {
+        return;  // it ended with the runtime
+    }
+    try {
+        require_unused(handle, removal);
+        const int error = devices_[slot->device]->device->destroy(slot->ah.get());
+        // As with memory regions: a device that the kernel has let go of answers EIO.
+        if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
+            throw Error(error, fmt::format("device \"{}\" does not end an address handle", devices_[slot->device]->config.name));
+        }
+    } catch (...) {
+        restore_ah_here(handle);
+        throw;
+    }
+    (void)slot->ah.release();
+    ahs_[handle.index].reset();
+}
+
+void RuntimeState::end_unused_ah_here(AhHandle handle) {
+    if (const AhSlot* slot = find_ah(handle); slot != nullptr) {
+        for (const auto& worker : workers_) {
+            worker->proxy->forget(slot->end);
+        }
+        end_ah_here(handle, {});
+    }
+}
+
+void RuntimeState::restore_ah_here(AhHandle handle) {
+    if (const AhSlot* slot = find_ah(handle); slot != nullptr) {
+        for (const auto& worker : workers_) {
+            worker->proxy->add_ah(slot->end);
+        }
+    }
+}
+
+void RuntimeState::require_unused(AhHandle handle, const UseSearch& search) {
+    if (search.user() != nullptr) {
+        throw Error(EBUSY, fmt::format("address handle {}.{} is named by sends in flight on worker \"{}\"; poll their completions first",
+                                       handle.index, handle.generation, search.user()->config.name));
+    }
 }
 
 }  // namespace pollcore

@@ -137,34 +137,42 @@ RegionInfo RuntimeState::register_memory(void* data, std::size_t bytes, std::uin
 
 void RuntimeState::deregister(std::uint64_t id) {
     executor_->run([&] {
-        if (const std::optional<RegionEnd> end = begin_deregistering_here(id)) {
+        UseSearch search = search_region_here(id);
+        await_here(search);
+        if (const std::optional<RegionEnd> end = begin_deregistering_here(id, search)) {
             end_deregistering_here(id, end->carry_out());
         }
     }, Executor::Patience::unlimited);
 }
 
-std::optional<RegionEnd> RuntimeState::begin_deregistering_here(std::uint64_t id) {
+UseSearch RuntimeState::search_region_here(std::uint64_t id) {
+    const RegionSlot& region = regions_.at(id);
+    UseSearch search;
+    if (region.mr != nullptr) {
+        const PdSlot& pd = pds_.at(region.pd);
+        for (const auto& worker : workers_) {
+            search.add(*worker, *worker->proxy, [&](WorkerProxy& proxy) {
+                return proxy.begin_finding_key(pd.device, region.pd, region.mr->lkey, region.handle, pd.client);
+            });
+        }
+    }
+    return search;
+}
+
+std::optional<RegionEnd> RuntimeState::begin_deregistering_here(std::uint64_t id, const UseSearch& search) {
     const auto found = regions_.find(id);
     RegionSlot& region = found->second;
     if (region.mr == nullptr) {
         regions_.erase(found);
         return std::nullopt;
     }
-    const PdSlot& pd = pds_.at(region.pd);
-    const auto busy = [&](const WorkerSlot& worker) {
-        return Error(EBUSY, fmt::format("{} is named by work requests in flight on worker \"{}\"; poll their completions first",
-                                        region_text(region), worker.config.name));
-    };
-    for (const auto& worker : workers_) {
-        if (worker->proxy->uses_key(pd.device, region.pd, region.mr->lkey, region.handle, pd.client)) {
-            throw busy(*worker);
-        }
-    }
-    if (WorkerSlot* user = remove_bindable_here(region); user != nullptr) {
-        throw busy(*user);
+    const WorkerSlot* user = search.user() != nullptr ? search.user() : remove_bindable_here(region);
+    if (user != nullptr) {
+        throw Error(EBUSY, fmt::format("{} is named by work requests in flight on worker \"{}\"; poll their completions first",
+                                       region_text(region), user->config.name));
     }
     region.ending = true;
-    return RegionEnd{.region = id, .device = devices_[pd.device]->device.get(), .mr = region.mr.get()};
+    return RegionEnd{.region = id, .device = devices_[pds_.at(region.pd).device]->device.get(), .mr = region.mr.get()};
 }
 
 void RuntimeState::end_deregistering_here(std::uint64_t id, int error) {

@@ -29,6 +29,7 @@
 #include "connect/transitions.hpp"
 #include "control/handle_pool.hpp"
 #include "control/platform.hpp"
+#include "control/use_search.hpp"
 #include "device/device.hpp"
 #include "pollcore/runtime.hpp"
 #include "session/control_side.hpp"
@@ -371,10 +372,22 @@ public:
                                               PdId pd);
     /// Takes `mr`, unless it throws.
     RegionInfo add_region_here(const RegionPlan& plan, UniqueMr& mr, HostMemory memory);
-    /// Nothing: its registration has ended with the runtime, and so has it. Throws Error(EBUSY) when work requests in flight name it.
-    [[nodiscard]] std::optional<RegionEnd> begin_deregistering_here(std::uint64_t id);
+    // What is to be ended may still be named by work requests: the search says so, and is over before the end begins. An empty one
+    // will do where there is no queue pair left that could name it. Each throws Error(EBUSY) when one was found.
+    [[nodiscard]] UseSearch search_region_here(std::uint64_t id);
+    /// Nothing: its registration has ended with the runtime, and so has it.
+    [[nodiscard]] std::optional<RegionEnd> begin_deregistering_here(std::uint64_t id, const UseSearch& search);
     /// After that, with what the provider answered; ECANCELED: it was not asked. Throws it as an Error; then the region is what it was before.
     void end_deregistering_here(std::uint64_t id, int error);
+    [[nodiscard]] UseSearch search_window_here(MwHandle handle);
+    void end_window_here(MwHandle handle, const UseSearch& search);
+    [[nodiscard]] UseSearch search_ah_here(AhHandle handle);
+    /// No send that comes from here on finds it, until end_ah_here() or restore_ah_here(). One that came before is searched for.
+    [[nodiscard]] UseSearch begin_removing_ah_here(AhHandle handle, const UseSearch& search);
+    void end_ah_here(AhHandle handle, const UseSearch& removal);
+    void restore_ah_here(AhHandle handle);
+    /// There is no queue pair left that could name it.
+    void end_unused_ah_here(AhHandle handle);
     /// Its worker takes no more buffers of it. Throws Error(EBUSY) when it is used. Its region is ended next.
     void begin_closing_pool_here(PoolHandle handle);
     void end_closing_pool_here(PoolHandle handle) noexcept;
@@ -388,6 +401,11 @@ public:
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     /// Between looks, in jobs that have a limit: the thread does not hang meanwhile.
     void wait_a_little_here();
+    void await_here(UseSearch& search) {
+        while (!search.over()) {
+            wait_a_little_here();
+        }
+    }
     /// Until the runtime has stopped: a device may reach it.
     void keep_mapped(std::shared_ptr<void> memory) { kept_mapped_.push_back(std::move(memory)); }
 
@@ -487,6 +505,8 @@ private:
     void release_entries(const QpSlot& qp);
 
     // address_handles.cc
+    [[nodiscard]] AhSlot* find_ah(AhHandle handle) noexcept;
+    static void require_unused(AhHandle handle, const UseSearch& search);
     [[nodiscard]] AhPlan plan_ah_here(DeviceSlot& device, PdId pd, const ibv_ah_attr& address);
     [[nodiscard]] ibv_ah_attr address_here(DeviceSlot& device, const QpInfo& peer, const PathAttributes& path);
 

@@ -97,28 +97,41 @@ std::uint32_t RuntimeState::window_rkey(MwHandle handle) {
 
 void RuntimeState::deallocate(MwHandle handle) {
     executor_->run([&] {
-        WindowSlot* slot = window_slot(handle);
-        if (!running_.load()) {
-            windows_[handle.index].reset();  // the device's window ended with the runtime
-            return;
-        }
-        WorkerSlot& worker = *workers_[slot->worker];
-        if (worker.proxy->uses_window(handle) || !worker.proxy->remove_window(handle)) {
-            throw Error(EBUSY, fmt::format("memory window {}.{} is named by binds in flight on worker \"{}\"; poll their "
-                                           "completions first",
-                                           handle.index, handle.generation, worker.config.name));
-        }
-        const int error = slot->mw != nullptr ? devices_[slot->device]->device->destroy(slot->mw.get()) : 0;
-        // As with memory regions: a device that the kernel has let go of answers EIO.
-        if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
-            worker.proxy->add_window(slot->end);
-            throw Error(error, fmt::format("device \"{}\" does not end a memory window",
-                                           devices_[slot->device]->config.name));
-        }
-        (void)slot->mw.release();
-        windows_[handle.index].reset();
-        window_handles_.give_back(handle);
+        UseSearch search = search_window_here(handle);
+        await_here(search);
+        end_window_here(handle, search);
     }, Executor::Patience::unlimited);
+}
+
+UseSearch RuntimeState::search_window_here(MwHandle handle) {
+    UseSearch search;
+    if (running_.load()) {
+        WorkerSlot& worker = *workers_[window_slot(handle)->worker];
+        search.add(worker, *worker.proxy, [&](WorkerProxy& proxy) { return proxy.begin_finding_window(handle); });
+    }
+    return search;
+}
+
+void RuntimeState::end_window_here(MwHandle handle, const UseSearch& search) {
+    if (!running_.load()) {
+        windows_[handle.index].reset();  // the device's window ended with the runtime
+        return;
+    }
+    WindowSlot* slot = window_slot(handle);
+    WorkerSlot& worker = *workers_[slot->worker];
+    if (search.user() != nullptr || !worker.proxy->remove_window(handle)) {
+        throw Error(EBUSY, fmt::format("memory window {}.{} is named by binds in flight on worker \"{}\"; poll their completions first",
+                                       handle.index, handle.generation, worker.config.name));
+    }
+    const int error = slot->mw != nullptr ? devices_[slot->device]->device->destroy(slot->mw.get()) : 0;
+    // As with memory regions: a device that the kernel has let go of answers EIO.
+    if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
+        worker.proxy->add_window(slot->end);
+        throw Error(error, fmt::format("device \"{}\" does not end a memory window", devices_[slot->device]->config.name));
+    }
+    (void)slot->mw.release();
+    windows_[handle.index].reset();
+    window_handles_.give_back(handle);
 }
 
 // A type 2 window that is bound to a queue pair must end before that is destroyed: Soft-RoCE waits for it in vain otherwise,

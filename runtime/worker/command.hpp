@@ -87,7 +87,7 @@ struct alignas(kCacheLine) Command {
     bool in_order = false;  ///< what is written to the QP's memory arrives in order
     bool reads = false;     ///< the QP may read from the peer's memory
     bool readable = false;  ///< the peer may read from the QP's
-    bool abandoned = false; ///< remove_session: what is in its ring is not waited for
+    bool abandoned = false; ///< remove_session: what is in its ring is not waited for; remove_ah: nothing is in flight, so it is not looked
     std::uint8_t reserved[1] = {};
     std::uint8_t ring_lap = 0;
 };

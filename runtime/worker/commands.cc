@@ -17,6 +17,13 @@ constexpr std::uint64_t kStepsToDrainMore = 64;
 // Requests of a ring in a step, for a search: what a process may have in its ring is no measure for how long a step takes.
 constexpr std::uint32_t kSlotsToLookAt = 64;
 
+// Sessions, queue pairs and shared receive queues in a step that a search passes by.
+constexpr std::uint32_t kPassedInStep = 64;
+
+// Search::whose
+constexpr std::uint64_t kOfSession = std::uint64_t{1} << 32;
+constexpr std::uint64_t kOfQp = std::uint64_t{2} << 32;
+
 template <class T>
 void place(OwnLines<T>& table, std::uint32_t index, const T& value) {
     if (table.size() <= index) {
@@ -156,38 +163,38 @@ std::uint32_t Worker::run_commands() noexcept {
             srqs_[command.index] = nullptr;
             break;
         case CommandKind::find_key:
-            search_ = Search{.command = command.id,
-                             .device = command.index,
-                             .pd = command.pd,
-                             .client = command.client,
-                             .lkey = command.lkey,
-                             .region = command.region_handle};
-            return;
+            return begin(Search{.command = command.id,
+                                .device = command.index,
+                                .pd = command.pd,
+                                .client = command.client,
+                                .lkey = command.lkey,
+                                .region = command.region_handle});
         case CommandKind::add_ah:
             place(ahs_, command.ah->handle.index, command.ah);
             break;
         case CommandKind::find_ah:
-            search_ = Search{.command = command.id, .pd = command.ah->pd, .client = command.ah->client, .ah = command.ah->handle};
-            return;
+            return begin(Search{.command = command.id, .pd = command.ah->pd, .client = command.ah->client, .ah = command.ah->handle});
         case CommandKind::remove_ah:
             ahs_[command.ah->handle.index] = nullptr;
+            if (command.abandoned) {
+                answer(command.id, AnswerKind::not_found);
+                return;
+            }
             // What is still in a ring will be refused, so only what was posted counts.
-            search_ = Search{.command = command.id,
-                             .pd = command.ah->pd,
-                             .ah = command.ah->handle,
-                             .next_session = static_cast<std::uint32_t>(sessions_.size())};
-            return;
+            return begin(Search{.command = command.id,
+                                .pd = command.ah->pd,
+                                .ah = command.ah->handle,
+                                .next_session = static_cast<std::uint32_t>(sessions_.size())});
         case CommandKind::add_window:
             place(windows_, command.window->handle.index, command.window);
             break;
         case CommandKind::find_window:
             // The window itself says whether binds of it are in flight.
-            search_ = Search{.command = command.id,
-                             .pd = find_window(command.window_handle)->pd,
-                             .client = find_window(command.window_handle)->client,
-                             .window = command.window_handle,
-                             .next_srq = static_cast<std::uint32_t>(srqs_.size())};
-            return;
+            return begin(Search{.command = command.id,
+                                .pd = find_window(command.window_handle)->pd,
+                                .client = find_window(command.window_handle)->client,
+                                .window = command.window_handle,
+                                .next_srq = static_cast<std::uint32_t>(srqs_.size())});
         case CommandKind::remove_window:
             answer(command.id, remove_window(command.window_handle) ? AnswerKind::done : AnswerKind::found);
             return;
@@ -326,37 +333,64 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     answer(session.remove_command, AnswerKind::done, session.index);
 }
 
-// A part of a ring, a queue pair or a shared receive queue per step. Requests move from rings to tables and never back, so
-// looking at the rings first misses none that was submitted before the question.
+void Worker::begin(const Search& search) noexcept {
+    if (search_.command == 0) {
+        search_ = search;
+    } else {
+        searches_.push_back(search);
+    }
+}
+
+// A part of a ring, or some queue pairs or shared receive queues, per step. Requests move from rings to tables and never back,
+// so looking at the rings first misses none that was submitted before the question. Searches take turns: what one process has in
+// its rings is no measure for how long another's search takes.
 std::uint32_t Worker::search() noexcept {
-    switch (look_further()) {
-        case Looked::more: break;
-        case Looked::found: answer(std::exchange(search_.command, 0), AnswerKind::found); break;
-        case Looked::over:
-            answer(std::exchange(search_.command, 0), binds_use_it() ? AnswerKind::found : AnswerKind::not_found);
-            break;
+    const Looked looked = look_further();
+    if (looked != Looked::more) {
+        const bool found = looked == Looked::found || binds_use_it();
+        answer(std::exchange(search_.command, 0), found ? AnswerKind::found : AnswerKind::not_found);
+    }
+    if (!searches_.empty()) {
+        const Search last = search_;
+        search_ = searches_.front();
+        searches_.erase(searches_.begin());
+        if (last.command != 0) {
+            searches_.push_back(last);
+        }
     }
     return 1;
 }
 
 Worker::Looked Worker::look_further() noexcept {
-    if (search_.next_session < sessions_.size()) {
-        const WorkerSession* session = sessions_[search_.next_session];
-        // How long the rings of other processes are is no measure for this one's.
-        const Looked looked = session == nullptr || !may_name_it(*session) ? Looked::over : look_through(session->submissions);
-        search_.next_session += looked == Looked::over;
-        return looked == Looked::found ? looked : Looked::more;
+    // What has nothing to do with the search costs little, so several are passed in a step.
+    for (std::uint32_t passed = 0; passed < kPassedInStep; ++passed) {
+        if (search_.next_session < sessions_.size()) {
+            const WorkerSession* session = sessions_[search_.next_session];
+            if (session == nullptr || !may_name_it(*session)) {
+                ++search_.next_session;
+                continue;
+            }
+            const Looked looked = look_through(kOfSession | session->id, session->submissions);
+            search_.next_session += looked == Looked::over;
+            return looked == Looked::found ? looked : Looked::more;
+        }
+        if (const WorkerQp* qp = next_of(qps_, search_.next_qp); qp != nullptr) {
+            if (qp->pd != search_.pd) {
+                continue;
+            }
+            const Looked looked = qp->flow == nullptr ? Looked::over : look_through(kOfQp | pack(qp->handle), qp->flow->waiting);
+            search_.next_qp -= looked == Looked::more;
+            return looked == Looked::found || (looked == Looked::over && has_in_flight(*qp)) ? Looked::found : Looked::more;
+        }
+        const WorkerSrq* srq = next_of(srqs_, search_.next_srq);
+        if (srq == nullptr) {
+            return Looked::over;
+        }
+        if (!search_.ah.valid() && concerns_search(srq)) {
+            return srq->receives.uses_key(search_.lkey) ? Looked::found : Looked::more;
+        }
     }
-    if (const WorkerQp* qp = next_of(qps_, search_.next_qp); qp != nullptr) {
-        const Looked looked = qp->flow == nullptr ? Looked::over : look_through(qp->flow->waiting);
-        search_.next_qp -= looked == Looked::more;
-        return looked == Looked::found || (looked == Looked::over && has_in_flight(*qp)) ? Looked::found : Looked::more;
-    }
-    if (const WorkerSrq* srq = next_of(srqs_, search_.next_srq); srq != nullptr) {
-        const bool found = !search_.ah.valid() && concerns_search(srq) && srq->receives.uses_key(search_.lkey);
-        return found ? Looked::found : Looked::more;
-    }
-    return Looked::over;
+    return Looked::more;
 }
 
 // What is looked for, in a request of it that is posted, or announced. Binds are counted elsewhere.
@@ -401,9 +435,9 @@ bool Worker::names_it(const WorkRequest& request) noexcept {
 // A session's ring, or what waits for credit: so much of it in a step, and no more than stood there at the beginning. What is
 // taken meanwhile will be found in the tables.
 template <class Slots>
-Worker::Looked Worker::look_through(const Slots& slots) noexcept {
-    if (!search_.in_slots) {
-        search_.in_slots = true;
+Worker::Looked Worker::look_through(std::uint64_t whose, const Slots& slots) noexcept {
+    if (search_.whose != whose) {
+        search_.whose = whose;
         search_.slot = slots.released();
         search_.slots_end = search_.slot + slots.capacity();
     }
@@ -411,7 +445,7 @@ Worker::Looked Worker::look_through(const Slots& slots) noexcept {
         search_.slot = std::max(search_.slot, slots.released());
         const std::size_t i = search_.slot - slots.released();
         if (search_.slot >= search_.slots_end || !slots.ready(i)) {
-            search_.in_slots = false;
+            search_.whose = 0;
             return Looked::over;
         }
         const WorkRequest request = slots.copy(i);

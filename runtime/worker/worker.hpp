@@ -344,11 +344,13 @@ private:
     void open_shares(WorkerQp& qp) noexcept;
     void begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) noexcept;
     void remove_if_drained(WorkerSession& session) noexcept;
+    struct Search;
+    void begin(const Search& search) noexcept;
     enum class Looked { found, over, more };
     std::uint32_t search() noexcept;
     [[nodiscard]] Looked look_further() noexcept;
     template <class Slots>
-    [[nodiscard]] Looked look_through(const Slots& slots) noexcept;
+    [[nodiscard]] Looked look_through(std::uint64_t whose, const Slots& slots) noexcept;
     template <class Slots>
     [[nodiscard]] bool names_key(const WorkRequest& request, const Slots& slots, std::size_t at) noexcept;
     [[nodiscard]] bool has_in_flight(const WorkerQp& qp) const noexcept;
@@ -445,11 +447,12 @@ private:
         std::uint32_t next_session = 0;
         std::uint32_t next_qp = 0;
         std::uint32_t next_srq = 0;
-        bool in_slots = false;  ///< of the session or queue pair that is next
+        std::uint64_t whose = 0;  ///< it has come to `slot` of this session, by its id, or of this queue pair, by its handle
         std::uint64_t slot = 0;
         std::uint64_t slots_end = 0;
     };
-    Search search_;
+    Search search_;                  ///< whose turn it is
+    std::vector<Search> searches_;   ///< the others, in the order of their turns
 
     OwnLines<std::byte> command_memory_;
     OwnLines<std::byte> answer_memory_;

@@ -24,7 +24,11 @@ void WorkerProxy::drain_answers() {
     const std::size_t n = answers_.peek(kAnswerSlots);
     for (std::size_t i = 0; i < n; ++i) {
         const Answer& answer = answers_.slot(i);
-        (answer.id == 0 ? unasked_ : answered_).push_back(answer);
+        if (answer.id == 0) {
+            unasked_.push_back(answer);
+        } else if (std::erase(ignored_, answer.id) == 0) {
+            answered_.push_back(answer);
+        }
     }
     answers_.release(n);
     answers_.publish();
@@ -54,7 +58,10 @@ std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) {
 }
 
 Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual) {
-    const std::uint64_t id = send(request);
+    return await(send(request), request.kind, usual);
+}
+
+Answer WorkerProxy::await(std::uint64_t id, CommandKind kind, std::chrono::milliseconds usual) {
     auto warn_at = now_() + usual;
     for (;;) {
         if (const std::optional<Answer> answer = take_answer(id)) {
@@ -63,7 +70,7 @@ Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual
         if (now_() > warn_at) {
             log_error("worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
                       "core is taken",
-                      name_, static_cast<int>(request.kind), usual.count());
+                      name_, static_cast<int>(kind), usual.count());
             warn_at += usual;
         }
         wait_();
@@ -125,14 +132,32 @@ void WorkerProxy::retire(SrqHandle srq, Status leftovers) {
 }
 void WorkerProxy::lose(SrqHandle srq) { call({.kind = CommandKind::lose_srq, .index = srq.index}); }
 void WorkerProxy::forget(SrqHandle srq) { call({.kind = CommandKind::forget_srq, .index = srq.index}); }
+std::uint64_t WorkerProxy::begin_finding_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region,
+                                             std::uint32_t client) {
+    return send({.kind = CommandKind::find_key, .index = device, .lkey = lkey, .region_handle = region, .pd = pd, .client = client});
+}
+std::uint64_t WorkerProxy::begin_finding_window(MwHandle window) {
+    return send({.kind = CommandKind::find_window, .window_handle = window});
+}
+std::uint64_t WorkerProxy::begin_finding_ah(const WorkerAh& ah) { return send({.kind = CommandKind::find_ah, .ah = &ah}); }
+std::uint64_t WorkerProxy::begin_removing_ah(const WorkerAh& ah) { return send({.kind = CommandKind::remove_ah, .ah = &ah}); }
+std::optional<bool> WorkerProxy::found(std::uint64_t search) {
+    const std::optional<Answer> answer = take_answer(search);
+    return answer ? std::optional(answer->kind == AnswerKind::found) : std::nullopt;
+}
+void WorkerProxy::ignore(std::uint64_t search) {
+    if (!take_answer(search)) {
+        ignored_.push_back(search);
+    }
+}
+
 bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region, std::uint32_t client) {
-    return call({.kind = CommandKind::find_key, .index = device, .lkey = lkey, .region_handle = region, .pd = pd, .client = client})
-               .kind == AnswerKind::found;
+    return await(begin_finding_key(device, pd, lkey, region, client), CommandKind::find_key).kind == AnswerKind::found;
 }
 
 void WorkerProxy::add_window(WorkerWindow& window) { call({.kind = CommandKind::add_window, .window = &window}); }
 bool WorkerProxy::uses_window(MwHandle window) {
-    return call({.kind = CommandKind::find_window, .window_handle = window}).kind == AnswerKind::found;
+    return await(begin_finding_window(window), CommandKind::find_window).kind == AnswerKind::found;
 }
 bool WorkerProxy::remove_window(MwHandle window) {
     return call({.kind = CommandKind::remove_window, .window_handle = window}).kind == AnswerKind::done;
@@ -161,11 +186,12 @@ std::uint32_t WorkerProxy::remove_pool(PoolHandle pool) {
 
 void WorkerProxy::add_ah(const WorkerAh& ah) { call({.kind = CommandKind::add_ah, .ah = &ah}); }
 bool WorkerProxy::uses_ah(const WorkerAh& ah) {
-    return call({.kind = CommandKind::find_ah, .ah = &ah}).kind == AnswerKind::found;
+    return await(begin_finding_ah(ah), CommandKind::find_ah).kind == AnswerKind::found;
 }
 bool WorkerProxy::remove_ah(const WorkerAh& ah) {
-    return call({.kind = CommandKind::remove_ah, .ah = &ah}).kind == AnswerKind::found;
+    return await(begin_removing_ah(ah), CommandKind::remove_ah).kind == AnswerKind::found;
 }
+void WorkerProxy::forget(const WorkerAh& ah) { call({.kind = CommandKind::remove_ah, .ah = &ah, .abandoned = true}); }
 
 std::vector<Answer> WorkerProxy::take_unasked() {
     drain_answers();

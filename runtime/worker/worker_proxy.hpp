@@ -76,12 +76,28 @@ public:
     void lose(SrqHandle srq);
     /// It is destroyed: completes what is left. Afterwards the WorkerSrq is the caller's again.
     void forget(SrqHandle srq);
-    /// True when a work request that was submitted before names this key, or is a bind to this region. `client`: whose the
-    /// protection domain is (ClientShare::id).
+    // The worker searches for what is in use in its own time: rings may be long. Each of these begins a search, and returns the
+    // number to ask found() about.
+    /// For a work request that was submitted before and names this key, or is a bind to this region. `client`: whose the protection
+    /// domain is (ClientShare::id).
+    [[nodiscard]] std::uint64_t begin_finding_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {},
+                                                  std::uint32_t client = 0);
+    /// For a bind of the window that was submitted before and has not completed.
+    [[nodiscard]] std::uint64_t begin_finding_window(MwHandle window);
+    /// For a work request that was submitted before and names this address handle.
+    [[nodiscard]] std::uint64_t begin_finding_ah(const WorkerAh& ah);
+    /// Requests that the worker takes from now on do not find it. For one that it took before and that is still in flight: then the
+    /// address handle must live on, and may be added again.
+    [[nodiscard]] std::uint64_t begin_removing_ah(const WorkerAh& ah);
+    /// Nothing: it is not over.
+    [[nodiscard]] std::optional<bool> found(std::uint64_t search);
+    /// Nobody will ask about it any more.
+    void ignore(std::uint64_t search);
+
+    /// These wait for the end of the search.
     [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {}, std::uint32_t client = 0);
 
     void add_window(WorkerWindow& window);
-    /// True when a bind of the window was submitted before and has not completed.
     [[nodiscard]] bool uses_window(MwHandle window);
     /// False, and nothing has changed, when binds of it are in flight.
     [[nodiscard]] bool remove_window(MwHandle window);
@@ -102,11 +118,10 @@ public:
     /// then, modulo 2^32: its last completion is among them.
     std::uint32_t remove_pool(PoolHandle pool);
     void add_ah(const WorkerAh& ah);
-    /// True when a work request that was submitted before names this address handle.
     [[nodiscard]] bool uses_ah(const WorkerAh& ah);
-    /// Requests that the worker takes from now on do not find it. True when one that it took before is still in
-    /// flight: then the address handle must live on, and may be added again.
     [[nodiscard]] bool remove_ah(const WorkerAh& ah);
+    /// Nothing is in flight that could name it.
+    void forget(const WorkerAh& ah);
 
     /// What the worker said without being asked, since the last call.
     [[nodiscard]] std::vector<Answer> take_unasked();
@@ -115,6 +130,7 @@ private:
     [[nodiscard]] std::uint64_t send(Command command);
     [[nodiscard]] std::optional<Answer> take_answer(std::uint64_t id);
     Answer call(const Command& request, std::chrono::milliseconds usual = kUsual);
+    Answer await(std::uint64_t id, CommandKind kind, std::chrono::milliseconds usual = kUsual);
     void drain_answers();
 
     // A worker answers within microseconds. One that takes longer than this is said to, in the log; the command is
@@ -130,6 +146,7 @@ private:
     RingConsumer<Answer> answers_;
     std::uint64_t next_id_ = 1;
     std::vector<Answer> answered_;
+    std::vector<std::uint64_t> ignored_;
     std::vector<Answer> unasked_;
 };
 

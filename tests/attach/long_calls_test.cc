@@ -1,18 +1,26 @@
 // What takes long in the kernel for one attached process, and what one has much of: nobody else's calls wait for it.
 #include <gtest/gtest.h>
 
+#include <poll.h>
+
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "attach/own_server.hpp"
+#include "attach/packet_socket.hpp"
+#include "attach/shared_memory.hpp"
 #include "attach/watched_platform.hpp"
+#include "attach/wire.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
@@ -144,6 +152,68 @@ TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
         ends.get();
         held.get();
     }
+    EXPECT_EQ(attach().control_counters().memory_regions.value(), 0u);
+}
+
+/// Asks and reads the answers when it likes.
+class RawProcess {
+public:
+    explicit RawProcess(const std::string& path) : socket_(wire::connect_to(path)) {
+        (void)answer<wire::Attach>(send(wire::Attach{.name = NameText("raw")}));
+    }
+    template <class Body>
+    std::uint64_t send(const Body& body, std::span<const int> descriptors = {}) {
+        const wire::Request<Body> request{{.kind = Body::kKind, .id = ++id_}, body};
+        EXPECT_EQ(wire::send_packet(socket_.get(), std::as_bytes(std::span(&request, 1)), descriptors), 0);
+        return id_;
+    }
+    /// The next one, which answers this request.
+    template <class Body>
+    typename Body::Answered answer(std::uint64_t id) {
+        pollfd readable{socket_.get(), POLLIN, 0};
+        EXPECT_EQ(::poll(&readable, 1, std::chrono::milliseconds(60s).count()), 1) << "nobody answers";
+        wire::Packet packet;
+        EXPECT_EQ(wire::recv_packet(socket_.get(), packet), 0);
+        EXPECT_EQ(packet.header().id, id);
+        wire::Answer<typename Body::Answered> answer;
+        EXPECT_TRUE(packet.read(answer));
+        EXPECT_EQ(answer.outcome.error, 0) << answer.outcome.text.string();
+        return answer.body;
+    }
+
+private:
+    UniqueFd socket_;
+    std::uint64_t id_ = 0;
+};
+
+// A worker looks whether something is in use before it ends, in rings that its process may have filled. Here it does not get to that.
+TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
+    struct WorkersGoOn {
+        std::atomic<bool>& stand;
+        ~WorkersGoOn() { stand.store(false); }
+    };
+    RawProcess process(attach_config().path);
+    constexpr std::size_t kBytes = 4096;
+    const SharedMemory memory = make_shared_memory(kBytes, "long calls");
+    const int fd = memory.fd.get();
+    const auto region =
+        process.answer<wire::RegisterMemory>(process.send(wire::RegisterMemory{.bytes = kBytes, .device = NameText("net0")}, {&fd, 1}));
+    const auto ah = process.answer<wire::CreateAh>(process.send(wire::CreateAh{.device = NameText("net0"), .peer = QpInfo{}}));
+
+    const auto expect_others_answered = [&](const auto& end) {
+        using End = std::decay_t<decltype(end)>;
+        std::uint64_t ends = 0;
+        {
+            const WorkersGoOn afterwards{watched.workers_stand};
+            watched.workers_stand.store(true);
+            ends = process.send(end);
+            // It was begun before this is answered.
+            (void)process.answer<wire::AskControlCounters>(process.send(wire::AskControlCounters{}));
+        }
+        (void)process.answer<End>(ends);
+    };
+    expect_others_answered(wire::DestroyAh{.handle = ah.handle});
+    expect_others_answered(wire::Deregister{.region = region.id});
     EXPECT_EQ(attach().control_counters().memory_regions.value(), 0u);
 }
 

@@ -2,6 +2,8 @@
 // the device the longest job of the control thread makes.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -16,9 +18,11 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "control/platform.hpp"
 #include "device/soft/soft_device.hpp"
 #include "on_host_platform.hpp"
+#include "worker/worker.hpp"
 
 namespace pollcore::test {
 
@@ -147,9 +151,37 @@ private:
     std::thread thread_;
 };
 
+/// Turns a worker, except while it is told to stand.
+class StandingWorker final : public WorkerThread {
+public:
+    StandingWorker(Worker& worker, std::atomic<bool>& stands) : worker_(worker), stands_(stands), thread_([this] { loop(); }) {}
+    void stop() noexcept override { stop_.store(true); }
+    void join() noexcept override { thread_.join(); }
+    [[nodiscard]] int thread_id() const noexcept override { return thread_id_.load(); }
+
+private:
+    void loop() {
+        thread_id_.store(::gettid());
+        worker_.own_heartbeat().start(::gettid(), cycles_now());
+        while (!stop_.load()) {
+            if (stands_.load() || worker_.step(cycles_now()) == 0) {
+                std::this_thread::yield();
+            }
+        }
+        worker_.own_heartbeat().stop();
+    }
+
+    Worker& worker_;
+    std::atomic<bool>& stands_;
+    std::atomic<bool> stop_{false};
+    std::atomic<int> thread_id_{0};
+    std::thread thread_;
+};
+
 /// What a test keeps of the platform, which the runtime takes.
 struct Watched {
     WatchedDevice* device = nullptr;
+    std::atomic<bool> workers_stand{false};
     std::atomic<std::uint64_t> longest_job{0};  ///< of the control thread, in calls of the device
 };
 
@@ -161,6 +193,9 @@ public:
         auto device = std::make_unique<WatchedDevice>(SoftDeviceOptions{.name = config.name});
         watched_.device = device.get();
         return device;
+    }
+    std::unique_ptr<WorkerThread> start_worker(const WorkerConfig&, Worker& worker) override {
+        return std::make_unique<StandingWorker>(worker, watched_.workers_stand);
     }
     std::unique_ptr<Executor> start_executor(const std::string& name) override {
         return name == "pollcore-ctl" ? std::make_unique<CountingExecutor>(watched_.longest_job) : OnHostPlatform::start_executor(name);

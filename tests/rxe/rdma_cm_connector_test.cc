@@ -183,6 +183,9 @@ TEST_F(RdmaCmTest, TheServerMayReceiveBeforeItKnowsAndACommunicationEventEstabli
     client_id_ = call();
     server_id_ = request().connection;
     accept(server_id_);
+    while (server_.device().query(server_qp_, IBV_QP_STATE).qp_state != IBV_QPS_RTS) {
+        server_.pump();
+    }
     // The caller does not look at the answer; the device has seen a message.
     server_.connector().communication_established(server_qp_->qp_num);
     while (server_.events.empty()) {

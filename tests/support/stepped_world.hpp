@@ -153,6 +153,7 @@ public:
             end->application_fd = make_event_fd("a test");
         }
         end->worker_end->application_fd = end->application_fd.get();
+        end->worker_end->id = static_cast<std::uint32_t>(ends.size()) + 1;
         const auto index = static_cast<std::uint32_t>(ends.size());
         proxy.add_session(index, *end->worker_end);
         end->session = Session(std::make_shared<NoHost>(), index + 1, 0, end->block, end->layout,
