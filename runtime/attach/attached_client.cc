@@ -44,7 +44,7 @@ AttachedClient::~AttachedClient() {
     while (!stop_listening_at_some() || !close_some()) {
         runtime_.wait_a_little_here();
         conclude_errands();
-        left_in_turn_ = kPerTurn;
+        left_in_turn_ = kEndsInTurn;
     }
 }
 
@@ -150,9 +150,9 @@ void AttachedClient::tell(const Event& event) {
 
 // ---- What takes time ----
 
-AttachedClient::Clock::time_point AttachedClient::turn() {
+AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
     const Clock::time_point now = runtime_.platform->now();
-    left_in_turn_ = kPerTurn;
+    left_in_turn_ = left;
     conclude_errands();
     const bool was_ending = ending_;
     // Each may begin another, and the end of this process, which drops what it waits for.
@@ -171,6 +171,7 @@ AttachedClient::Clock::time_point AttachedClient::turn() {
             later_.push_back(std::move(later));
         }
     }
+    left = left_in_turn_;
     const bool looks_on = !errands_.empty() && !errands_.front()->begun;
     Clock::time_point next = now + (looks_on ? Clock::duration(kSoon) : Clock::duration(kSeldom));
     for (const Later& later : later_) {

@@ -57,8 +57,10 @@ public:
     };
     /// Answers now or later. Unless taken, its sender is to be ended.
     [[nodiscard]] Taken take(const wire::Packet& packet, Handed handed);
-    /// What takes time; returns when to look again at the latest.
-    [[nodiscard]] Clock::time_point turn();
+    /// Things that end in one turn of all processes together, where calls of others wait for the end of it.
+    static constexpr int kEndsInTurn = 16;
+    /// What takes time; returns when to look again at the latest. Ends up to `left` things, and takes them off that.
+    [[nodiscard]] Clock::time_point turn(int& left);
     /// Logs what it was refused since the last time, if anything was: its library would have refused that, too.
     void log_refusals();
     /// An event of a device; those that concern others are not told.
@@ -82,8 +84,6 @@ public:
 private:
     // How often it is looked whether there is what only another can bring; whatever comes is told before.
     static constexpr std::chrono::seconds kSeldom{1};
-    // Things that end in one turn, where others wait for theirs.
-    static constexpr int kPerTurn = 16;
 
     // Looked at until it is over. Returns whether it is, and when to look again.
     struct Later {
@@ -248,7 +248,7 @@ private:
     bool ended_ = false;
     bool abandoned_ = false;
     bool whole_ = true;
-    int left_in_turn_ = kPerTurn;
+    int left_in_turn_ = kEndsInTurn;
 
     std::shared_ptr<SharedMemory> counters_;  // of receive pools
     std::vector<bool> counters_used_;

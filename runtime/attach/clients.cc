@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -241,28 +242,38 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
     if (tell) {
         next_lines_ = now + kLinesEvery;
     }
+    std::vector<std::uint32_t> order;
+    order.reserve(clients_.size());
+    for (const auto& [number, client] : clients_) {
+        order.push_back(number);
+    }
+    std::rotate(order.begin(), std::upper_bound(order.begin(), order.end(), ended_most_), order.end());
+    int left = AttachedClient::kEndsInTurn;
     auto next = clients_.empty() ? Clock::time_point::max() : next_lines_;
-    for (auto client = clients_.begin(); client != clients_.end();) {
-        AttachedClient& attached = *client->second.attached;
-        if (now >= client->second.look_at) {
-            client->second.look_at = Clock::time_point::max();  // unless something that is begun here says otherwise
-            client->second.look_at = std::min(attached.turn(), client->second.look_at);
+    for (const std::uint32_t number : order) {
+        Client& client = clients_.at(number);
+        if (now >= client.look_at) {
+            client.look_at = Clock::time_point::max();  // unless something that is begun here says otherwise
+            const bool had_some = left > 0;
+            client.look_at = std::min(client.attached->turn(left), client.look_at);
+            if (had_some && left <= 0) {
+                ended_most_ = number;
+            }
         }
         if (tell) {
-            attached.log_refusals();
+            client.attached->log_refusals();
         }
-        if (attached.ended()) {
-            forget_ended(client);
+        if (client.attached->ended()) {
+            forget_ended(number);
         } else {
-            next = std::min(next, client->second.look_at);
-            ++client;
+            next = std::min(next, client.look_at);
         }
     }
     return next;
 }
 
-void Clients::forget_ended(std::map<std::uint32_t, Client>::iterator& client) {
-    const std::uint32_t number = client->first;
+void Clients::forget_ended(std::uint32_t number) {
+    const auto client = clients_.find(number);
     if (client->second.detaches) {
         tell_coming([&](const std::string& others) {
             log_info("client {} ({}) detached{}", number, client->second.attached->who(), others);
@@ -270,7 +281,7 @@ void Clients::forget_ended(std::map<std::uint32_t, Client>::iterator& client) {
         count([](AttachCounts& counts) { ++counts.detached; });
     }
     const bool whole = client->second.attached->whole();
-    client = clients_.erase(client);
+    clients_.erase(client);
     connections_.hang_up(number);  // behind its last answer
     count([&](AttachCounts& counts) {
         --counts.now;

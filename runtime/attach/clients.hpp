@@ -63,7 +63,7 @@ private:
     void look_at_all();
     /// When to look again.
     [[nodiscard]] Clock::time_point turns(Clock::time_point now);
-    void forget_ended(std::map<std::uint32_t, Client>::iterator& client);
+    void forget_ended(std::uint32_t number);
 
     template <class F>
     void tell_coming(F&& line);
@@ -80,6 +80,7 @@ private:
 
     // The control thread.
     std::map<std::uint32_t, Client> clients_;
+    std::uint32_t ended_most_ = 0;  // the process after which others have the first turn
     Clock::time_point next_lines_{};
     // Who attaches may do so often. What ends one for its misdeeds has lines of its own.
     LineBudget comings_{50};

@@ -62,6 +62,7 @@ protected:
     }
 
     static constexpr std::chrono::seconds kPatience{60};
+    static constexpr std::uint64_t kCallsOfOneJob = 64;
 
     void expect_one_left() {
         const auto until = std::chrono::steady_clock::now() + kPatience;
@@ -219,7 +220,6 @@ TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
 
 // Whatever a process has, the control thread ends little of it at a time, and has turned to others in between.
 TEST_F(LongCalls, TheEndOfAProcessWithMuchIsManyShortJobs) {
-    constexpr std::uint64_t kCallsOfOneJob = 64;
     Attachment other = attach();
     Attachment big = attach();
     Session session = big.open_session();
@@ -251,8 +251,33 @@ TEST_F(LongCalls, TheEndOfAProcessWithMuchIsManyShortJobs) {
     EXPECT_EQ(other.control_counters().queue_pairs.value(), 0u);
 }
 
+TEST_F(LongCalls, TheEndOfManyProcessesAtOnceIsToo) {
+    struct Process {
+        Attachment attachment = attach();
+        Session session = attachment.open_session();
+        std::vector<QueuePair> qps;
+    };
+    std::vector<Process> processes(12);
+    for (Process& one : processes) {
+        for (int i = 0; i < 40; ++i) {
+            one.qps.push_back(one.attachment.create_queue_pair({.shares = {{.session = &one.session, .send_depth = 1}}, .recv_depth = 1}));
+        }
+    }
+    Attachment other = attach();
+    watched.longest_job.store(0);
+    std::vector<std::future<bool>> ends;
+    for (Process& one : processes) {
+        ends.push_back(std::async(std::launch::async, [&one] { return one.attachment.stop(); }));
+    }
+    for (std::future<bool>& end : ends) {
+        EXPECT_TRUE(end.get());
+    }
+    EXPECT_GT(watched.longest_job.load(), 0u);
+    EXPECT_LE(watched.longest_job.load(), kCallsOfOneJob);
+    expect_one_left();
+}
+
 TEST_F(LongCalls, TheEndOfASessionWithManyQueuePairsIsToo) {
-    constexpr std::uint64_t kCallsOfOneJob = 64;
     Attachment big = attach();
     Session session = big.open_session();
     std::vector<QueuePair> qps;
