@@ -25,6 +25,7 @@ constexpr std::string_view kReloadable[] = {"runtime.log_level",
                                             "attach.user_shared_receive_queues_max",
                                             "attach.user_receive_pools_max",
                                             "attach.user_listeners_max",
+                                            "attach.user_objects_max",
                                             "attach.user_registered_max"};
 
 template <class Object>

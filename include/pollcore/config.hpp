@@ -169,6 +169,7 @@ struct AttachConfig {
     std::uint32_t user_shared_receive_queues_max = 0;
     std::uint32_t user_receive_pools_max = 0;
     std::uint32_t user_listeners_max = 0;
+    std::uint32_t user_objects_max = 0;  ///< memory regions; and memory windows, address handles, protection domains
     std::uint64_t user_registered_max = 0;
 
     bool operator==(const AttachConfig&) const = default;

@@ -51,8 +51,9 @@ inline constexpr std::uint32_t kQueueDepthMax = 1u << 16;
 static_assert(kQueueDepthMax <= (1u << 24) / 2, "a position in flight must be unambiguous");
 
 /// Memory windows of one runtime, and regions that windows may be bound to: the index parts of their handles.
-inline constexpr std::uint32_t kMemoryWindowsMax = 65536;
-inline constexpr std::uint32_t kBindableRegionsMax = 65536;
+inline constexpr std::uint32_t kObjectsMax = 65536;  ///< that attached processes may have together, of each kind that costs little
+inline constexpr std::uint32_t kMemoryWindowsMax = kObjectsMax;
+inline constexpr std::uint32_t kBindableRegionsMax = kObjectsMax;
 
 /// Scatter/gather elements of one work request (WorkRequest::num_sge).
 inline constexpr std::uint32_t kSgesMax = 32;

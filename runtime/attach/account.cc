@@ -30,6 +30,10 @@ constexpr std::array<Name, kThings> kNames{{
     {"bytes of registered memory and rings", "registered_max", "user_registered_max"},
     {"bytes being unmapped", "", ""},
     {"bytes registered in all, parts of memory included", "registered_max, four times", ""},
+    {"memory regions", "4096 is the most", "user_objects_max"},
+    {"memory windows", "4096 is the most", "user_objects_max"},
+    {"address handles", "4096 is the most", "user_objects_max"},
+    {"protection domains", "4096 is the most", "user_objects_max"},
 }};
 
 constexpr std::uint64_t kUnbounded = std::numeric_limits<std::uint64_t>::max();
@@ -53,11 +57,14 @@ std::uint64_t all_memory() noexcept {
 
 Limits process_limits(const AttachConfig& config) {
     return {1, config.sessions_max, config.queue_pairs_max, config.queue_pairs_max, kPoolsOfOne, kListenersOfOne, config.work_requests_max,
-            config.registered_max, kUnbounded, times(kRegistrationsOfMemory, config.registered_max)};
+            config.registered_max, kUnbounded, times(kRegistrationsOfMemory, config.registered_max), kObjectsOfOne, kObjectsOfOne,
+            kObjectsOfOne, kObjectsOfOne};
 }
 
 Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs) {
     const auto or_share = [](std::uint64_t configured, std::uint64_t whole) { return configured != 0 ? configured : share_of(whole); };
+    static_assert(kMemoryWindowsMax == kObjectsMax && kBindableRegionsMax == kObjectsMax);
+    const std::uint64_t objects = or_share(config.user_objects_max, kObjectsMax);
     return {or_share(config.user_clients_max, config.clients_max),
             or_share(config.user_sessions_max, std::uint64_t{config.clients_max} * config.sessions_max),
             or_share(config.user_queue_pairs_max, queue_pairs),
@@ -67,7 +74,11 @@ Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs) {
             kUnbounded,
             or_share(config.user_registered_max, all_memory()),
             kUnbounded,
-            kUnbounded};
+            kUnbounded,
+            objects,
+            objects,
+            objects,
+            objects};
 }
 
 Account::Account(std::uint32_t uid, const Limits& limits) : uid_(uid) { set_limits(limits); }

@@ -26,12 +26,18 @@ enum class Thing : std::uint8_t {
     byte,          ///< of registered memory and of rings
     leaving_byte,  ///< of these, which nobody has any more, and which are being unmapped
     pinned_byte,   ///< of each registration, of which several may be of one memory
+    memory_region,
+    memory_window,
+    address_handle,
+    protection_domain,
 };
-inline constexpr std::size_t kThings = 10;
+inline constexpr std::size_t kThings = 14;
 [[nodiscard]] constexpr std::size_t index_of(Thing thing) noexcept { return static_cast<std::size_t>(thing); }
 
 /// Receive pools of one process, each of which has counters that it may see.
 inline constexpr std::uint32_t kPoolsOfOne = 64;
+/// Memory regions of one process; and windows, address handles, protection domains.
+inline constexpr std::uint32_t kObjectsOfOne = 4096;
 
 /// How many there may be of each.
 using Limits = std::array<std::uint64_t, kThings>;

@@ -15,9 +15,6 @@
 
 namespace pollcore {
 
-// Of what costs little, and has no quota of its own.
-inline constexpr std::size_t kSmallThingsMax = 4096;
-
 inline void require_room(std::size_t things, std::size_t most, const char* what) {
     if (things >= most) {
         throw Error(EDQUOT, fmt::format("this process has {} {}, as many as it may", things, what));

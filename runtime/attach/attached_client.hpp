@@ -95,6 +95,7 @@ private:
         std::byte* data = nullptr;
         std::uint64_t length = 0;
         PdId pd = 0;
+        Account::Held place;
         Account::Held pinned;
     };
     // Under way elsewhere, or waiting for that.
@@ -122,6 +123,7 @@ private:
     };
     struct EndingAh {
         AhHandle handle;
+        Account::Held place;
         UseSearch search;
         bool removed = false;  // from the workers
     };
@@ -253,7 +255,7 @@ private:
     std::shared_ptr<SharedMemory> counters_;  // of receive pools
     std::vector<bool> counters_used_;
     std::map<std::string, PdId> default_pds_;  // by device
-    std::set<PdId> pds_;
+    std::map<PdId, Account::Held> pds_;
     std::map<std::uint32_t, std::shared_ptr<ClientShare>> shares_;  // by worker
     std::map<std::uint32_t, Account::Held> sessions_;
     std::set<std::uint32_t> closing_;  // of these
@@ -262,8 +264,8 @@ private:
     std::map<PoolHandle, OwnPool> pools_;
     std::map<std::uint64_t, OwnRegion> regions_;
     std::deque<std::shared_ptr<Errand>> errands_;  // the first is under way
-    std::set<MwHandle> windows_;
-    std::set<AhHandle> ahs_;
+    std::map<MwHandle, Account::Held> windows_;
+    std::map<AhHandle, Account::Held> ahs_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // of a device
     std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;  // that it has neither accepted nor rejected
     std::set<ConnectionKey> attempts_;  // whose outcome it waits for

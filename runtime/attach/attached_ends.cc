@@ -228,13 +228,13 @@ bool AttachedClient::close_some() noexcept {
         runtime_.begin_closing_pool_here(pool.key());
         runtime_.end_closing_pool_here(pool.key());
     });
-    close(windows_, "a memory window", [&](const auto& window) { runtime_.end_window_here(window.value(), UseSearch()); });
-    close(ahs_, "an address handle", [&](const auto& ah) { runtime_.end_unused_ah_here(ah.value()); });
+    close(windows_, "a memory window", [&](const auto& window) { runtime_.end_window_here(window.key(), UseSearch()); });
+    close(ahs_, "an address handle", [&](const auto& ah) { runtime_.end_unused_ah_here(ah.key()); });
     if (left_in_turn_ > 0 && !regions_.empty()) {
         attempt("memory", [&] { end_regions(left_in_turn_); });
         return false;
     }
-    close(pds_, "a protection domain", [&](const auto& pd) { (void)runtime_.release_pd_here(pd.value()); });
+    close(pds_, "a protection domain", [&](const auto& pd) { (void)runtime_.release_pd_here(pd.key()); });
     if (left_in_turn_ <= 0) {
         return false;
     }

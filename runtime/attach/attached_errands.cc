@@ -119,7 +119,6 @@ void AttachedClient::runtime_stops() noexcept {
 // ---- Memory ----
 
 void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, Handed& handed) {
-    require_room(regions_.size() + errands_.size(), kSmallThingsMax, "memory regions");
     struct Registration {
         RegionPlan plan;
         OwnRegion own;
@@ -127,6 +126,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
     };
     const auto registration = std::make_shared<Registration>();
     OwnRegion& own = registration->own;
+    own.place = account_->take(Thing::memory_region);
     if (asked.parent == 0) {
         if (handed.failure) {
             std::rethrow_exception(handed.failure);
@@ -283,21 +283,26 @@ void AttachedClient::end_regions(int most) {
 
 void AttachedClient::begin(std::uint64_t id, const wire::Deallocate& asked) {
     require_own(windows_, asked.handle, "memory window");
-    const auto search = std::make_shared<UseSearch>(runtime_.search_window_here(asked.handle));
-    windows_.erase(asked.handle);
-    auto its = errand<wire::Deallocate>(id, 0, [this, search, handle = asked.handle](const std::exception_ptr& failure) -> wire::Nothing {
+    struct Ending {
+        UseSearch search;
+        Account::Held place;
+    };
+    const auto ending = std::make_shared<Ending>(Ending{.search = runtime_.search_window_here(asked.handle), .place = {}});
+    ending->place = std::move(windows_.extract(asked.handle).mapped());
+    auto its = errand<wire::Deallocate>(id, 0, [this, ending, handle = asked.handle](const std::exception_ptr& failure) -> wire::Nothing {
         try {
             if (failure) {
                 std::rethrow_exception(failure);
             }
-            runtime_.end_window_here(handle, *search);
+            runtime_.end_window_here(handle, ending->search);
         } catch (...) {
-            windows_.insert(handle);
+            windows_.emplace(handle, std::move(ending->place));
             throw;
         }
+        ending->place = {};
         return {};
     });
-    its->ready = [search] { return search->over(); };
+    its->ready = [ending] { return ending->search.over(); };
     send_elsewhere(std::move(its));
 }
 
@@ -305,27 +310,30 @@ void AttachedClient::begin(std::uint64_t id, const wire::Deallocate& asked) {
 
 template <class Body>
 void AttachedClient::create_ah(std::uint64_t id, const AhPlan& plan) {
-    const auto ah = std::make_shared<UniqueAh>();
+    struct Creation {
+        Account::Held place;
+        UniqueAh ah;
+    };
+    const auto creation = std::make_shared<Creation>(Creation{.place = account_->take(Thing::address_handle), .ah = {}});
     send_elsewhere<Body>(
-        id, plan.pd, [plan, ah] { *ah = plan.carry_out(); },
-        [this, plan, ah](std::exception_ptr failure) -> wire::AhNamed {
+        id, plan.pd, [plan, creation] { creation->ah = plan.carry_out(); },
+        [this, plan, creation](std::exception_ptr failure) -> wire::AhNamed {
             if (failure) {
+                creation->place = {};
                 std::rethrow_exception(failure);
             }
-            const AhHandle handle = runtime_.add_ah_here(plan, std::move(*ah));
-            ahs_.insert(handle);
+            const AhHandle handle = runtime_.add_ah_here(plan, std::move(creation->ah));
+            ahs_.emplace(handle, std::move(creation->place));
             return {.handle = handle};
         });
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::CreateAh& asked) {
-    require_room(ahs_.size() + errands_.size(), kSmallThingsMax, "address handles");
     const std::string device = device_name(asked.device);
     create_ah<wire::CreateAh>(id, runtime_.plan_ah_here(asked.peer, asked.path, device, pd_for(device, asked.pd)));
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::CreateAhBack& asked) {
-    require_room(ahs_.size() + errands_.size(), kSmallThingsMax, "address handles");
     const std::string device = device_name(asked.device);
     create_ah<wire::CreateAhBack>(id, runtime_.plan_ah_here(std::bit_cast<WideCompletion>(asked.received),
                                                             std::span<const std::byte, kGrhBytes>(asked.grh), device,
@@ -337,7 +345,7 @@ void AttachedClient::begin(std::uint64_t id, const wire::DestroyAh& asked) {
     const auto ending = std::make_shared<EndingAh>();
     ending->handle = asked.handle;
     ending->search = runtime_.search_ah_here(asked.handle);
-    ahs_.erase(asked.handle);
+    ending->place = std::move(ahs_.extract(asked.handle).mapped());
     auto its = errand<wire::DestroyAh>(id, 0, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
         try {
             if (failure) {
@@ -348,9 +356,10 @@ void AttachedClient::begin(std::uint64_t id, const wire::DestroyAh& asked) {
             }
             runtime_.end_ah_here(ending->handle, ending->search);
         } catch (...) {
-            ahs_.insert(ending->handle);
+            ahs_.emplace(ending->handle, std::move(ending->place));
             throw;
         }
+        ending->place = {};
         return {};
     });
     its->ready = [this, ending] {

@@ -246,9 +246,9 @@ wire::Nothing AttachedClient::carry_out(const wire::Reject& asked) {
 // ---- Memory ----
 
 wire::PdNamed AttachedClient::carry_out(const wire::CreatePd& asked) {
-    require_room(pds_.size(), kSmallThingsMax, "protection domains");
+    Account::Held place = account_->take(Thing::protection_domain);
     const PdId pd = runtime_.create_foreign_pd_here(device_name(asked.device), number_);
-    pds_.insert(pd);
+    pds_.emplace(pd, std::move(place));
     return {.pd = pd};
 }
 
@@ -264,14 +264,14 @@ wire::Nothing AttachedClient::carry_out(const wire::ReleasePd& asked) {
 }
 
 wire::WindowNamed AttachedClient::carry_out(const wire::CreateWindow& asked) {
-    require_room(windows_.size(), kSmallThingsMax, "memory windows");
+    Account::Held place = account_->take(Thing::memory_window);
     require_session(asked.session);
     if (asked.type != WindowType::type_1 && asked.type != WindowType::type_2) {
         throw Error(EINVAL, "a memory window of an unknown type");
     }
     const std::string device = device_name(asked.device);
     const MwHandle handle = runtime_.create_window(asked.session, asked.type, device, pd_for(device, asked.pd));
-    windows_.insert(handle);
+    windows_.emplace(handle, std::move(place));
     return {.handle = handle, .rkey = runtime_.window_rkey(handle)};
 }
 

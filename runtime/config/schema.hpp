@@ -107,6 +107,7 @@ void each_field(const AttachConfig& attach, const Cpus&, Visit&& visit) {
     visit(optional_if(any, "user_shared_receive_queues_max", kOnly), &AttachConfig::user_shared_receive_queues_max, CountRule{0, kSrqsMax});
     visit(optional_if(any, "user_receive_pools_max", kOnly), &AttachConfig::user_receive_pools_max, CountRule{0, kReceivePoolsMax});
     visit(optional_if(any, "user_listeners_max", kOnly), &AttachConfig::user_listeners_max, CountRule{0, kListenersMax});
+    visit(optional_if(any, "user_objects_max", kOnly), &AttachConfig::user_objects_max, CountRule{0, kObjectsMax});
     visit(optional_if(any, "user_registered_max", kOnly), &AttachConfig::user_registered_max, kUserRegisteredMax);
 }
 

@@ -353,6 +353,31 @@ TEST_F(AttachTest, HoldsTheListenersAndPoolsOfAUserToTheirLimits) {
 }
 
 // Who connects and says nothing has a place for two seconds. One user has no more than a part of these places.
+TEST_F(AttachTest, HoldsTheSmallThingsOfAUserToTheirLimit) {
+    AttachConfig config = attach_config();
+    config.user_objects_max = 3;
+    server.configure(config);
+    Attachment one = attach();
+    Attachment other = attach();
+    Session session = one.open_session();
+    QueuePair qp = one.create_queue_pair({.shares = {{.session = &session}}});
+    const auto two_of_one = [&](auto&& make) {
+        const auto first = make(one);
+        auto second = std::optional(make(one));
+        const auto third = make(other);
+        EXPECT_EQ(code_of([&] { (void)make(other); }), EDQUOT);
+        EXPECT_EQ(code_of([&] { (void)make(one); }), EDQUOT);
+        second.reset();
+        EXPECT_NO_THROW((void)make(other));
+    };
+    two_of_one([](Attachment& daemon) { return daemon.allocate(4096); });
+    two_of_one([](Attachment& daemon) { return daemon.create_protection_domain(); });
+    const QpInfo info = qp.info();
+    two_of_one([&](Attachment& daemon) { return daemon.create_address_handle(info); });
+    Session others = other.open_session();
+    two_of_one([&](Attachment& daemon) { return daemon.create_memory_window(&daemon == &one ? session : others); });
+}
+
 TEST_F(AttachTest, ConnectionsThatSayNothingKeepOutNobodyElse) {
     if (::geteuid() != 0) {
         FAIL() << "connecting as another user needs root";
