@@ -87,7 +87,8 @@ public:
     /// not. It counts as `established`. Connectors whose handshake cannot be overtaken have nothing to do.
     virtual void communication_established(std::uint32_t qp_num) { (void)qp_num; }
 
-    /// Connectors that hear nothing of a peer that gives its request up look for that here. What they find comes as `withdrawn`.
+    /// Connectors that hear nothing of a peer that gives its request up look for that here, at some requests in each call. What they
+    /// find comes as `withdrawn`.
     virtual void look_for_withdrawn_requests() {}
 
     /// Readable when next_event() would return something.

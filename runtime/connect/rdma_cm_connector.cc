@@ -22,6 +22,9 @@ namespace {
 /// Requests that wait in the kernel until next_event() takes them.
 constexpr int kBacklog = 128;
 
+/// Requests in one look for those that were given up. Each takes a system call.
+constexpr std::size_t kLookedAt = 64;
+
 void* as_context(std::uint64_t number) {
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(number));
 }
@@ -274,10 +277,16 @@ void RdmaCmConnector::communication_established(std::uint32_t qp_num) {
 // The kernel tells nothing of a request that was not accepted yet (ucma_event_handler() in drivers/infiniband/core/ucma.c). It says how to
 // move a queue pair for as long as the peer waits.
 void RdmaCmConnector::look_for_withdrawn_requests() {
-    for (auto& [number, connection] : connections_) {
-        if (connection.state != State::requested) {
+    std::size_t looked = 0;
+    for (std::size_t left = requests_.size(); left > 0 && looked < kLookedAt; --left) {
+        const ConnectionId number = requests_.front();
+        requests_.pop_front();
+        const auto found = connections_.find(number);
+        if (found == connections_.end() || found->second.state != State::requested) {
             continue;
         }
+        ++looked;
+        Connection& connection = found->second;
         ibv_qp_attr attr{};
         attr.qp_state = IBV_QPS_INIT;
         int mask = 0;
@@ -287,6 +296,8 @@ void RdmaCmConnector::look_for_withdrawn_requests() {
             event.kind = ConnectEvent::Kind::withdrawn;
             event.connection = number;
             push(std::move(event));
+        } else {
+            requests_.push_back(number);
         }
     }
 }

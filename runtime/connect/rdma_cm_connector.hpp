@@ -165,6 +165,7 @@ private:
         0;  ///< of connections and listeners: one sequence, so that a number says which
     std::unordered_map<ListenerId, UniqueId> listeners_;
     std::unordered_map<ConnectionId, Connection> connections_;
+    std::deque<ConnectionId> requests_;  ///< among them those that wait for an answer, whose turn to be looked at is next first
     std::deque<ConnectEvent> pending_;  ///< events that calls made, not the kernel
 };
 

@@ -157,6 +157,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_request(CmEvent& event) {
     result.private_data.assign(data.payload.begin(), data.payload.end());
     result.flow = data.flow;
     result.text = connection.peer;
+    requests_.push_back(connection.number);
     connections_.emplace(connection.number, std::move(connection));
     return result;
 }

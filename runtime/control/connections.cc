@@ -7,7 +7,10 @@
 namespace pollcore {
 namespace {
 
-constexpr std::chrono::seconds kLookAtRequestsEvery{1};
+constexpr std::chrono::milliseconds kLookAtRequestsEvery{100};
+
+// In one job. The descriptor is readable while there are more.
+constexpr int kEventsInJob = 64;
 
 void require_private_data(std::size_t size, std::size_t most) {
     if (size > most) {
@@ -293,7 +296,7 @@ void RuntimeState::reject(std::uint32_t device, ConnectionId request,
 // ---- Events ----
 
 void RuntimeState::take_connect_events(DeviceSlot& device) {
-    while (device.connector != nullptr) {
+    for (int taken = 0; taken < kEventsInJob && device.connector != nullptr; ++taken) {
         try {
             std::optional<ConnectEvent> event = device.connector->next_event();
             if (!event) {
@@ -402,7 +405,6 @@ void RuntimeState::drop_request(DeviceSlot& device, ConnectionId request) {
     }
 }
 
-// Each of them asks the kernel about every request that waits, so it is done seldom.
 void RuntimeState::look_for_withdrawn_requests_here() {
     const auto now = platform->now();
     if (now < next_look_at_requests_) {
