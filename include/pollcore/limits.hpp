@@ -50,8 +50,9 @@ inline constexpr std::uint32_t kRingSlotsMax = 1u << 20;
 inline constexpr std::uint32_t kQueueDepthMax = 1u << 16;
 static_assert(kQueueDepthMax <= (1u << 24) / 2, "a position in flight must be unambiguous");
 
+/// Memory regions that attached processes may have together; and memory windows, address handles, protection domains.
+inline constexpr std::uint32_t kObjectsMax = 65536;
 /// Memory windows of one runtime, and regions that windows may be bound to: the index parts of their handles.
-inline constexpr std::uint32_t kObjectsMax = 65536;  ///< that attached processes may have together, of each kind that costs little
 inline constexpr std::uint32_t kMemoryWindowsMax = kObjectsMax;
 inline constexpr std::uint32_t kBindableRegionsMax = kObjectsMax;
 

@@ -63,7 +63,7 @@ Limits process_limits(const AttachConfig& config) {
 
 Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs) {
     const auto or_share = [](std::uint64_t configured, std::uint64_t whole) { return configured != 0 ? configured : share_of(whole); };
-    static_assert(kMemoryWindowsMax == kObjectsMax && kBindableRegionsMax == kObjectsMax);
+    static_assert(kMemoryWindowsMax == kObjectsMax && kBindableRegionsMax == kObjectsMax && kAhsMax == kObjectsMax);
     const std::uint64_t objects = or_share(config.user_objects_max, kObjectsMax);
     return {or_share(config.user_clients_max, config.clients_max),
             or_share(config.user_sessions_max, std::uint64_t{config.clients_max} * config.sessions_max),

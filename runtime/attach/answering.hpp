@@ -60,6 +60,12 @@ inline bool are_bools(const wire::RegisterMemory& asked) noexcept {
            is_bool(access.remote_atomic) && is_bool(access.window_bind) && is_bool(access.relaxed_ordering);
 }
 
+// A worker has no room for one more command at the moment.
+inline bool is_for_later(const std::exception& error) noexcept {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    return known != nullptr && known->code() == std::errc::resource_unavailable_try_again;
+}
+
 // What one of them cannot do must not keep the others from ending.
 template <class F>
 void AttachedClient::attempt(const char* what, F&& step) noexcept {

@@ -172,6 +172,9 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
         }
     }
     left = left_in_turn_;
+    if (left <= 0 && (!errands_.empty() || !later_.empty())) {
+        return now;
+    }
     const bool looks_on = !errands_.empty() && !errands_.front()->begun;
     Clock::time_point next = now + (looks_on ? Clock::duration(kSoon) : Clock::duration(kSeldom));
     for (const Later& later : later_) {

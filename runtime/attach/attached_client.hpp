@@ -112,24 +112,13 @@ private:
 
         void run() noexcept;
     };
-    // What work requests may still name. Each is this process's no longer, unless its end fails.
-    struct EndingRegion {
-        std::uint64_t id = 0;
-        OwnRegion own;
-        UseSearch search;
-        bool begun = false;
-        std::optional<RegionEnd> end;
-        int error = ECANCELED;
-    };
-    struct EndingAh {
-        AhHandle handle;
-        Account::Held place;
-        UseSearch search;
-        bool removed = false;  // from the workers
-    };
     struct OwnPool {
         std::uint32_t counters = 0;
         std::uint64_t region = 0;
+        Account::Held place;
+    };
+    struct OwnObject {
+        PdId pd = 0;
         Account::Held place;
     };
     struct OwnQp {
@@ -143,6 +132,22 @@ private:
         Account::Held place;
         Account::Held requests;
         std::uint32_t session = 0;
+    };
+    using Regions = std::map<std::uint64_t, OwnRegion>;
+    using Windows = std::map<MwHandle, OwnObject>;
+    using Ahs = std::map<AhHandle, OwnObject>;
+    // What work requests may still name. Nothing more can be done with it, and it comes back when its end fails.
+    struct EndingRegion {
+        Regions::node_type own;
+        UseSearch search;
+        bool unused = false;
+        std::optional<RegionEnd> end;  // then; nothing: it has ended with the runtime
+        int error = ECANCELED;         // of that
+    };
+    struct EndingAh {
+        Ahs::node_type own;
+        UseSearch search;
+        bool removed = false;  // from the workers
     };
     // Queue pairs on their way out, some of them in each turn.
     struct Retirements {
@@ -217,11 +222,10 @@ private:
     void send_elsewhere(std::uint64_t id, PdId pd, std::function<void()> work,
                         std::function<typename Body::Answered(std::exception_ptr failure)> conclude);
     void begin_next_errand();
-    [[nodiscard]] std::shared_ptr<EndingRegion> begin_ending(std::uint64_t region);
-    [[nodiscard]] bool is_unused(EndingRegion& ending);
+    [[nodiscard]] bool is_unused(EndingRegion& ending, std::uint64_t region);
     void conclude(EndingRegion& ending, const std::exception_ptr& failure);
     void conclude_errands() noexcept;
-    void end_regions(int most);
+    void end_regions();
 
     [[nodiscard]] PdId pd_for(const std::string& device, PdId asked);
     [[nodiscard]] std::string device_name(const NameText& device) const;
@@ -262,10 +266,10 @@ private:
     std::map<QpHandle, OwnQp> qps_;
     std::map<SrqHandle, OwnSrq> srqs_;
     std::map<PoolHandle, OwnPool> pools_;
-    std::map<std::uint64_t, OwnRegion> regions_;
+    Regions regions_;
     std::deque<std::shared_ptr<Errand>> errands_;  // the first is under way
-    std::map<MwHandle, Account::Held> windows_;
-    std::map<AhHandle, Account::Held> ahs_;
+    Windows windows_;
+    Ahs ahs_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // of a device
     std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;  // that it has neither accepted nor rejected
     std::set<ConnectionKey> attempts_;  // whose outcome it waits for

@@ -1,5 +1,7 @@
 // How what an attached process has ends: queue pairs and sessions by its wish, and all of it with the process.
 #include <algorithm>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "attach/answering.hpp"
@@ -61,8 +63,7 @@ std::optional<bool> AttachedClient::is_drained(QpHandle handle) noexcept {
     try {
         drained = own.retirement ? runtime_.retired_here(*own.retirement) : std::optional(true);
     } catch (const std::exception& error) {
-        const auto* known = dynamic_cast<const Error*>(&error);
-        if (known != nullptr && known->code() == std::errc::resource_unavailable_try_again) {
+        if (is_for_later(error)) {
             return std::nullopt;
         }
         log_error("client {}: a queue pair is not drained: {}", number_, error.what());
@@ -196,9 +197,10 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::f
                       .next = {}});
 }
 
-// One listener in a turn, with the requests that wait there.
+// One listener in a turn, with the requests that wait there: these may be many.
 bool AttachedClient::stop_listening_at_some() noexcept {
-    if (!listeners_.empty()) {
+    if (left_in_turn_ > 0 && !listeners_.empty()) {
+        left_in_turn_ = 0;
         const auto [device, listener] = listeners_.begin()->first;
         runtime_.stop_listening(device, listener);
         listeners_.erase(listeners_.begin());
@@ -209,32 +211,48 @@ bool AttachedClient::stop_listening_at_some() noexcept {
         runtime_.reject(device, request, {});
         requests_.erase(requests_.begin());
     }
-    return requests_.empty();
+    return listeners_.empty() && requests_.empty();
 }
 
 bool AttachedClient::close_some() noexcept {
     const auto close = [&](auto& things, const char* what, auto&& how) {
         for (; left_in_turn_ > 0 && !things.empty(); --left_in_turn_) {
-            const auto one = things.extract(things.begin());
-            attempt(what, [&] { how(one); });
+            const auto one = things.begin();
+            try {
+                how(one->first);
+                things.erase(one);
+            } catch (const std::exception& error) {
+                if (is_for_later(error)) {
+                    left_in_turn_ = 0;
+                    return;
+                }
+                log_error("client {}: {} does not end: {}", number_, what, error.what());
+                // It goes on to count as this user's.
+                runtime_.keep_until_end(std::make_shared<std::decay_t<decltype(one->second)>>(std::move(one->second)));
+                things.erase(one);
+            }
         }
     };
-    close(srqs_, "a shared receive queue", [&](const auto& srq) { runtime_.close_srq(srq.key()); });
+    close(srqs_, "a shared receive queue", [&](SrqHandle srq) { runtime_.close_srq(srq); });
     close_some_sessions();
     if (!sessions_.empty() || !errands_.empty()) {
         return false;
     }
-    close(pools_, "a receive pool", [&](const auto& pool) {
-        runtime_.begin_closing_pool_here(pool.key());
-        runtime_.end_closing_pool_here(pool.key());
+    close(pools_, "a receive pool", [&](PoolHandle pool) {
+        runtime_.begin_closing_pool_here(pool);
+        runtime_.end_closing_pool_here(pool);
     });
-    close(windows_, "a memory window", [&](const auto& window) { runtime_.end_window_here(window.key(), UseSearch()); });
-    close(ahs_, "an address handle", [&](const auto& ah) { runtime_.end_unused_ah_here(ah.key()); });
+    close(windows_, "a memory window", [&](MwHandle window) { runtime_.end_window_here(window, UseSearch()); });
+    close(ahs_, "an address handle", [&](AhHandle ah) { runtime_.end_unused_ah_here(ah); });
     if (left_in_turn_ > 0 && !regions_.empty()) {
-        attempt("memory", [&] { end_regions(left_in_turn_); });
+        attempt("memory", [&] { end_regions(); });
         return false;
     }
-    close(pds_, "a protection domain", [&](const auto& pd) { (void)runtime_.release_pd_here(pd.key()); });
+    close(pds_, "a protection domain", [&](PdId pd) {
+        if (!runtime_.release_pd_here(pd)) {
+            throw Error(EBUSY, "something is left in it");
+        }
+    });
     if (left_in_turn_ <= 0) {
         return false;
     }

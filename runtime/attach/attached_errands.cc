@@ -87,7 +87,7 @@ void AttachedClient::begin_next_errand() {
 }
 
 void AttachedClient::conclude_errands() noexcept {
-    for (begin_next_errand(); !errands_.empty() && errands_.front()->over.load(std::memory_order_acquire); begin_next_errand()) {
+    for (begin_next_errand(); left_in_turn_ > 0 && !errands_.empty() && errands_.front()->over.load(std::memory_order_acquire); --left_in_turn_) {
         const std::shared_ptr<Errand> errand = std::move(errands_.front());
         errands_.pop_front();
         attempt("what it had asked for", [&] {
@@ -96,6 +96,7 @@ void AttachedClient::conclude_errands() noexcept {
             (void)std::exchange(errand->carry_out, nullptr);
             std::exchange(errand->conclude, nullptr)(std::exchange(errand->failure, nullptr));
         });
+        begin_next_errand();
     }
 }
 
@@ -112,6 +113,7 @@ void AttachedClient::cancel_errands() noexcept {
 void AttachedClient::runtime_stops() noexcept {
     cancel_errands();
     for (conclude_errands(); !errands_.empty(); conclude_errands()) {
+        left_in_turn_ = kEndsInTurn;
         runtime_.wait_a_little_here();
     }
 }
@@ -172,99 +174,115 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
 
 void AttachedClient::begin(std::uint64_t id, const wire::Deregister& asked) {
     require_own(regions_, asked.region, "memory region");
-    if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == asked.region; })) {
-        throw Error(EBUSY, "the memory region is a receive pool's, which ends it");
-    }
-    const std::shared_ptr<EndingRegion> ending = begin_ending(asked.region);
-    auto its = errand<wire::Deregister>(id, ending->own.pd, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
+    const auto ending = std::make_shared<EndingRegion>();
+    auto its = errand<wire::Deregister>(id, regions_.at(asked.region).pd, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
         conclude(*ending, failure);
-        // Before the process hears of it: its next request may need these bytes.
-        ending->own = {};
         return {};
     });
-    its->ready = [this, ending] { return is_unused(*ending); };
+    its->ready = [this, ending, region = asked.region] {
+        if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == region; })) {
+            throw Error(EBUSY, "the memory region is a receive pool's, which ends it");
+        }
+        return is_unused(*ending, region);
+    };
     its->carry_out = [ending] { ending->error = ending->end ? ending->end->carry_out() : 0; };
     send_elsewhere(std::move(its));
 }
 
-std::shared_ptr<AttachedClient::EndingRegion> AttachedClient::begin_ending(std::uint64_t region) {
-    auto ending = std::make_shared<EndingRegion>();
-    ending->id = region;
-    ending->search = runtime_.search_region_here(region);
-    ending->own = std::move(regions_.extract(region).mapped());
-    return ending;
-}
-
-bool AttachedClient::is_unused(EndingRegion& ending) {
+bool AttachedClient::is_unused(EndingRegion& ending, std::uint64_t region) {
+    if (ending.own.empty()) {
+        require_own(regions_, region, "memory region");
+        ending.search = runtime_.search_region_here(region);
+        ending.own = regions_.extract(region);
+    }
     if (!ending.search.over()) {
         return false;
     }
-    ending.end = runtime_.begin_deregistering_here(ending.id, ending.search);
-    ending.begun = true;
+    ending.end = runtime_.begin_deregistering_here(region, ending.search);
+    ending.unused = true;
     return true;
 }
 
 void AttachedClient::conclude(EndingRegion& ending, const std::exception_ptr& failure) {
     try {
-        if (!ending.begun) {
+        if (!ending.unused) {
             std::rethrow_exception(failure);
         }
         if (ending.end) {
-            runtime_.end_deregistering_here(ending.id, ending.error);
+            runtime_.end_deregistering_here(ending.own.key(), ending.error);
         }
     } catch (...) {
-        regions_.emplace(ending.id, std::move(ending.own));
+        regions_.insert(std::move(ending.own));
         throw;
     }
+    // Before the process hears of it: its next request may need these bytes.
+    ending.own = {};
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
     const auto known = pools_.find(asked.handle);
     require_own(pools_, asked.handle, "receive pool");
-    if (known->second.region != asked.region) {
+    if (known->second.region != asked.region || !regions_.contains(asked.region)) {
         throw Error(EINVAL, "the memory region is not that of the receive pool");
     }
-    runtime_.begin_closing_pool_here(asked.handle);
-    const std::shared_ptr<EndingRegion> ending = begin_ending(asked.region);
-    const auto pool = std::make_shared<OwnPool>(std::move(pools_.extract(known).mapped()));
+    struct Closing {
+        EndingRegion region;
+        std::map<PoolHandle, OwnPool>::node_type pool;
+    };
+    const auto closing = std::make_shared<Closing>();
     auto its = errand<wire::ClosePool>(
-        id, ending->own.pd, [this, ending, pool, handle = asked.handle](const std::exception_ptr& failure) -> wire::Nothing {
+        id, regions_.at(asked.region).pd, [this, closing, handle = asked.handle](const std::exception_ptr& failure) -> wire::Nothing {
             try {
-                conclude(*ending, failure);
+                conclude(closing->region, failure);
             } catch (...) {
-                pools_.emplace(handle, std::move(*pool));
+                pools_.insert(std::move(closing->pool));
                 throw;
             }
             runtime_.end_closing_pool_here(handle);
-            counters_used_[pool->counters] = false;
-            // Before the process hears of it: its next request may need these bytes.
-            ending->own = {};
+            counters_used_[closing->pool.mapped().counters] = false;
+            closing->pool = {};
             return {};
         });
-    its->ready = [this, ending] { return is_unused(*ending); };
-    its->carry_out = [ending] { ending->error = ending->end ? ending->end->carry_out() : 0; };
+    its->ready = [this, closing, handle = asked.handle, region = asked.region] {
+        if (closing->pool.empty()) {
+            require_own(pools_, handle, "receive pool");
+            runtime_.begin_closing_pool_here(handle);
+            closing->pool = pools_.extract(handle);
+        }
+        return is_unused(closing->region, region);
+    };
+    its->carry_out = [closing] { closing->region.error = closing->region.end ? closing->region.end->carry_out() : 0; };
     send_elsewhere(std::move(its));
 }
 
-// A process that ends has up to `most` of its regions ended by one errand.
-void AttachedClient::end_regions(int most) {
+// One errand ends several regions of a process that ends. Its queue pairs are gone, so nothing names them.
+void AttachedClient::end_regions() {
     struct Ending {
         RegionEnd end;
-        std::shared_ptr<ReceivedMemory> memory;
+        std::shared_ptr<OwnRegion> own;
         int error = ECANCELED;
     };
     const auto all = std::make_shared<std::vector<Ending>>();
-    for (; most > 0 && !regions_.empty(); --most) {
-        auto region = regions_.extract(regions_.begin());
-        std::shared_ptr<ReceivedMemory>& memory = region.mapped().memory;
+    for (; left_in_turn_ > 0 && !regions_.empty(); --left_in_turn_) {
+        const auto region = regions_.begin();
+        std::optional<RegionEnd> end;
+        bool failed = false;
         try {
-            // Its queue pairs are gone.
-            if (const std::optional<RegionEnd> end = runtime_.begin_deregistering_here(region.key(), UseSearch())) {
-                all->push_back({.end = *end, .memory = std::move(memory)});
-            }
+            end = runtime_.begin_deregistering_here(region->first, UseSearch());
         } catch (const std::exception& error) {
+            if (is_for_later(error)) {
+                left_in_turn_ = 0;
+                break;
+            }
             log_error("client {}: a memory region does not end: {}", number_, error.what());
-            runtime_.keep_mapped(std::move(memory));  // the device may reach it
+            failed = true;
+        }
+        auto own = std::make_shared<OwnRegion>(std::move(region->second));
+        regions_.erase(region);
+        if (end) {
+            all->push_back({.end = *end, .own = std::move(own)});
+        } else if (failed) {
+            runtime_.keep_until_end(std::move(own));  // the device may reach it
         }
     }
     send_elsewhere(
@@ -275,7 +293,7 @@ void AttachedClient::end_regions(int most) {
                     runtime_.end_deregistering_here(one.end.region, one.error);
                 } catch (const std::exception& error) {
                     log_error("client {}: a memory region does not end: {}", number_, error.what());
-                    runtime_.keep_mapped(std::move(one.memory));
+                    runtime_.keep_until_end(std::move(one.own));
                 }
             }
         });
@@ -284,25 +302,31 @@ void AttachedClient::end_regions(int most) {
 void AttachedClient::begin(std::uint64_t id, const wire::Deallocate& asked) {
     require_own(windows_, asked.handle, "memory window");
     struct Ending {
+        Windows::node_type own;
         UseSearch search;
-        Account::Held place;
     };
-    const auto ending = std::make_shared<Ending>(Ending{.search = runtime_.search_window_here(asked.handle), .place = {}});
-    ending->place = std::move(windows_.extract(asked.handle).mapped());
-    auto its = errand<wire::Deallocate>(id, 0, [this, ending, handle = asked.handle](const std::exception_ptr& failure) -> wire::Nothing {
+    const auto ending = std::make_shared<Ending>();
+    auto its = errand<wire::Deallocate>(id, windows_.at(asked.handle).pd, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
         try {
             if (failure) {
                 std::rethrow_exception(failure);
             }
-            runtime_.end_window_here(handle, ending->search);
+            runtime_.end_window_here(ending->own.key(), ending->search);
         } catch (...) {
-            windows_.emplace(handle, std::move(ending->place));
+            windows_.insert(std::move(ending->own));
             throw;
         }
-        ending->place = {};
+        ending->own = {};
         return {};
     });
-    its->ready = [ending] { return ending->search.over(); };
+    its->ready = [this, ending, handle = asked.handle] {
+        if (ending->own.empty()) {
+            require_own(windows_, handle, "memory window");
+            ending->search = runtime_.search_window_here(handle);
+            ending->own = windows_.extract(handle);
+        }
+        return ending->search.over();
+    };
     send_elsewhere(std::move(its));
 }
 
@@ -323,7 +347,7 @@ void AttachedClient::create_ah(std::uint64_t id, const AhPlan& plan) {
                 std::rethrow_exception(failure);
             }
             const AhHandle handle = runtime_.add_ah_here(plan, std::move(creation->ah));
-            ahs_.emplace(handle, std::move(creation->place));
+            ahs_.emplace(handle, OwnObject{.pd = plan.pd, .place = std::move(creation->place)});
             return {.handle = handle};
         });
 }
@@ -343,28 +367,30 @@ void AttachedClient::begin(std::uint64_t id, const wire::CreateAhBack& asked) {
 void AttachedClient::begin(std::uint64_t id, const wire::DestroyAh& asked) {
     require_own(ahs_, asked.handle, "address handle");
     const auto ending = std::make_shared<EndingAh>();
-    ending->handle = asked.handle;
-    ending->search = runtime_.search_ah_here(asked.handle);
-    ending->place = std::move(ahs_.extract(asked.handle).mapped());
-    auto its = errand<wire::DestroyAh>(id, 0, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
+    auto its = errand<wire::DestroyAh>(id, ahs_.at(asked.handle).pd, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
         try {
             if (failure) {
                 if (ending->removed) {
-                    runtime_.restore_ah_here(ending->handle);
+                    runtime_.restore_ah_here(ending->own.key());
                 }
                 std::rethrow_exception(failure);
             }
-            runtime_.end_ah_here(ending->handle, ending->search);
+            runtime_.end_ah_here(ending->own.key(), ending->search);
         } catch (...) {
-            ahs_.emplace(ending->handle, std::move(ending->place));
+            ahs_.insert(std::move(ending->own));
             throw;
         }
-        ending->place = {};
+        ending->own = {};
         return {};
     });
-    its->ready = [this, ending] {
+    its->ready = [this, ending, handle = asked.handle] {
+        if (ending->own.empty()) {
+            require_own(ahs_, handle, "address handle");
+            ending->search = runtime_.search_ah_here(handle);
+            ending->own = ahs_.extract(handle);
+        }
         if (ending->search.over() && !ending->removed) {
-            ending->search = runtime_.begin_removing_ah_here(ending->handle, ending->search);
+            ending->search = runtime_.begin_removing_ah_here(handle, ending->search);
             ending->removed = true;
         }
         return ending->removed && ending->search.over();

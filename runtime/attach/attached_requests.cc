@@ -270,8 +270,9 @@ wire::WindowNamed AttachedClient::carry_out(const wire::CreateWindow& asked) {
         throw Error(EINVAL, "a memory window of an unknown type");
     }
     const std::string device = device_name(asked.device);
-    const MwHandle handle = runtime_.create_window(asked.session, asked.type, device, pd_for(device, asked.pd));
-    windows_.emplace(handle, std::move(place));
+    const PdId pd = pd_for(device, asked.pd);
+    const MwHandle handle = runtime_.create_window(asked.session, asked.type, device, pd);
+    windows_.emplace(handle, OwnObject{.pd = pd, .place = std::move(place)});
     return {.handle = handle, .rkey = runtime_.window_rkey(handle)};
 }
 

@@ -269,6 +269,9 @@ Clients::Clock::time_point Clients::turns(Clock::time_point now) {
             next = std::min(next, client.look_at);
         }
     }
+    if (left <= 0) {
+        look();  // behind the calls that have come meanwhile
+    }
     return next;
 }
 

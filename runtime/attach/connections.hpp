@@ -85,7 +85,7 @@ private:
     void watch(int fd, std::uint64_t tag);
     void loop() noexcept;
     void one_turn();
-    [[nodiscard]] int wait_ms();
+    [[nodiscard]] std::chrono::nanoseconds wait_limit();
     /// False: nobody else waits.
     bool accept_some();
     void look_at_path();

@@ -22,8 +22,9 @@ namespace {
 /// Requests that wait in the kernel until next_event() takes them.
 constexpr int kBacklog = 128;
 
-/// Requests in one look for those that were given up. Each takes a system call.
+/// Requests in one look for those that were given up: each takes a system call. Where there are more, a tenth of them.
 constexpr std::size_t kLookedAt = 64;
+constexpr std::size_t kLookedAtMost = 2048;
 
 void* as_context(std::uint64_t number) {
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(number));
@@ -225,7 +226,7 @@ void RdmaCmConnector::accept(ConnectionId request, ConnectingQp qp, const PathAt
     connection.qp = std::move(qp);
     connection.path = path;
     agree_as_answerer(connection);
-    if (auto failed = approach(connection)) {
+    if (auto failed = begin_moving(connection)) {
         push(std::move(*failed));
     }
 }
@@ -277,8 +278,9 @@ void RdmaCmConnector::communication_established(std::uint32_t qp_num) {
 // The kernel tells nothing of a request that was not accepted yet (ucma_event_handler() in drivers/infiniband/core/ucma.c). It says how to
 // move a queue pair for as long as the peer waits.
 void RdmaCmConnector::look_for_withdrawn_requests() {
+    const std::size_t most = std::clamp(requests_.size() / 10, kLookedAt, kLookedAtMost);
     std::size_t looked = 0;
-    for (std::size_t left = requests_.size(); left > 0 && looked < kLookedAt; --left) {
+    for (std::size_t left = requests_.size(); left > 0 && looked < most; --left) {
         const ConnectionId number = requests_.front();
         requests_.pop_front();
         const auto found = connections_.find(number);

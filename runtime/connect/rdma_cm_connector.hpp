@@ -125,8 +125,7 @@ private:
     void agree_as_answerer(Connection& connection);
     /// Begins to look for it. False when the kernel needs none to move the QP.
     [[nodiscard]] bool find_neighbour(Connection& connection);
-    /// To RTS, and tells the peer.
-    void conclude(Connection& connection);
+    void move_and_tell(Connection& connection);
     [[nodiscard]] rdma_conn_param conn_param(const Connection& connection) const;
     /// How the kernel would have the QP in that state, and which attributes that are.
     [[nodiscard]] std::pair<ibv_qp_attr, int> attributes_for(const Connection& connection, ibv_qp_state state) const;
@@ -139,9 +138,10 @@ private:
     [[nodiscard]] std::optional<ConnectEvent> handle_request(CmEvent& event);
     [[nodiscard]] std::optional<ConnectEvent> handle_of_listener(ListenerId listener, const CmEvent& event);
     [[nodiscard]] std::optional<ConnectEvent> handle_response(Connection& connection, const CmEvent& event);
-    /// Both sides, once it is agreed what the QP shall be. The event is the end of it, if it came to one.
-    [[nodiscard]] std::optional<ConnectEvent> approach(Connection& connection);
-    [[nodiscard]] std::optional<ConnectEvent> arrive(Connection& connection);
+    /// Both sides, once it is agreed what the QP shall be: finds the peer's neighbour entry, and then moves the QP and tells the peer. The
+    /// event is the end of it, if it came to one.
+    [[nodiscard]] std::optional<ConnectEvent> begin_moving(Connection& connection);
+    [[nodiscard]] std::optional<ConnectEvent> move(Connection& connection);
     [[nodiscard]] ConnectEvent handle_rejection(Connection& connection, const CmEvent& event);
     /// The event that ends the connection, which is forgotten.
     [[nodiscard]] ConnectEvent end(Connection& connection, ConnectEvent::Kind kind, int error,
@@ -165,7 +165,8 @@ private:
         0;  ///< of connections and listeners: one sequence, so that a number says which
     std::unordered_map<ListenerId, UniqueId> listeners_;
     std::unordered_map<ConnectionId, Connection> connections_;
-    std::deque<ConnectionId> requests_;  ///< among them those that wait for an answer, whose turn to be looked at is next first
+    std::deque<ConnectionId> requests_;  ///< that wait for an answer, in the order in which they are looked at; others are dropped then
+    bool moved_ = false;                 ///< a QP, since this was last asked
     std::deque<ConnectEvent> pending_;  ///< events that calls made, not the kernel
 };
 

@@ -82,7 +82,9 @@ std::optional<ConnectEvent> RdmaCmConnector::next_event() {
         if (!event) {
             return std::nullopt;
         }
-        if (auto result = handle(*event)) {
+        moved_ = false;
+        auto result = handle(*event);
+        if (result || moved_) {  // that is enough for one call
             return result;
         }
     }
@@ -172,7 +174,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
 
     switch (event.type) {
         case RDMA_CM_EVENT_ADDR_RESOLVED:
-            return connection.state == State::finding_neighbour ? arrive(connection)
+            return connection.state == State::finding_neighbour ? move(connection)
                                                                 : attempt(connection, [&] { address_resolved(connection); });
         case RDMA_CM_EVENT_ADDR_ERROR:
             if (connection.state == State::finding_neighbour) {
@@ -236,18 +238,19 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_response(Connection& connect
         connection.rd_atomic = std::min(connection.rd_atomic, event.initiator_depth);
         connection.dest_rd_atomic = std::min(connection.dest_rd_atomic, event.responder_resources);
     });
-    return failed ? std::move(failed) : approach(connection);
+    return failed ? std::move(failed) : begin_moving(connection);
 }
 
-std::optional<ConnectEvent> RdmaCmConnector::approach(Connection& connection) {
+std::optional<ConnectEvent> RdmaCmConnector::begin_moving(Connection& connection) {
     bool finding = false;
     auto failed = attempt(connection, [&] { finding = find_neighbour(connection); });
-    return failed || finding ? std::move(failed) : arrive(connection);
+    return failed || finding ? std::move(failed) : move(connection);
 }
 
-std::optional<ConnectEvent> RdmaCmConnector::arrive(Connection& connection) {
+std::optional<ConnectEvent> RdmaCmConnector::move(Connection& connection) {
     connection.neighbour.reset();
-    auto failed = attempt(connection, [&] { conclude(connection); });
+    moved_ = true;
+    auto failed = attempt(connection, [&] { move_and_tell(connection); });
     if (failed || connection.state != State::established) {
         return failed;
     }

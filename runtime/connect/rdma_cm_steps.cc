@@ -137,7 +137,7 @@ bool RdmaCmConnector::find_neighbour(Connection& connection) {
     return true;
 }
 
-void RdmaCmConnector::conclude(Connection& connection) {
+void RdmaCmConnector::move_and_tell(Connection& connection) {
     move_to_rtr_and_rts(connection);
     if (!connection.answering) {
         if (rdma_establish(connection.id.get()) != 0) {

@@ -327,7 +327,7 @@ void RuntimeState::require_connectable(const QpSlot& qp) const {
 
 void RuntimeState::require_connectable(const QpSlot& qp, const QpInfo& peer) const {
     require_connectable(qp);
-    if (qp.state != QpState::init || qp.moved) {
+    if (qp.state != QpState::init || qp.moved || qp.connection != 0) {
         throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
     }
     if (peer.type != qp.type) {

@@ -17,6 +17,7 @@ namespace {
 constexpr const char* kControlThread = "pollcore-ctl";
 constexpr std::chrono::milliseconds kTick{50};
 constexpr std::chrono::microseconds kLittle{20};
+constexpr std::chrono::seconds kSearchUsual{5};
 
 }  // namespace
 
@@ -188,6 +189,18 @@ bool RuntimeState::stop_here() {
 void RuntimeState::wait_a_little_here() {
     platform->sleep(kLittle);
     executor_->beat(steady_ns(platform->now()));
+}
+
+// A worker that does not answer holds this thread up, which counts as its hang: no beat.
+void RuntimeState::await_here(UseSearch& search) {
+    auto warn_at = platform->now() + kSearchUsual;
+    while (!search.over()) {
+        if (platform->now() > warn_at) {
+            log_error("a worker does not say whether something is in use: it is stuck inside a provider's call, or its core is taken");
+            warn_at += kSearchUsual;
+        }
+        platform->sleep(kLittle);
+    }
 }
 
 Health RuntimeState::health() const {

@@ -401,13 +401,10 @@ public:
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     /// Between looks, in jobs that have a limit: the thread does not hang meanwhile.
     void wait_a_little_here();
-    void await_here(UseSearch& search) {
-        while (!search.over()) {
-            wait_a_little_here();
-        }
-    }
-    /// Until the runtime has stopped: a device may reach it.
-    void keep_mapped(std::shared_ptr<void> memory) { kept_mapped_.push_back(std::move(memory)); }
+    /// For a program's own call, which waits for its workers.
+    void await_here(UseSearch& search);
+    /// Until the runtime has stopped: memory that a device may reach, and what still counts.
+    void keep_until_end(std::shared_ptr<void> what) { kept_.push_back(std::move(what)); }
 
     /// Any thread, and without the control thread.
     [[nodiscard]] Health health() const;
@@ -432,7 +429,6 @@ private:
     void open_device(const DeviceConfig& config);
     void start_worker(const WorkerConfig& config, std::uint32_t index);
     bool stop_here();
-    /// Between two looks at something that has a deadline.
 
     [[nodiscard]] DeviceSlot& find_device(const std::string& name);
     /// One that is not lost.
@@ -565,7 +561,7 @@ private:
     std::optional<bool> stopped_;  // what the stop came to
     std::vector<std::unique_ptr<DeviceSlot>> devices_;
     std::map<std::uint32_t, PdSlot> pds_;
-    std::vector<std::shared_ptr<void>> kept_mapped_;
+    std::vector<std::shared_ptr<void>> kept_;
     std::map<std::uint64_t, RegionSlot> regions_;
     HandlePool<MrHandle> region_handles_{kBindableRegionsMax};
     HandlePool<MwHandle> window_handles_{kMemoryWindowsMax};

@@ -189,12 +189,16 @@ std::uint32_t Worker::run_commands() noexcept {
             place(windows_, command.window->handle.index, command.window);
             break;
         case CommandKind::find_window:
-            // The window itself says whether binds of it are in flight.
-            return begin(Search{.command = command.id,
-                                .pd = find_window(command.window_handle)->pd,
-                                .client = find_window(command.window_handle)->client,
-                                .window = command.window_handle,
-                                .next_srq = static_cast<std::uint32_t>(srqs_.size())});
+            // It is unknown here when it could not be made anew. The window itself says whether binds of it are in flight.
+            if (const WorkerWindow* window = find_window(command.window_handle); window != nullptr) {
+                return begin(Search{.command = command.id,
+                                    .pd = window->pd,
+                                    .client = window->client,
+                                    .window = command.window_handle,
+                                    .next_srq = static_cast<std::uint32_t>(srqs_.size())});
+            }
+            answer(command.id, AnswerKind::not_found);
+            return;
         case CommandKind::remove_window:
             answer(command.id, remove_window(command.window_handle) ? AnswerKind::done : AnswerKind::found);
             return;
@@ -342,8 +346,8 @@ void Worker::begin(const Search& search) noexcept {
 }
 
 // A part of a ring, or some queue pairs or shared receive queues, per step. Requests move from rings to tables and never back,
-// so looking at the rings first misses none that was submitted before the question. Searches take turns: what one process has in
-// its rings is no measure for how long another's search takes.
+// so looking at the rings first misses none that was submitted before the question. Searches take turns, and an attached process has one
+// at a time: what one has in its rings is no measure for how long another's search takes.
 std::uint32_t Worker::search() noexcept {
     const Looked looked = look_further();
     if (looked != Looked::more) {
@@ -351,11 +355,13 @@ std::uint32_t Worker::search() noexcept {
         answer(std::exchange(search_.command, 0), found ? AnswerKind::found : AnswerKind::not_found);
     }
     if (!searches_.empty()) {
-        const Search last = search_;
-        search_ = searches_.front();
-        searches_.erase(searches_.begin());
-        if (last.command != 0) {
-            searches_.push_back(last);
+        next_search_ %= searches_.size();
+        std::swap(search_, searches_[next_search_]);
+        if (searches_[next_search_].command != 0) {
+            ++next_search_;
+        } else {
+            searches_[next_search_] = searches_.back();
+            searches_.pop_back();
         }
     }
     return 1;

@@ -452,7 +452,8 @@ private:
         std::uint64_t slots_end = 0;
     };
     Search search_;                  ///< whose turn it is
-    std::vector<Search> searches_;   ///< the others, in the order of their turns
+    std::vector<Search> searches_;   ///< the others
+    std::size_t next_search_ = 0;    ///< of these
 
     OwnLines<std::byte> command_memory_;
     OwnLines<std::byte> answer_memory_;

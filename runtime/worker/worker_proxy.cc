@@ -58,10 +58,7 @@ std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) {
 }
 
 Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual) {
-    return await(send(request), request.kind, usual);
-}
-
-Answer WorkerProxy::await(std::uint64_t id, CommandKind kind, std::chrono::milliseconds usual) {
+    const std::uint64_t id = send(request);
     auto warn_at = now_() + usual;
     for (;;) {
         if (const std::optional<Answer> answer = take_answer(id)) {
@@ -70,7 +67,7 @@ Answer WorkerProxy::await(std::uint64_t id, CommandKind kind, std::chrono::milli
         if (now_() > warn_at) {
             log_error("worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
                       "core is taken",
-                      name_, static_cast<int>(kind), usual.count());
+                      name_, static_cast<int>(request.kind), usual.count());
             warn_at += usual;
         }
         wait_();
@@ -151,14 +148,8 @@ void WorkerProxy::ignore(std::uint64_t search) {
     }
 }
 
-bool WorkerProxy::uses_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region, std::uint32_t client) {
-    return await(begin_finding_key(device, pd, lkey, region, client), CommandKind::find_key).kind == AnswerKind::found;
-}
 
 void WorkerProxy::add_window(WorkerWindow& window) { call({.kind = CommandKind::add_window, .window = &window}); }
-bool WorkerProxy::uses_window(MwHandle window) {
-    return await(begin_finding_window(window), CommandKind::find_window).kind == AnswerKind::found;
-}
 bool WorkerProxy::remove_window(MwHandle window) {
     return call({.kind = CommandKind::remove_window, .window_handle = window}).kind == AnswerKind::done;
 }
@@ -185,12 +176,6 @@ std::uint32_t WorkerProxy::remove_pool(PoolHandle pool) {
 }
 
 void WorkerProxy::add_ah(const WorkerAh& ah) { call({.kind = CommandKind::add_ah, .ah = &ah}); }
-bool WorkerProxy::uses_ah(const WorkerAh& ah) {
-    return await(begin_finding_ah(ah), CommandKind::find_ah).kind == AnswerKind::found;
-}
-bool WorkerProxy::remove_ah(const WorkerAh& ah) {
-    return await(begin_removing_ah(ah), CommandKind::remove_ah).kind == AnswerKind::found;
-}
 void WorkerProxy::forget(const WorkerAh& ah) { call({.kind = CommandKind::remove_ah, .ah = &ah, .abandoned = true}); }
 
 std::vector<Answer> WorkerProxy::take_unasked() {

@@ -94,11 +94,8 @@ public:
     /// Nobody will ask about it any more.
     void ignore(std::uint64_t search);
 
-    /// These wait for the end of the search.
-    [[nodiscard]] bool uses_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {}, std::uint32_t client = 0);
 
     void add_window(WorkerWindow& window);
-    [[nodiscard]] bool uses_window(MwHandle window);
     /// False, and nothing has changed, when binds of it are in flight.
     [[nodiscard]] bool remove_window(MwHandle window);
     void add_region(const WorkerRegion& region);
@@ -118,8 +115,6 @@ public:
     /// then, modulo 2^32: its last completion is among them.
     std::uint32_t remove_pool(PoolHandle pool);
     void add_ah(const WorkerAh& ah);
-    [[nodiscard]] bool uses_ah(const WorkerAh& ah);
-    [[nodiscard]] bool remove_ah(const WorkerAh& ah);
     /// Nothing is in flight that could name it.
     void forget(const WorkerAh& ah);
 
@@ -130,7 +125,6 @@ private:
     [[nodiscard]] std::uint64_t send(Command command);
     [[nodiscard]] std::optional<Answer> take_answer(std::uint64_t id);
     Answer call(const Command& request, std::chrono::milliseconds usual = kUsual);
-    Answer await(std::uint64_t id, CommandKind kind, std::chrono::milliseconds usual = kUsual);
     void drain_answers();
 
     // A worker answers within microseconds. One that takes longer than this is said to, in the log; the command is

@@ -352,7 +352,6 @@ TEST_F(AttachTest, HoldsTheListenersAndPoolsOfAUserToTheirLimits) {
     EXPECT_NO_THROW((void)one.create_receive_pool(few(its)));
 }
 
-// Who connects and says nothing has a place for two seconds. One user has no more than a part of these places.
 TEST_F(AttachTest, HoldsTheSmallThingsOfAUserToTheirLimit) {
     AttachConfig config = attach_config();
     config.user_objects_max = 3;
@@ -378,6 +377,7 @@ TEST_F(AttachTest, HoldsTheSmallThingsOfAUserToTheirLimit) {
     two_of_one([&](Attachment& daemon) { return daemon.create_memory_window(&daemon == &one ? session : others); });
 }
 
+// Who connects and says nothing has a place for two seconds. One user has no more than a part of these places.
 TEST_F(AttachTest, ConnectionsThatSayNothingKeepOutNobodyElse) {
     if (::geteuid() != 0) {
         FAIL() << "connecting as another user needs root";

@@ -443,7 +443,7 @@ TEST_F(RdmaCmTest, AnAddressThatNobodyHasFails) {
 class Silence {
 public:
     Silence(const std::string& netdev, const std::string& address, const std::string& other) : netdev_(netdev) {
-        run("echo 8 >/proc/sys/net/ipv4/conf/" + netdev + "/arp_ignore");
+        run("echo 8 >/proc/sys/net/ipv4/conf/" + netdev + "/arp_ignore");  // scripts/rxe-vm has set it to 1
         run("ip neighbour delete " + address + " dev " + other);
     }
     ~Silence() { run("echo 1 >/proc/sys/net/ipv4/conf/" + netdev_ + "/arp_ignore"); }

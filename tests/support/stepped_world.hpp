@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <new>
 #include <string>
 #include <vector>
@@ -139,6 +140,22 @@ public:
             work += worker.step(now);
         }
         return work;
+    }
+
+    // Whether the worker finds something in use.
+    bool uses_key(std::uint32_t device_index, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {}, std::uint32_t client = 0) {
+        return found(proxy.begin_finding_key(device_index, pd, lkey, region, client));
+    }
+    bool uses_window(MwHandle window) { return found(proxy.begin_finding_window(window)); }
+    bool uses_ah(const WorkerAh& ah) { return found(proxy.begin_finding_ah(ah)); }
+    bool remove_ah(const WorkerAh& ah) { return found(proxy.begin_removing_ah(ah)); }
+    bool found(std::uint64_t search) {
+        for (;;) {
+            if (const std::optional<bool> found = proxy.found(search)) {
+                return *found;
+            }
+            options_.wait ? options_.wait() : void(step());
+        }
     }
 
     std::uint32_t add_session() {

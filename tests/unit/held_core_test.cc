@@ -55,7 +55,7 @@ protected:
         config.lock_directory = directory_;
         return config;
     }
-    // Of the locks of a daemon that is not there.
+    /// Where a daemon would have its locks, if there were one.
     [[nodiscard]] fs::path no_daemon() const { return directory_ / "none"; }
 
     // The number and text of what is thrown; 0: nothing.

@@ -203,7 +203,7 @@ TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
     ASSERT_EQ(world->session(kSender).try_submit_inline(request(3, Opcode::send), std::span(text).first(3)), Refusal::none);
     turn();
     text.fill(std::byte{0});  // the first was taken with its bytes
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, region->lkey, {}));
+    EXPECT_TRUE(world->uses_key(0, 0, region->lkey, {}));
     for (std::uint64_t i = 0; i < 3; ++i) {
         ASSERT_EQ(recv(i), Refusal::none);
     }
@@ -223,7 +223,7 @@ TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
     }
     EXPECT_EQ(world->await(3, kSender).size(), 3u);
     turn();
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, region->lkey, {}));
+    EXPECT_FALSE(world->uses_key(0, 0, region->lkey, {}));
 }
 
 // A session may change what stands in its ring at any time (I7).
@@ -247,8 +247,8 @@ TEST_F(WorkerCreditTest, OfWhatWaitsTheKeysAreKnown) {
     make();
     ASSERT_EQ(send(1), Refusal::none);
     turn();
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, region->lkey, {}));
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, region->lkey + 1000, {}));
+    EXPECT_TRUE(world->uses_key(0, 0, region->lkey, {}));
+    EXPECT_FALSE(world->uses_key(0, 0, region->lkey + 1000, {}));
 }
 
 TEST_F(WorkerCreditTest, AnErrorFlushesWhatWaitsBehindWhatWasPosted) {
@@ -374,7 +374,7 @@ TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
     bind.rkey = next_rkey(window.mw->rkey);
     ASSERT_EQ(world->session(kSender).try_submit(bind), Refusal::none);
     turn();
-    EXPECT_TRUE(world->proxy.uses_window(window.end.handle));
+    EXPECT_TRUE(world->uses_window(window.end.handle));
     EXPECT_FALSE(world->proxy.remove_window(window.end.handle));
     EXPECT_FALSE(world->proxy.remove_region(handle));
     ASSERT_EQ(recv(1), Refusal::none);

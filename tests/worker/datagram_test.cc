@@ -46,30 +46,30 @@ protected:
 };
 
 TEST_F(WorkerDatagrams, AHandleIsInUseInTheRingAndUntilItsSendIsKnownToHaveEnded) {
-    EXPECT_FALSE(world.proxy.uses_ah(ah));
+    EXPECT_FALSE(world.uses_ah(ah));
     submit(send(1, 0));
-    EXPECT_TRUE(world.proxy.uses_ah(ah));  // asking turns the worker, which takes it meanwhile
+    EXPECT_TRUE(world.uses_ah(ah));  // asking turns the worker, which takes it meanwhile
     world.step(10);
-    EXPECT_TRUE(world.proxy.uses_ah(ah));  // unsignaled: nothing has told yet that it was sent
+    EXPECT_TRUE(world.uses_ah(ah));  // unsignaled: nothing has told yet that it was sent
     submit(send(2));
     ASSERT_EQ(world.await(1).size(), 1u);
-    EXPECT_FALSE(world.proxy.uses_ah(ah));
-    EXPECT_FALSE(world.proxy.uses_key(0, 0, region->lkey));
+    EXPECT_FALSE(world.uses_ah(ah));
+    EXPECT_FALSE(world.uses_key(0, 0, region->lkey));
 }
 
 TEST_F(WorkerDatagrams, AReceiveIsNoUseOfAHandle) {
     WorkRequest request = recv(1);
     request.ud = {ah.handle, 1};  // of no meaning there
     submit(request);
-    EXPECT_FALSE(world.proxy.uses_ah(ah));
+    EXPECT_FALSE(world.uses_ah(ah));
     world.step(10);
-    EXPECT_FALSE(world.proxy.uses_ah(ah));
+    EXPECT_FALSE(world.uses_ah(ah));
 }
 
 TEST_F(WorkerDatagrams, ARemovedHandleIsRefusedAndOneThatIsStillInFlightCanBeAddedAgain) {
     submit(send(1, 0));
     world.step(10);
-    EXPECT_TRUE(world.proxy.remove_ah(ah));
+    EXPECT_TRUE(world.remove_ah(ah));
     submit(send(2));
     const auto refused = world.await(1);
     ASSERT_EQ(refused.size(), 1u);
@@ -82,7 +82,7 @@ TEST_F(WorkerDatagrams, ARemovedHandleIsRefusedAndOneThatIsStillInFlightCanBeAdd
     ASSERT_EQ(sent.size(), 1u);
     EXPECT_EQ(sent[0].tag, 3u);
     EXPECT_EQ(sent[0].status, Status::success);
-    EXPECT_FALSE(world.proxy.remove_ah(ah));
+    EXPECT_FALSE(world.remove_ah(ah));
     EXPECT_EQ(world.session().figures().in_flight(), 0u);
 }
 
@@ -100,7 +100,7 @@ TEST_F(WorkerDatagrams, HandlesOfAnotherDomainGenerationOrPlaceAreRefused) {
         EXPECT_EQ(completions[0].status, Status::request_refused);
     }
     EXPECT_EQ(world.worker.counters().sends.value(), 0u);
-    (void)world.proxy.remove_ah(foreign);
+    (void)world.remove_ah(foreign);
 }
 
 TEST_F(WorkerDatagrams, AnErrorEndsUnsignaledOnesToo) {

@@ -522,15 +522,15 @@ TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
         held.push_back(world->await(1, kReceiver).at(0));
         ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
     }
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, source_region->lkey, {}));
+    EXPECT_FALSE(world->uses_key(0, 0, source_region->lkey, {}));
     ASSERT_EQ(send_long(2, 500), Refusal::none);
     turn();
     EXPECT_TRUE(sender().announced.arrived());
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, source_region->lkey, {}));
+    EXPECT_TRUE(world->uses_key(0, 0, source_region->lkey, {}));
     release(held[0]);
     expect_long(world->await(1, kReceiver).at(0), 2, 500);
     ASSERT_EQ(world->await(1, kSender).at(0).tag, 2u);
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, source_region->lkey, {}));
+    EXPECT_FALSE(world->uses_key(0, 0, source_region->lkey, {}));
 }
 
 TEST_F(WorkerRendezvousTest, ReceivesOfASharedReceiveQueueDoAsWell) {

@@ -122,13 +122,13 @@ TEST_F(WorkerSrqTest, ReceivesWithSeveralSgesGoThroughAndTheirKeysAreKnown) {
     ibv_mr& other = world->register_memory(extra.data(), extra.size());
     const std::array<Sge, 3> sges{sge(4, 0), sge(4, 1), {reinterpret_cast<std::uintptr_t>(extra.data()), 64, other.lkey}};
     ASSERT_EQ(world->session(kReceiver).try_submit(recv(7), sges), Refusal::none);
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, other.lkey));
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, region->lkey));
+    EXPECT_TRUE(world->uses_key(0, 0, other.lkey));
+    EXPECT_TRUE(world->uses_key(0, 0, region->lkey));
     memory[20 * kBuffer + 9] = std::byte{42};
     send(0, 1, 16);
     ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
     EXPECT_EQ(extra[1], std::byte{42});
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, other.lkey));
+    EXPECT_FALSE(world->uses_key(0, 0, other.lkey));
     const std::array<Sge, 5> too_many{};
     EXPECT_EQ(world->session(kReceiver).try_submit(recv(8), too_many), Refusal::too_many_sges);
 }

@@ -186,8 +186,8 @@ TEST_F(WorkerWindows, AnAddressHandleIsNotTakenForWhatABindNames) {
     submit(send(1, *b));  // waits for a receive
     submit(bind(2, next_rkey(window->mw->rkey)));
     world.step(20);
-    EXPECT_TRUE(world.proxy.uses_window(window->end.handle));
-    EXPECT_FALSE(world.proxy.uses_ah({.handle = same_bits}));
+    EXPECT_TRUE(world.uses_window(window->end.handle));
+    EXPECT_FALSE(world.uses_ah({.handle = same_bits}));
     submit({.tag = 3, .qp = a->handle(), .opcode = Opcode::recv});
     EXPECT_EQ(world.await(3).size(), 3u);
 }
@@ -209,18 +209,18 @@ TEST_F(WorkerWindows, WhatNoDeviceCouldTakeIsRefusedBySubmission) {
 TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlight) {
     submit(send(1, *b));  // waits for a receive, and what follows completes behind it
     submit(bind(2, next_rkey(window->mw->rkey)));
-    EXPECT_TRUE(world.proxy.uses_window(window->end.handle)) << "in the ring, or since then in flight";
+    EXPECT_TRUE(world.uses_window(window->end.handle)) << "in the ring, or since then in flight";
     world.step(20);
-    EXPECT_TRUE(world.proxy.uses_window(window->end.handle));
-    EXPECT_TRUE(world.proxy.uses_key(0, 0, mr->lkey, region));
+    EXPECT_TRUE(world.uses_window(window->end.handle));
+    EXPECT_TRUE(world.uses_key(0, 0, mr->lkey, region));
     EXPECT_FALSE(world.proxy.remove_window(window->end.handle));
     EXPECT_FALSE(world.proxy.remove_region(region));
     submit({.tag = 3, .qp = a->handle(), .opcode = Opcode::recv});
     for (const Completion& completion : world.await(3)) {
         EXPECT_EQ(completion.status, Status::success);
     }
-    EXPECT_FALSE(world.proxy.uses_window(window->end.handle));
-    EXPECT_FALSE(world.proxy.uses_key(0, 0, mr->lkey, region));
+    EXPECT_FALSE(world.uses_window(window->end.handle));
+    EXPECT_FALSE(world.uses_key(0, 0, mr->lkey, region));
     EXPECT_TRUE(world.proxy.remove_window(window->end.handle));
     EXPECT_TRUE(world.proxy.remove_region(region));
     expect_refused(bind(4, 1));
@@ -229,10 +229,10 @@ TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlig
 TEST_F(WorkerWindows, ABindThatStandsInARingIsFoundThere) {
     world.proxy.park(b->handle());  // so that the worker does not take it
     submit(bind(1, next_rkey(window->mw->rkey)));
-    EXPECT_TRUE(world.proxy.uses_window(window->end.handle));
-    EXPECT_TRUE(world.proxy.uses_key(0, 0, 12345, region));
-    EXPECT_FALSE(world.proxy.uses_window(world.add_window().end.handle));
-    EXPECT_FALSE(world.proxy.uses_key(0, 0, 12345));
+    EXPECT_TRUE(world.uses_window(window->end.handle));
+    EXPECT_TRUE(world.uses_key(0, 0, 12345, region));
+    EXPECT_FALSE(world.uses_window(world.add_window().end.handle));
+    EXPECT_FALSE(world.uses_key(0, 0, 12345));
     world.proxy.unpark(b->handle(), QpState::ready);
     EXPECT_EQ(one().status, Status::success);
 }

@@ -523,18 +523,18 @@ TEST_F(WorkerTest, WhatNoDeviceSawCompletesAsWhatItWas) {
 
 TEST_F(WorkerTest, AKeyIsFoundWhileWorkThatNamesItIsInFlight) {
     make();
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, to->lkey));
+    EXPECT_FALSE(world->uses_key(0, 0, to->lkey));
     ASSERT_EQ(world->session().try_submit(recv(1)), Refusal::none);
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, to->lkey));
+    EXPECT_TRUE(world->uses_key(0, 0, to->lkey));
     world->step(3);
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, to->lkey));
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, from->lkey));
+    EXPECT_TRUE(world->uses_key(0, 0, to->lkey));
+    EXPECT_FALSE(world->uses_key(0, 0, from->lkey));
     const std::array<Sge, 3> sges{source(1), source(1), target(1)};
     ASSERT_EQ(world->session().try_submit(send(2), sges), Refusal::none);
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, from->lkey));
+    EXPECT_TRUE(world->uses_key(0, 0, from->lkey));
     EXPECT_EQ(world->await(2).size(), 2u);
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, to->lkey));
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, from->lkey));
+    EXPECT_FALSE(world->uses_key(0, 0, to->lkey));
+    EXPECT_FALSE(world->uses_key(0, 0, from->lkey));
 }
 
 TEST_F(WorkerTest, AFullRingIsSearchedForAKeyInPartsAndToItsEnd) {
@@ -556,20 +556,20 @@ TEST_F(WorkerTest, AFullRingIsSearchedForAKeyInPartsAndToItsEnd) {
     last.sge = target(8, 64);
     ASSERT_EQ(world->session().try_submit(last), Refusal::none);
     steps = 0;
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, to->lkey)) << "it stands at the ring's end";
+    EXPECT_TRUE(world->uses_key(0, 0, to->lkey)) << "it stands at the ring's end";
     EXPECT_GE(steps, 600 / 64) << "so much at a time";
     EXPECT_LE(steps, 2 * 600 / 64);
     // Not for what is another process's: no request of this session can name it.
     ClientShare share{.id = 7};
     world->ends[0]->worker_end->client = &share;
     steps = 0;
-    EXPECT_FALSE(world->proxy.uses_key(0, 1, to->lkey, {}, 8));
+    EXPECT_FALSE(world->uses_key(0, 1, to->lkey, {}, 8));
     EXPECT_LT(steps, 600 / 64);
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, to->lkey, {}, 7));
+    EXPECT_TRUE(world->uses_key(0, 0, to->lkey, {}, 7));
     world->ends[0]->worker_end->client = nullptr;
     // What is taken between two looks stands in the queue pair's table, which is looked at after the rings.
-    EXPECT_TRUE(world->proxy.uses_key(0, 0, from->lkey));
-    EXPECT_FALSE(world->proxy.uses_key(0, 0, to->lkey + 1000));
+    EXPECT_TRUE(world->uses_key(0, 0, from->lkey));
+    EXPECT_FALSE(world->uses_key(0, 0, to->lkey + 1000));
 }
 
 // A ring of 600 requests, of which the worker takes one in a step.
