@@ -8,7 +8,6 @@
 #include <rte_lcore.h>
 #include <rte_malloc.h>
 #include <sched.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,9 +17,10 @@
 #include <future>
 #include <latch>
 #include <mutex>
-#include <numeric>
+#include <set>
 #include <utility>
 
+#include "config/cpus.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -170,12 +170,11 @@ std::vector<int> helper_cpus(const std::vector<std::uint32_t>& worker_cores) {
         });
         return free;
     };
-    // Where the program runs; failing that anywhere else; failing that, beside a worker.
+    // Where the program runs; failing that anywhere else that its cpuset allows; failing that, beside a worker.
     std::vector<int> free = without_workers(all);
     if (free.empty()) {
-        std::vector<int> online(static_cast<std::size_t>(get_nprocs_conf()));
-        std::iota(online.begin(), online.end(), 0);
-        free = without_workers(online);
+        const std::set<std::uint32_t> allowed = config::Cpus::of_this_process().allowed;
+        free = without_workers({allowed.begin(), allowed.end()});
     }
     return free.empty() ? all : free;
 }
