@@ -50,14 +50,15 @@ void add_options(CLI::App& command, LatArguments& arguments) {
         "software device 16)");
     add_common_options(command, arguments);
     command.add_option("--wait", arguments.wait,
-                       "How the application's thread waits, and on path runtime the worker too: spin or event; the worker "
-                       "also pause, monitor or yield (spin)");
+                       "How the application's thread waits, and on path runtime the worker too: spin, yield or event; the worker "
+                       "also pause or monitor (spin)");
     command.add_option("--idle", arguments.idle,
                        "How the worker waits, if not as --wait has it: one of those, or as a configuration's idle, such as "
                        "'[{spin = \"20us\"}, \"event\"]'");
     command.add_option("--flow", arguments.flow,
                        "Flow control of path runtime: off, credits or ring (off). Between processes both have the same");
     command.add_flag("--verify", arguments.verify, "Check every byte that arrives");
+    command.add_flag("--brief", arguments.brief, "Print one short table that needs no glossary, and what it means");
     command.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)");
     command.add_option("--client-timeout", arguments.client_timeout, "How long a server waits for its client (60s)");
     // perftest's, for command lines that have them.

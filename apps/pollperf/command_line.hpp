@@ -33,6 +33,7 @@ struct LatArguments {
     std::string idle;
     std::string flow = "off";
     bool verify = false;
+    bool brief = false;
     std::filesystem::path json;
     std::string timeout = "10s";
     std::string client_timeout = "60s";

@@ -34,7 +34,7 @@ DirectPath::DirectPath(Device& device, const PathSetup& setup)
                            (device.limits().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0)),
                    {&device});
     // Room for all that may complete: every queue of both ends.
-    if (setup.sleeps) {
+    if (setup.wait == Waiting::sleep) {
         channel_ = device.create_channel(domain_.get());
     }
     cq_ = UniqueCq(device.create_cq({.cqe = setup.ends * (kSendDepth + kReceiveSlots),

@@ -117,7 +117,7 @@ public:
         }
         return n;
     }
-    /// Until something may have completed, or for kSleepMax. With PathSetup::sleeps.
+    /// Until something may have completed, or for kSleepMax. With Waiting::sleep.
     void sleep();
 
     [[nodiscard]] std::uint64_t send_doorbells() const noexcept { return ends_[0].issued + ends_[1].issued; }

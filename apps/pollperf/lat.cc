@@ -158,7 +158,7 @@ void measure_paths(LatOptions& options, LatResults& results) {
         device_config.gid = gid_address(device_config, *options.gid_index);
     }
     setup.gid = device_config.gid;
-    setup.sleeps = options.sleeps;
+    setup.wait = options.wait;
     setup.flow = options.flow;
 
     // Destroyed from the bottom: paths, then what they run on.
@@ -230,7 +230,7 @@ LatResults run_lat(LatOptions options) {
     // While no worker runs. Without a worker there is nothing to compare with it.
     const auto round_trip = [&options]() -> std::optional<RoundTrip> {
         // Nor where a daemon's worker polls on its core.
-        return options.own_worker() ? measure_round_trip(options.core, options.worker_core, kRoundTripTime) : std::nullopt;
+        return options.own_worker() && !options.one_cpu() ? measure_round_trip(options.core, options.worker_core, kRoundTripTime) : std::nullopt;
     };
     const std::optional<RoundTrip> before = round_trip();
     options.event ? measure_paths<EventPath>(options, results) : measure_paths<DirectPath>(options, results);

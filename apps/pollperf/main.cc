@@ -32,7 +32,7 @@ int lat(const LatArguments& arguments) {
     }
     const LatResults results = run_lat(options);
     // The table first: should the file fail, the figures are not lost.
-    fmt::print("{}", report(options, results));
+    fmt::print("{}", options.brief ? brief_report(options, results) : report(options, results));
     if (!options.json.empty()) {
         write_json(options.json, json_report(options, results));
     }

@@ -108,8 +108,8 @@ void resolve_device(const LatArguments& arguments, LatOptions& options) {
         refuse_if(arguments.worker_core.has_value(), "--worker-core",
                   "the configuration says where workers run");
         refuse_if(!arguments.idle.empty(), "--idle", "the configuration says how workers wait");
-        refuse_if(!arguments.wait.empty() && arguments.wait != "spin" && arguments.wait != "event", "--wait",
-                  "the configuration says how workers wait; the application's thread has spin and event");
+        refuse_if(!arguments.wait.empty() && arguments.wait != "spin" && arguments.wait != "yield" && arguments.wait != "event", "--wait",
+                  "the configuration says how workers wait; the application's thread has spin, yield and event");
         options.config = load_config(arguments.config);
         auto& devices = options.config.devices;
         const auto chosen = std::find_if(devices.begin(), devices.end(), [&](const DeviceConfig& device) {
@@ -140,9 +140,9 @@ void resolve_path(const LatArguments& arguments, LatOptions& options) {
     }
     refuse_if((path == "both" || path == "all") && options.role != Role::both, "--path both or all",
               "a connection to another process has one path at a time; run them one after the other");
-    options.sleeps = arguments.wait == "event" || path == "event";
+    options.wait = arguments.wait == "event" || path == "event" ? Waiting::sleep : arguments.wait == "yield" ? Waiting::yield : Waiting::spin;
     options.direct = path == "direct" || path == "both" || path == "all";
-    options.event = path == "event" || (options.direct && options.sleeps);
+    options.event = path == "event" || (options.direct && options.sleeps());
     options.direct = options.direct && !options.event;
     options.runtime = path == "runtime" || path == "both" || path == "all";
     options.attached = path == "attached" || path == "all";
@@ -155,7 +155,7 @@ void resolve_path(const LatArguments& arguments, LatOptions& options) {
         throw UsageError(fmt::format("--flow {}: there are off, credits and ring", arguments.flow));
     }
     options.flow = *flow;
-    refuse_if(options.flow == FlowControl::ring && options.sleeps, "--flow ring", "a worker that sleeps does not look at memory; use --wait spin");
+    refuse_if(options.flow == FlowControl::ring && options.sleeps(), "--flow ring", "a worker that sleeps does not look at memory; use --wait spin");
     refuse_if(options.flow != FlowControl::off && !options.has_worker(), "--flow", "plain verbs have none; --path runtime and attached have");
 }
 
@@ -209,6 +209,7 @@ void resolve_cores(const LatArguments& arguments, LatOptions& options) {
     const auto cpus = config::Cpus::of_this_process();
     PlacementWish wish{.role = options.role,
                        .needs_worker = options.has_worker(),
+                       .takes_turns = options.wait != Waiting::spin,
                        .allowed = cpus.allowed,
                        .core = arguments.core,
                        .worker_core = arguments.worker_core};
@@ -262,13 +263,18 @@ LatOptions resolve(const LatArguments& arguments) {
     resolve_path(arguments, options);
     refuse_if(arguments.worker_core.has_value() && !options.has_worker(), "--worker-core",
               "--path direct has no worker");
-    refuse_if(options.sleeps && std::find(options.ops.begin(), options.ops.end(), Op::write) != options.ops.end(), "--op write",
+    refuse_if(options.sleeps() && std::find(options.ops.begin(), options.ops.end(), Op::write) != options.ops.end(), "--op write",
               "its receiver looks for the bytes in its memory, and no event tells of them; --op send,read,fetch-add can wait "
               "for events");
     resolve_figures(arguments, options);
     resolve_cores(arguments, options);
     make_room(arguments, options);
     options.verify = arguments.verify;
+    options.brief = arguments.brief;
+    if (options.brief && options.config.log_level == LogLevel::warning) {
+        options.config.log_level = LogLevel::error;
+    }
+    refuse_if(options.brief && options.role != Role::both, "--brief", "its table is of both ends in one process");
     options.json = arguments.json;
     if (options.role == Role::client) {
         const bool bare_ipv6 =

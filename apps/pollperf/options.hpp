@@ -45,14 +45,18 @@ struct LatOptions {
     std::optional<std::uint32_t> gid_index;
     std::optional<std::uint32_t> inline_size;  ///< empty: as much as is usual and the device takes
     bool verify = false;
+    bool brief = false;
     std::uint16_t port = 0;
     std::string address;  ///< of the server, with its port
     std::filesystem::path json;
     std::chrono::milliseconds timeout{};
     std::chrono::milliseconds client_timeout{};  ///< of a server
-    bool sleeps = false;  ///< the application's thread, until something has completed
+    Waiting wait = Waiting::spin;  ///< the application's thread
     FlowControl flow = FlowControl::off;  ///< of the paths that have a worker
 
+    [[nodiscard]] bool sleeps() const noexcept { return wait == Waiting::sleep; }
+    /// Thread and worker have one CPU for both.
+    [[nodiscard]] bool one_cpu() const noexcept { return own_worker() && core == worker_core; }
     [[nodiscard]] bool plain_verbs() const noexcept { return direct || event; }
     [[nodiscard]] bool has_worker() const noexcept { return runtime || attached; }
     /// Of this process.

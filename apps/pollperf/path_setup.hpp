@@ -20,7 +20,7 @@ struct PathSetup {
     std::uint32_t inline_max = 0;  ///< bytes that a work request shall carry
     /// To connect the two ends with each other: the address whose GID is used. Empty: the first of RoCE v2.
     std::string gid;
-    bool sleeps = false;  ///< the thread sleeps until something has completed
+    Waiting wait = Waiting::spin;
     FlowControl flow = FlowControl::off;  ///< of the runtime's path
 };
 

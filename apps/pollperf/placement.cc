@@ -1,6 +1,7 @@
 #include "placement.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -20,6 +21,15 @@ void demand_allowed(std::uint32_t cpu, const std::set<std::uint32_t>& allowed, c
 }  // namespace
 
 Placement place(const PlacementWish& wish) {
+    if (wish.takes_turns && wish.allowed.size() == 1) {
+        const std::uint32_t only = *wish.allowed.begin();
+        for (const auto& [cpu, option] : {std::pair(wish.core, "--core"), std::pair(wish.worker_core, "--worker-core")}) {
+            if (cpu) {
+                demand_allowed(*cpu, wish.allowed, option);
+            }
+        }
+        return {only, only};
+    }
     const auto is_workers = [&](std::uint32_t cpu) {
         return std::find(wish.workers.begin(), wish.workers.end(), cpu) != wish.workers.end();
     };
@@ -58,7 +68,7 @@ Placement place(const PlacementWish& wish) {
     if (!core && wish.needs_worker) {
         throw UsageError(
             fmt::format("no CPU is left for the application's thread: this process may run on CPU {}, "
-                        "and workers have them; use --path direct, or allow it more CPUs",
+                        "and workers have them; use --path direct, --wait yield with a worker that yields, or allow it more CPUs",
                         config::print_cpu_list(wish.allowed)));
     }
     if (!core) {
@@ -74,7 +84,7 @@ Placement place(const PlacementWish& wish) {
     if (!worker && wish.needs_worker) {
         throw UsageError(
             fmt::format("the runtime's path needs two CPUs, one for the application's thread and one "
-                        "for the worker, and this process may run on CPU {} only; use --path direct",
+                        "for the worker, and this process may run on CPU {} only; use --path direct, or --wait yield",
                         config::print_cpu_list(wish.allowed)));
     }
     return {*core, worker.value_or(*core)};

@@ -91,7 +91,9 @@ void limit(Out out, const LatOptions& options, const LatResults& results) {
     if (!options.own_worker()) {
         return;
     }
-    if (!results.round_trip) {
+    if (options.one_cpu()) {
+        fmt::format_to(out, "application and worker take turns on CPU {}: these figures mean little\n\n", options.core);
+    } else if (!results.round_trip) {
         fmt::format_to(
             out, "raw round trip between CPU {} and CPU {}: not known, others kept one of them busy\n\n",
             options.core, options.worker_core);
@@ -217,7 +219,74 @@ void ran_on(Out out, const LatOptions& options, const LatResults& results) {
     }
 }
 
+struct Column {
+    PathKind path{};
+    const char* first = nullptr;  ///< of two lines above it
+    const char* second = nullptr;
+};
+
+const char* plain_words(Op op) noexcept {
+    switch (op) {
+        case Op::send: return "send a message";
+        case Op::write: return "write to the peer's memory";
+        case Op::read: return "read from the peer's memory";
+        case Op::fetch_add: return "add to a number there";
+    }
+    return "?";
+}
+
 }  // namespace
+
+std::string brief_report(const LatOptions& options, const LatResults& results) {
+    std::string text;
+    const Out out = std::back_inserter(text);
+    std::vector<Column> columns;
+    for (const Column& column : {Column{PathKind::direct, "by verbs, on the", "thread itself"}, Column{PathKind::event, "by verbs, on a", "thread that sleeps"},
+                                 Column{PathKind::runtime, "through a worker", options.one_cpu() ? "by turns" : "on another CPU"},
+                                 Column{PathKind::attached, "from another process", "through that worker"}}) {
+        if (std::ranges::any_of(results.paths, [&](const PathResult& result) { return result.path == column.path; })) {
+            columns.push_back(column);
+        }
+    }
+    const auto line = [&](std::string_view name, auto&& cell) {
+        fmt::format_to(out, "{:<28}", name);
+        for (const Column& column : columns) {
+            fmt::format_to(out, "{:>22}", cell(column));
+        }
+        fmt::format_to(out, "\n");
+    };
+    const bool software = options.config.devices.front().kind == DeviceConfig::Kind::soft;
+    fmt::format_to(out, "One operation at a time, of {} bytes, on {}:\n\n", options.size, software ? "a device in software" : results.device);
+    line("", [](const Column& column) { return column.first; });
+    line("", [](const Column& column) { return column.second; });
+    for (const Op op : options.ops) {
+        line(plain_words(op), [&](const Column& column) {
+            const PathResult* result = results.find(op, column.path);
+            return result == nullptr ? std::string("-") : fmt::format("{:.0f} ns", result->summary.typical);
+        });
+    }
+    line("the thread slept, times", [&](const Column& column) {
+        std::uint64_t slept = 0;
+        for (const PathResult& result : results.paths) {
+            slept += result.path == column.path ? result.application.voluntary : 0;
+        }
+        return fmt::format("{}", slept);
+    });
+    const std::vector<Hop> rows = hops(results);
+    if (options.one_cpu()) {
+        fmt::format_to(out, "\nThis process has one CPU. Thread and worker take turns on it, and the figures mean little.\n");
+    } else if (!rows.empty()) {
+        double most = 0;
+        for (const Hop& row : rows) {
+            most = std::max(most, row.difference_ns);
+        }
+        fmt::format_to(out,
+                       "\nAn operation goes from CPU {} to the worker's CPU {} and back: up to {:.0f} ns more here.\n"
+                       "For that, threads and processes share the device without a lock.\n",
+                       options.core, options.worker_core, most);
+    }
+    return text;
+}
 
 std::string report(const LatOptions& options, const LatResults& results) {
     std::string text;

@@ -19,10 +19,10 @@ RuntimePath::RuntimePath(Context& runtime, const std::function<int(std::uint32_t
       session_(runtime.open_session(
           {.worker = worker,
            .pool_buffers = setup.flow == FlowControl::ring ? 2 * (kReceiveSlots + 1) : 0,
-           .events = setup.sleeps,
+           .events = setup.wait == Waiting::sleep,
            .wait_spin = std::chrono::nanoseconds(0)})),
       worker_thread_(worker_thread(session_.worker())),
-      sleeps_(setup.sleeps) {
+      wait_(setup.wait) {
     for (unsigned index = 0; index < setup.ends; ++index) {
         const bool ring = setup.flow == FlowControl::ring;
         if (ring) {

@@ -7,6 +7,8 @@
 // Errors: MeasurementError for what goes wrong while measuring, pollcore::Error for what cannot be set up.
 #pragma once
 
+#include <sched.h>
+
 #include <array>
 #include <chrono>
 #include <functional>
@@ -94,12 +96,12 @@ public:
         state.reposted += kRepostBatch;
     }
 
-    [[nodiscard]] std::uint32_t spins_per_look() const noexcept { return sleeps_ ? 1 : Watch::kSpinsPerLook; }
+    [[nodiscard]] std::uint32_t spins_per_look() const noexcept { return wait_ == Waiting::sleep ? 1 : Watch::kSpinsPerLook; }
 
     void poll() {
         const std::size_t n = session_.poll(completions_);
-        if (n == 0 && sleeps_) {
-            (void)session_.wait(Watch::kSleepMax);
+        if (n == 0 && wait_ != Waiting::spin) {
+            wait_a_while();
         }
         for (std::size_t i = 0; i < n; ++i) {
             const Completion& completion = completions_[i];
@@ -133,6 +135,13 @@ private:
     [[nodiscard]] const WorkerCounters& counters() const {
         return runtime_.worker_counters(session_.worker());
     }
+    void wait_a_while() noexcept {
+        if (wait_ == Waiting::sleep) {
+            (void)session_.wait(Watch::kSleepMax);
+        } else {
+            (void)::sched_yield();
+        }
+    }
     void build(Op op, unsigned index, WorkRequest& request) const;
     [[nodiscard]] unsigned end_of(const Completion& completion) const noexcept {
         return completion.qp == qps_[kNear].handle() ? kNear : kFar;
@@ -158,7 +167,7 @@ private:
     Session session_;
     std::array<Completion, kPollBatch> completions_;  ///< not the loop's own, which would clear it for each look
     int worker_thread_ = 0;
-    bool sleeps_ = false;  ///< the thread does, until something has completed
+    Waiting wait_ = Waiting::spin;
     bool inlined_ = false;
     bool always_signal_ = false;
     std::array<EndState, 2> ends_{};

@@ -40,6 +40,13 @@ enum class Role : std::uint8_t {
     server,  ///< answers
 };
 
+/// What the application's thread does until something has completed.
+enum class Waiting : std::uint8_t {
+    spin,
+    yield,  ///< looks, and gives its CPU away in between (sched_yield(2)): thread and worker may have one CPU for both
+    sleep,
+};
+
 [[nodiscard]] constexpr std::string_view op_name(Op op) noexcept {
     switch (op) {
         case Op::send: return "send";

@@ -207,6 +207,11 @@ TEST(PollperfPlacement, TheApplicationIsOnNoWorkersCpu) {
 
 TEST(PollperfPlacement, WhatCannotBeGrantedIsRefused) {
     EXPECT_THROW((void)place({.needs_worker = true, .allowed = {3}}), UsageError);
+    const Placement turns = place({.needs_worker = true, .takes_turns = true, .allowed = {3}, .workers = {3}});
+    EXPECT_EQ(turns.core, 3u);
+    EXPECT_EQ(turns.worker, 3u);
+    EXPECT_NE(place({.needs_worker = true, .takes_turns = true, .allowed = {2, 3}}).worker, 2u);
+    EXPECT_THROW((void)place({.needs_worker = true, .takes_turns = true, .allowed = {3}, .core = 2}), UsageError);
     EXPECT_THROW((void)place({.needs_worker = true, .allowed = {0, 1}, .workers = {0, 1}}), UsageError);
     EXPECT_THROW((void)place({.needs_worker = true, .allowed = {0, 1}, .workers = {1}, .core = 1}),
                  UsageError);
