@@ -107,49 +107,102 @@ private:
     std::uint32_t random_ = 1;
 };
 
-/// The same bursts without the runtime: a chain that is made, posted, and polled.
-class DirectLoad {
+/// What a chain of writes is posted to without the runtime, and from where to where.
+struct DirectTarget {
+    ibv_qp* qp = nullptr;
+    ibv_cq* cq = nullptr;
+    std::uint64_t addr = 4096;
+    std::uint64_t remote_addr = 8192;
+    std::uint32_t lkey = 1;
+    std::uint32_t rkey = 2;
+};
+
+/// On the device that completes at once.
+class InstantTarget {
 public:
-    explicit DirectLoad(std::uint32_t burst) : context_{}, sges_(burst), requests_(burst), completions_(burst) {
+    InstantTarget() {
         make_instant(context_);
         cq_.context = qp_.context = &context_;
         cq_.cqe = 1024;
         qp_.send_cq = &cq_;
-        make();
     }
-    DirectLoad(const DirectLoad&) = delete;
-    DirectLoad& operator=(const DirectLoad&) = delete;
+    InstantTarget(const InstantTarget&) = delete;
+    InstantTarget& operator=(const InstantTarget&) = delete;
+    [[nodiscard]] DirectTarget get() { return {.qp = &qp_, .cq = &cq_}; }
+
+private:
+    ibv_context context_{};
+    ibv_cq cq_{};
+    ibv_qp qp_{};
+};
+
+/// On the software device, which the polling thread turns: a queue pair that is connected to itself.
+class SoftwareTarget {
+public:
+    SoftwareTarget() : region_(&world_.register_memory(memory_.data(), memory_.size())) {
+        world_.add_session();
+        world_.add_cq();
+        qp_ = &world_.add_qp({.shares = {{0, 64, 1}}, .sges_max = 1});
+        world_.connect(*qp_, *qp_);
+    }
+    SoftwareTarget(const SoftwareTarget&) = delete;
+    SoftwareTarget& operator=(const SoftwareTarget&) = delete;
+    [[nodiscard]] DirectTarget get() {
+        const auto addr = reinterpret_cast<std::uintptr_t>(memory_.data());
+        return {.qp = qp_->qp.get(),
+                .cq = qp_->qp->send_cq,
+                .addr = addr,
+                .remote_addr = addr + memory_.size() / 2,
+                .lkey = region_->lkey,
+                .rkey = region_->rkey};
+    }
+
+private:
+    alignas(64) std::array<std::byte, 8192> memory_{};
+    testing::SteppedWorld world_;
+    ibv_mr* region_;
+    testing::SteppedWorld::Qp* qp_ = nullptr;
+};
+
+/// The same bursts without the runtime: a chain that is made, posted, and polled.
+class DirectLoad {
+public:
+    DirectLoad(std::uint32_t burst, const DirectTarget& target) : target_(target), sges_(burst), requests_(burst), completions_(burst) { make(); }
 
     /// What an application knows of each request, as the verbs want it.
     [[gnu::noinline]] void make() {
         for (std::size_t i = 0; i < requests_.size(); ++i) {
-            sges_[i] = {.addr = 4096 + 64 * i, .length = 8, .lkey = 1};
+            sges_[i] = {.addr = target_.addr + 64 * i, .length = 8, .lkey = target_.lkey};
             requests_[i] = {.wr_id = i,
                             .next = i + 1 < requests_.size() ? &requests_[i + 1] : nullptr,
                             .sg_list = &sges_[i],
                             .num_sge = 1,
                             .opcode = IBV_WR_RDMA_WRITE,
                             .send_flags = IBV_SEND_SIGNALED};
-            requests_[i].wr.rdma = {.remote_addr = 8192 + 64 * i, .rkey = 2};
+            requests_[i].wr.rdma = {.remote_addr = target_.remote_addr + 64 * i, .rkey = target_.rkey};
         }
     }
     [[gnu::noinline]] void post() {
         ibv_send_wr* bad = nullptr;
-        if (ibv_post_send(&qp_, requests_.data(), &bad) != 0) {
+        if (ibv_post_send(target_.qp, requests_.data(), &bad) != 0) {
             throw std::runtime_error("a chain was refused");
         }
     }
     [[gnu::noinline]] void poll() {
-        const int n = static_cast<int>(completions_.size());
-        if (ibv_poll_cq(&cq_, n, completions_.data()) != n || completions_.back().wr_id + 1 != completions_.size()) {
+        for (std::size_t polled = 0; polled < completions_.size();) {
+            const int n = ibv_poll_cq(target_.cq, static_cast<int>(completions_.size() - polled), &completions_[polled]);
+            if (n < 0 || (n > 0 && completions_[polled].status != IBV_WC_SUCCESS)) {
+                throw std::runtime_error("a write has failed");
+            }
+            polled += static_cast<std::size_t>(n);
+        }
+        if (completions_.back().wr_id + 1 != completions_.size()) {
             throw std::runtime_error("not everything has completed");
         }
     }
 
 private:
-    ibv_context context_;
-    ibv_cq cq_{};
-    ibv_qp qp_{};
+    DirectTarget target_;
     std::vector<ibv_sge> sges_;
     std::vector<ibv_send_wr> requests_;
     std::vector<ibv_wc> completions_;
