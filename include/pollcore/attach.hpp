@@ -1,9 +1,12 @@
 // Joining a daemon: its polling cores and devices, used from this process through shared memory.
 //
-//   pollcore::Attachment daemon({.path = "/run/pollcore/pollcored.sock", .name = "gateway"});
-//   pollcore::Session session = daemon.open_session();
-//   pollcore::MemoryRegion memory = daemon.allocate(1 << 20);
-//   ...                                                        // as with a Runtime: see context.hpp
+//     #include <pollcore/attach.hpp>
+//
+//     // From here on as with a Runtime: see context.hpp.
+//     pollcore::Session join(pollcore::Attachment& daemon) {
+//         daemon = pollcore::Attachment({.path = "/run/pollcore/pollcored.sock", .name = "gateway"});
+//         return daemon.open_session();
+//     }
 //
 // Submissions and completions go through rings that this process shares with one worker of the daemon: no system call, and no
 // copy of what is sent, which the device reads from this process's memory at this process's addresses. Everything else is asked

@@ -1,12 +1,18 @@
 // A receive pool: equal buffers of registered memory, with which a worker keeps receive queues filled.
 //
-//   ReceivePool pool = runtime.create_receive_pool({.session = &session, .buffers = 256, .buffer_bytes = 4096});
-//   QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session}}, .recv_depth = 64, .pool = &pool});
-//   ...
-//   for (const Completion& c : polled) {
-//       if (c.ok()) { use(pool.message(c)); }
-//       session.release(c);
-//   }
+//     #include <pollcore/runtime.hpp>
+//
+//     // Gives each message that has come to `use`, and its buffer back.
+//     template <class Use>
+//     void take(pollcore::Session& session, pollcore::ReceivePool& pool, Use use) {
+//         pollcore::Completion completion;
+//         while (session.poll({&completion, 1}) != 0) {
+//             if (completion.ok()) {
+//                 use(pool.message(completion));
+//             }
+//             (void)session.release(completion);
+//         }
+//     }
 //
 // The worker posts the receives of the queue pairs and shared receive queues that name the pool, and posts new ones, several
 // with one doorbell, when few are left. The application posts none. Each message completes a receive: its completion

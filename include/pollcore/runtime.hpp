@@ -1,11 +1,24 @@
 // The runtime, embedded in a program: devices, workers, and everything that is set up before data flows.
 //
-//   pollcore::Runtime runtime(pollcore::load_config("app.toml"));
-//   pollcore::Session session = runtime.open_session();
-//   pollcore::MemoryRegion memory = runtime.allocate(1 << 20);
-//   pollcore::QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session}}});
-//   qp.connect("192.0.2.7:7471");
-//   session.try_submit({.tag = 1, .sge = {memory.addr(), 64, memory.lkey()}, .qp = qp.handle(), ...});
+//     #include <pollcore/runtime.hpp>
+//
+//     // Sends 64 bytes to whoever listens at an address, and says what became of it.
+//     pollcore::Status send_to(const char* address) {
+//         pollcore::Runtime runtime(pollcore::load_config("app.toml"));
+//         pollcore::Session session = runtime.open_session();
+//         pollcore::MemoryRegion memory = runtime.allocate(1 << 20);
+//         pollcore::QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session}}});
+//         qp.connect(address);
+//         const pollcore::Refusal refusal = session.try_submit({.sge = {memory.addr(), 64, memory.lkey()},
+//                                                               .qp = qp.handle(),
+//                                                               .opcode = pollcore::Opcode::send,
+//                                                               .flags = pollcore::kSignaled,
+//                                                               .num_sge = 1});
+//         pollcore::Completion completion;
+//         while (refusal == pollcore::Refusal::none && session.poll({&completion, 1}) == 0) {
+//         }
+//         return completion.status;
+//     }
 //
 // Thread safety, errors, ownership: see context.hpp. Calls are carried out one after the other by the runtime's control thread.
 #pragma once

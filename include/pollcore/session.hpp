@@ -41,8 +41,7 @@ struct SessionOptions {
     std::chrono::nanoseconds wait_spin{20'000};  ///< Session::wait() looks for so long before it sleeps
 };
 
-/// Why a work request was not accepted. Nothing was done, and the same call may be made again: at once
-/// after polling for the first group, never with success for the second.
+/// Why a work request was not accepted. Nothing was done. See is_temporary().
 enum class Refusal : std::uint8_t {
     none,
     // No room now.
@@ -66,6 +65,10 @@ enum class Refusal : std::uint8_t {
     session_closed,
 };
 [[nodiscard]] std::string_view refusal_name(Refusal refusal) noexcept;
+/// Whether the same call may succeed later, once completions were polled.
+[[nodiscard]] constexpr bool is_temporary(Refusal refusal) noexcept {
+    return refusal > Refusal::none && refusal <= Refusal::srq_full;
+}
 
 /// What try_submit took: the first `accepted` requests. When fewer than asked, `refusal` says which limit
 /// stopped the next one.
