@@ -1,0 +1,269 @@
+// An ordinary request goes by a way of its own (fast_path.cc). Whatever goes there must come out as it would by the general way: one
+// random program is carried out twice, once with every queue pair kept from being ordinary, and everything that can be seen is compared.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+constexpr int kPairs = 3;
+constexpr std::uint32_t kSessions = 2;
+constexpr std::size_t kHalf = 4096;  // of the memory: requests begin in the first, and go to the second
+
+enum class Way { ordinary, general };
+
+/// What a request of the program is made of; the handles and keys are those of the world that carries it out.
+struct Wish {
+    unsigned qp = 0;  // of all 2 * kPairs: messages go both ways
+    Opcode opcode = Opcode::send;
+    std::uint8_t flags = 0;
+    std::uint8_t num_sge = 1;
+    std::uint32_t offset = 0;
+    std::uint32_t length = 0;
+    std::uint32_t remote_offset = 0;
+    std::uint32_t imm_data = 0;
+    bool bad_key = false;
+    std::uint64_t tag = 0;
+};
+
+/// One turn of the program.
+struct Turn {
+    std::uint32_t session = 0;
+    std::vector<Wish> wishes;
+    bool burst = false;
+    bool inlined = false;
+    unsigned receiver = 0;  // gets receives first
+    int steps = 0;
+};
+
+class Program {
+public:
+    explicit Program(std::uint64_t seed) : random_(seed) {}
+
+    Turn next() {
+        Turn turn;
+        turn.session = static_cast<std::uint32_t>(below(kSessions));
+        turn.burst = one_in(2);
+        turn.inlined = one_in(4);
+        turn.receiver = static_cast<unsigned>(below(2 * kPairs));
+        turn.steps = static_cast<int>(below(4));
+        for (std::uint64_t n = below(12); n > 0; --n) {
+            turn.wishes.push_back(wish());
+        }
+        return turn;
+    }
+
+private:
+    std::uint64_t below(std::uint64_t n) { return random_() % n; }
+    bool one_in(std::uint64_t n) { return below(n) == 0; }
+    Wish wish() {
+        constexpr std::array kOpcodes{Opcode::rdma_write, Opcode::rdma_write, Opcode::rdma_read,           Opcode::send,
+                                      Opcode::send,       Opcode::send_with_imm, Opcode::rdma_write_with_imm, Opcode::atomic_fetch_and_add};
+        Wish wish{.qp = static_cast<unsigned>(below(2 * kPairs)), .opcode = kOpcodes[below(kOpcodes.size())], .tag = ++tag_};
+        wish.flags = static_cast<std::uint8_t>((one_in(3) ? 0 : kSignaled) | (one_in(8) ? kFence : 0) | (one_in(8) ? kSolicited : 0));
+        wish.offset = static_cast<std::uint32_t>(8 * below(64));
+        wish.length = static_cast<std::uint32_t>(below(64));
+        wish.remote_offset = static_cast<std::uint32_t>(8 * below(64));
+        wish.imm_data = static_cast<std::uint32_t>(random_());
+        wish.num_sge = one_in(8) ? 0 : 1;
+        wish.bad_key = one_in(1000);  // fails at the peer, and its queue pair with it
+        return wish;
+    }
+
+    std::mt19937_64 random_;
+    std::uint64_t tag_ = 0;
+};
+
+class Side {
+public:
+    Side(Way way, bool credits) : way_(way), world_(options(way)), region_(&world_.register_memory(memory_.data(), memory_.size())) {
+        world_.add_session();
+        world_.add_session();
+        world_.add_cq();
+        for (int i = 0; i < kPairs; ++i) {
+            SteppedWorld::QpShape shape{.shares = {{0, 16, 16}, {1, 16, 0}}};
+            shape.credits = credits;
+            SteppedWorld::Qp& a = world_.add_qp(shape);
+            SteppedWorld::Qp& b = world_.add_qp(shape);
+            world_.connect(a, b);
+            world_.connect(b, a);
+            qps_.push_back(&a);
+            qps_.push_back(&b);
+        }
+    }
+
+    /// What the application was told, one number after the other.
+    std::vector<int> submit(const Turn& turn) {
+        hold();
+        std::vector<int> told;
+        for (int i = 0; i < 8; ++i) {
+            WorkRequest receive{.tag = 1'000'000, .sge = {address() + 2048, 512, region_->lkey}, .qp = qps_[turn.receiver]->handle()};
+            receive.opcode = Opcode::recv;
+            receive.num_sge = 1;
+            told.push_back(static_cast<int>(world_.session(0).try_submit(receive)));
+        }
+        Session& session = world_.session(turn.session);
+        if (turn.burst) {
+            std::vector<WorkRequest> requests;
+            for (const Wish& wish : turn.wishes) {
+                requests.push_back(made(wish));
+            }
+            const Submitted submitted = session.try_submit(requests);
+            told.push_back(static_cast<int>(submitted.accepted));
+            told.push_back(static_cast<int>(submitted.refusal));
+            return told;
+        }
+        for (const Wish& wish : turn.wishes) {
+            if (turn.inlined && allows(kInlineOpcodes, wish.opcode)) {
+                std::array<std::byte, 40> bytes{};
+                for (std::size_t i = 0; i < bytes.size(); ++i) {
+                    bytes[i] = static_cast<std::byte>(wish.tag * 7 + i);
+                }
+                told.push_back(static_cast<int>(session.try_submit_inline(made(wish), std::span(bytes).first(wish.tag % bytes.size()))));
+            } else {
+                told.push_back(static_cast<int>(session.try_submit(made(wish))));
+            }
+        }
+        return told;
+    }
+
+    void turn(int steps) {
+        for (int i = 0; i < steps; ++i) {
+            hold();
+            world_.step();
+            world_.now += 1000;
+        }
+        for (std::uint32_t session = 0; session < kSessions; ++session) {
+            for (const Completion& completion : world_.poll(session)) {
+                seen_[{session, completion.qp.index, completion.from_recv_queue()}].push_back(text(completion));
+            }
+        }
+    }
+
+    /// In the order of each session's part of a queue; between queues there is none (completion.hpp).
+    using Queue = std::tuple<std::uint32_t, std::uint16_t, bool>;
+    [[nodiscard]] const std::map<Queue, std::vector<std::string>>& seen() const { return seen_; }
+    [[nodiscard]] const auto& memory() const { return memory_; }
+    [[nodiscard]] std::vector<std::uint64_t> counted() const {
+        const WorkerCounters& counters = world_.worker.counters();
+        return {counters.sends.value(), counters.delivered.value(), counters.retired.value(), counters.forced_signals.value(), counters.send_doorbells.value()};
+    }
+
+private:
+    static SteppedWorld::Options options(Way way) {
+        SteppedWorld::Options options;
+        options.wide_completions = way == Way::general;  // these are never delivered by the ordinary way
+        options.submission_slots = options.completion_slots = 128;
+        return options;
+    }
+    // The worker decides anew at each change of a queue pair's state.
+    void hold() {
+        if (way_ == Way::general) {
+            for (SteppedWorld::Qp* qp : qps_) {
+                qp->end.ordinary = 0;
+            }
+        }
+    }
+    [[nodiscard]] std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory_.data()); }
+    [[nodiscard]] WorkRequest made(const Wish& wish) const {
+        WorkRequest request{.tag = wish.tag,
+                            .sge = {address() + wish.offset, wish.length, region_->lkey},
+                            .remote_addr = address() + kHalf + wish.remote_offset,
+                            .rkey = wish.bad_key ? region_->rkey ^ 0x5a5a : region_->rkey,
+                            .qp = qps_[wish.qp]->handle(),
+                            .opcode = wish.opcode,
+                            .flags = wish.flags,
+                            .num_sge = wish.num_sge};
+        if (wish.opcode == Opcode::atomic_fetch_and_add) {
+            request.sge.length = 8;
+            request.num_sge = 1;
+            request.compare_add = 1;
+            request.swap = 0;
+        } else if (wish.opcode == Opcode::send_with_imm || wish.opcode == Opcode::rdma_write_with_imm) {
+            request.imm_data = wish.imm_data;
+        }
+        return request;
+    }
+    // What the interface promises of a completion; of one that failed only that (completion.hpp).
+    static std::string text(const Completion& completion) {
+        std::string text = std::to_string(completion.tag) + " " + std::string(status_name(completion.status)) + " opcode " +
+                           std::to_string(static_cast<int>(completion.opcode)) + " flags " + std::to_string(completion.flags);
+        if (completion.ok()) {
+            text += " length " + std::to_string(completion.byte_len);
+            text += (completion.flags & kWithImm) != 0 ? " immediate " + std::to_string(completion.imm_data) : "";
+        }
+        return text;
+    }
+
+    const Way way_;
+    alignas(64) std::array<std::byte, 2 * kHalf> memory_{};
+    SteppedWorld world_;
+    ibv_mr* region_;
+    std::vector<SteppedWorld::Qp*> qps_;
+    std::map<Queue, std::vector<std::string>> seen_;
+};
+
+struct Seen {
+    std::size_t completions = 0;
+    std::size_t failed = 0;
+};
+
+void compare(std::uint64_t seed, bool credits, Seen& seen) {
+    Program program(seed);
+    Side ordinary(Way::ordinary, credits);
+    Side general(Way::general, credits);
+    for (int i = 0; i < 400; ++i) {
+        const Turn turn = program.next();
+        ASSERT_EQ(ordinary.submit(turn), general.submit(turn)) << "what was accepted in turn " << i;
+        ordinary.turn(turn.steps);
+        general.turn(turn.steps);
+    }
+    ordinary.turn(2000);
+    general.turn(2000);
+    for (const auto& [queue, completions] : ordinary.seen()) {
+        const std::vector<std::string>& others = general.seen().at(queue);
+        for (std::size_t i = 0; i < std::min(completions.size(), others.size()); ++i) {
+            ASSERT_EQ(completions[i], others[i]) << "completion " << i;
+        }
+        ASSERT_EQ(completions.size(), others.size());
+    }
+    ASSERT_EQ(ordinary.seen().size(), general.seen().size());
+    ASSERT_EQ(ordinary.memory(), general.memory());
+    ASSERT_EQ(ordinary.counted(), general.counted());
+    for (const auto& [queue, completions] : ordinary.seen()) {
+        seen.completions += completions.size();
+        seen.failed += static_cast<std::size_t>(std::count_if(completions.begin(), completions.end(), [](const std::string& text) {
+            return text.find("IBV_WC_SUCCESS") == std::string::npos;
+        }));
+    }
+}
+
+class BothWays : public ::testing::TestWithParam<bool> {};
+
+TEST_P(BothWays, GiveTheSame) {
+    constexpr std::uint64_t kPrograms = 60;
+    Seen seen;
+    for (std::uint64_t seed = 1; seed <= kPrograms; ++seed) {
+        SCOPED_TRACE(seed);
+        compare(seed, GetParam(), seen);
+        if (HasFatalFailure()) {
+            return;
+        }
+    }
+    EXPECT_GT(seen.completions, 100 * kPrograms);
+    EXPECT_GT(seen.failed, kPrograms);
+}
+
+INSTANTIATE_TEST_SUITE_P(With, BothWays, ::testing::Bool(), [](const auto& one) { return one.param ? "credits" : "no_flow_control"; });
+
+}  // namespace
+}  // namespace pollcore::testing
