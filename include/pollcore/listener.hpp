@@ -30,7 +30,7 @@ public:
     /// What the queue pair that accepts it must have.
     [[nodiscard]] FlowControl flow() const noexcept { return flow_.kind; }
 
-    /// Returns when the peer knows. A receive may complete before (H13).
+    /// Returns when the peer knows. A receive may complete before: the peer may send as soon as it knows.
     void accept(QueuePair& qp, const ConnectOptions& options = {});
     void reject(const std::vector<std::byte>& private_data = {});
 

@@ -23,7 +23,7 @@ struct Access {
     bool remote_atomic = false;  ///< needs local_write
     bool window_bind = false;    ///< memory windows may be bound to it (IBV_ACCESS_MW_BIND)
     /// The device may write in another order than a peer's bytes came in, where it can (IBV_ACCESS_RELAXED_ORDERING);
-    /// a completion still stands for all of them. Nobody may poll such memory for the end of a message (H12).
+    /// a completion still stands for all of them. Nobody may poll such memory for the end of a message.
     bool relaxed_ordering = false;
 
     /// All that peers may do.

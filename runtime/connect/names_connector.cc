@@ -101,9 +101,7 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
     }
     if (delivery == Inbox::Delivery::gone) {
         fail(id, connection, ECONNREFUSED,
-             fmt::format("cannot connect to \"{}\": nobody listens there on software fabric \"{}\" of this "
-                         "process; start "
-                         "the listener first",
+             fmt::format("cannot connect to \"{}\": nobody listens there on software fabric \"{}\"; start the listener first",
                          address, device_.fabric_name()));
     } else if (delivery == Inbox::Delivery::full) {
         fail(id, connection, ECONNREFUSED,

@@ -103,11 +103,11 @@ def run_front(program, config, installed):
         for line in daemon.stderr:
             if "ready" in line:
                 break
-        answering = subprocess.Popen([program], env=installed.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        answering = subprocess.Popen([program, "listen", "here"], env=installed.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         ends.append(answering)
         deadline = time.monotonic() + 60
         while True:  # it may not listen yet
-            calling = subprocess.run([program, "hello"], env=installed.env, capture_output=True, text=True, timeout=60)
+            calling = subprocess.run([program, "call", "here"], env=installed.env, capture_output=True, text=True, timeout=60)
             if calling.returncode == 0 or answering.poll() is not None or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
