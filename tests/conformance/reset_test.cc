@@ -57,6 +57,27 @@ TEST_F(Reset, FromErrorLeadsToANewConnection) {
     Exercised::get().note("queue pairs", "reset");
 }
 
+// Behind a failure what is unsignaled counts as lost. That ends with the life in which it failed.
+TEST_F(Reset, AFailureBeforeItIsNotHeldAgainstWhatComesAfterIt) {
+    connect_pair();
+    break_connection();
+    EXPECT_TRUE(a.reset());
+    EXPECT_TRUE(b.reset());
+    reconnect();
+    const std::uint64_t retired = session.figures().retired;
+    for (std::uint64_t tag = 1; tag <= 2; ++tag) {
+        WorkRequest quiet = rdma(Opcode::rdma_write, tag, 8);
+        quiet.flags = 0;
+        submit(quiet);
+    }
+    submit(rdma(Opcode::rdma_write, 3, 8));
+    const Completion last = await_one();
+    EXPECT_EQ(last.tag, 3u);
+    EXPECT_EQ(last.status, Status::success);
+    EXPECT_EQ(session.figures().retired, retired + 2);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
 TEST_F(Reset, FromReadyAndFromInitLeadsToANewConnection) {
     connect_pair();
     EXPECT_TRUE(a.reset());

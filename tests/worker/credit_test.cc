@@ -21,6 +21,35 @@ TEST_F(WorkerCreditTest, ASendWaitsForItsReceive) {
 }
 
 // With rnr_retry = 0 the first that found no receive would be the end of the queue pair.
+int (*post_recv_of_device)(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) = nullptr;
+
+TEST_F(WorkerCreditTest, AReceiveThatTheProviderRefusesIsGrantedToNobody) {
+    make();
+    agree();
+    ibv_context_ops& ops = world->device->context()->ops;
+    post_recv_of_device = ops.post_recv;
+    ops.post_recv = [](ibv_qp*, ibv_recv_wr* wr, ibv_recv_wr** bad) {
+        *bad = wr;
+        return EINVAL;
+    };
+    ASSERT_EQ(recv(2), Refusal::none);
+    turn();
+    const auto refused = world->poll(kReceiver);
+    ASSERT_EQ(refused.size(), 1u);
+    EXPECT_EQ(refused[0].status, Status::post_refused);
+    // No retries: a send that finds no receive would end the connection.
+    ASSERT_EQ(send(2), Refusal::none);
+    turn();
+    EXPECT_TRUE(world->poll(kSender).empty());
+    EXPECT_EQ(world->session(kSender).state(from[0]->handle()), QpState::ready);
+    ops.post_recv = post_recv_of_device;
+    ASSERT_EQ(recv(3), Refusal::none);
+    const auto sent = world->await(1, kSender);
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(sent[0].status, Status::success);
+    ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
+}
+
 TEST_F(WorkerCreditTest, NoneOfManyMeetsAReceiverThatIsNotReady) {
     make();
     std::uint64_t sent = 0;

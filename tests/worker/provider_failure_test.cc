@@ -378,6 +378,61 @@ TEST_F(ProviderFailure, AQpIsClosedWhileOthersKeepItsCqBusy) {
     EXPECT_TRUE(proxy.retire(victim.handle(), busy.now + 1'000'000, std::chrono::milliseconds(1000)));
 }
 
+// A message has come, and its completion stands in the CQ behind those of others.
+TEST_F(ProviderFailure, AQpIsNotClosedBeforeItsReceiveCqWasSeenEmpty) {
+    constexpr std::uint64_t kAhead = 24;
+    SteppedWorld::Options options;
+    options.worker.complete_burst = 1;
+    SteppedWorld busy(options);
+    busy.add_session();
+    const std::uint32_t sends = busy.add_cq(64);
+    const std::uint32_t receives = busy.add_cq(64);
+    const SteppedWorld::QpShape shape{.shares = {{0, 64, 64}}, .send_cq = sends, .recv_cq = receives};
+    const auto pair = [&] {
+        SteppedWorld::Qp& from = busy.add_qp(shape);
+        SteppedWorld::Qp& to = busy.add_qp(shape);
+        busy.connect(from, to);
+        busy.connect(to, from);
+        return std::pair(&from, &to);
+    };
+    const auto others = pair();
+    const auto closing = pair();
+    ibv_mr& mr = busy.register_memory(bytes, sizeof(bytes));
+    const auto submit = [&](SteppedWorld::Qp& qp, Opcode opcode, std::uint64_t tag) {
+        WorkRequest request = write(tag, 0);  // unsignaled: the send CQ is soon empty
+        request.qp = qp.handle();
+        request.opcode = opcode;
+        request.sge.lkey = mr.lkey;
+        ASSERT_EQ(busy.session().try_submit(request), Refusal::none);
+    };
+    constexpr std::uint64_t kLast = 1000;
+    for (std::uint64_t i = 0; i < kAhead; ++i) {
+        submit(*others.second, Opcode::recv, i);
+    }
+    submit(*closing.second, Opcode::recv, kLast);
+    busy.step(2);
+    for (std::uint64_t i = 0; i < kAhead; ++i) {
+        submit(*others.first, Opcode::send, i);
+    }
+    submit(*closing.first, Opcode::send, kLast);
+    busy.step(2);
+
+    busy.to_error(*closing.second, QpState::ready);
+    const std::uint64_t command = busy.proxy.begin_retiring(closing.second->handle(), busy.now, 0);
+    bool came = false;
+    for (std::optional<bool> retired; !retired; retired = busy.proxy.retired(command)) {
+        busy.step();
+        for (const Completion& completion : busy.poll()) {
+            if (completion.tag == kLast && completion.from_recv_queue()) {
+                EXPECT_EQ(completion.status, Status::success);
+                came = true;
+            }
+        }
+    }
+    EXPECT_TRUE(came);
+    EXPECT_EQ(busy.worker.counters().cut_short.value(), 0u);
+}
+
 TEST_F(ProviderFailure, ARequestLargerThanTheRingIsRefusedForGood) {
     SteppedWorld::Options options;
     options.submission_slots = 2;
