@@ -251,6 +251,27 @@ TEST_F(WaitingTest, AnApplicationIsWokenOnceAndOnlyIfItSleeps) {
     EXPECT_FALSE(readable(session.event_fd()));
 }
 
+// One alone is answered in its request's line, several go by the ring, and an atomic is not ordinary.
+TEST_F(WaitingTest, AnApplicationIsWokenWhicheverWayItsCompletionComes) {
+    Session& session = world.session();
+    WorkRequest atomic = write(9);
+    atomic.opcode = Opcode::atomic_fetch_and_add;
+    atomic.sge.length = 8;
+    const std::vector<std::vector<WorkRequest>> ways{{write(1)}, {write(2), write(3), write(4)}, {atomic}};
+    for (const std::vector<WorkRequest>& requests : ways) {
+        SCOPED_TRACE(requests.size());
+        ASSERT_TRUE(session.arm());
+        ASSERT_FALSE(readable(session.event_fd()));
+        ASSERT_EQ(session.try_submit(requests).accepted, requests.size());
+        world.step(3);
+        EXPECT_TRUE(readable(session.event_fd()));
+        const auto completions = world.poll();
+        ASSERT_EQ(completions.size(), requests.size());
+        EXPECT_TRUE(completions.front().ok());
+    }
+    EXPECT_EQ(world.worker.counters().applications_woken.value(), ways.size());
+}
+
 // The simulation found applications that slept for ever, with a queue full of unsignaled requests that had long succeeded.
 TEST_F(WaitingTest, AnApplicationIsWokenForTheRoomOfUnsignaledRequests) {
     Session& session = world.session();
