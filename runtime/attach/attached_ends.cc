@@ -129,14 +129,20 @@ bool AttachedClient::retire_some(Retirements& ends) noexcept {
         const QpHandle handle = ends.waiting.front();
         ends.waiting.pop_front();
         OwnQp& own = qps_.at(handle);
-        own.busy = false;  // unless it is being drained from here on
-        attempt("a queue pair", [&] {
+        try {
             if (!own.retirement) {  // else it is being closed or reset
                 own.retirement = runtime_.begin_retiring_here(handle, ends.deadline);
             }
             ends.under_way.push_back(handle);
             own.busy = true;
-        });
+        } catch (const std::exception& error) {
+            if (is_for_later(error)) {
+                ends.waiting.push_front(handle);
+                break;
+            }
+            own.busy = false;
+            log_error("client {}: a queue pair does not end: {}", number_, error.what());
+        }
     }
     for (auto end = ends.under_way.begin(); left_in_turn_ > 0 && end != ends.under_way.end();) {
         const std::optional<bool> drained = is_drained(*end);
@@ -215,6 +221,7 @@ bool AttachedClient::stop_listening_at_some() noexcept {
 }
 
 bool AttachedClient::close_some() noexcept {
+    // Whether all of them are gone.
     const auto close = [&](auto& things, const char* what, auto&& how) {
         for (; left_in_turn_ > 0 && !things.empty(); --left_in_turn_) {
             const auto one = things.begin();
@@ -223,8 +230,7 @@ bool AttachedClient::close_some() noexcept {
                 things.erase(one);
             } catch (const std::exception& error) {
                 if (is_for_later(error)) {
-                    left_in_turn_ = 0;
-                    return;
+                    return false;
                 }
                 log_error("client {}: {} does not end: {}", number_, what, error.what());
                 // It goes on to count as this user's.
@@ -232,28 +238,33 @@ bool AttachedClient::close_some() noexcept {
                 things.erase(one);
             }
         }
+        return things.empty();
     };
-    close(srqs_, "a shared receive queue", [&](SrqHandle srq) { runtime_.close_srq(srq); });
+    if (!close(srqs_, "a shared receive queue", [&](SrqHandle srq) { runtime_.close_srq(srq); })) {
+        return false;
+    }
     close_some_sessions();
     if (!sessions_.empty() || !errands_.empty()) {
         return false;
     }
-    close(pools_, "a receive pool", [&](PoolHandle pool) {
+    const bool unnamed = close(pools_, "a receive pool", [&](PoolHandle pool) {
         runtime_.begin_closing_pool_here(pool);
         runtime_.end_closing_pool_here(pool);
-    });
-    close(windows_, "a memory window", [&](MwHandle window) { runtime_.end_window_here(window, UseSearch()); });
-    close(ahs_, "an address handle", [&](AhHandle ah) { runtime_.end_unused_ah_here(ah); });
-    if (left_in_turn_ > 0 && !regions_.empty()) {
+    }) && close(windows_, "a memory window", [&](MwHandle window) { runtime_.end_window_here(window, UseSearch()); }) &&
+        close(ahs_, "an address handle", [&](AhHandle ah) { runtime_.end_unused_ah_here(ah); });
+    if (!unnamed) {
+        return false;
+    }
+    if (!regions_.empty()) {
         attempt("memory", [&] { end_regions(); });
         return false;
     }
-    close(pds_, "a protection domain", [&](PdId pd) {
+    const bool empty = close(pds_, "a protection domain", [&](PdId pd) {
         if (!runtime_.release_pd_here(pd)) {
             throw Error(EBUSY, "something is left in it");
         }
     });
-    if (left_in_turn_ <= 0) {
+    if (!empty) {
         return false;
     }
     for (const auto& [device, pd] : default_pds_) {
@@ -268,10 +279,15 @@ bool AttachedClient::close_some() noexcept {
 void AttachedClient::close_some_sessions() noexcept {
     for (auto session = sessions_.begin(); left_in_turn_ > 0 && session != sessions_.end(); --left_in_turn_) {
         bool closed = true;  // as far as it can be
-        attempt("a session", [&] {
+        try {
             runtime_.begin_closing_session_here(session->first, runtime_.platform->now(), abandoned_);
             closed = runtime_.session_closed_here(session->first);
-        });
+        } catch (const std::exception& error) {
+            closed = !is_for_later(error);
+            if (closed) {
+                log_error("client {}: a session does not end: {}", number_, error.what());
+            }
+        }
         if (closed) {
             runtime_.release_session(session->first);
             session = sessions_.erase(session);

@@ -271,7 +271,6 @@ void AttachedClient::end_regions() {
             end = runtime_.begin_deregistering_here(region->first, UseSearch());
         } catch (const std::exception& error) {
             if (is_for_later(error)) {
-                left_in_turn_ = 0;
                 break;
             }
             log_error("client {}: a memory region does not end: {}", number_, error.what());
@@ -284,6 +283,9 @@ void AttachedClient::end_regions() {
         } else if (failed) {
             runtime_.keep_until_end(std::move(own));  // the device may reach it
         }
+    }
+    if (all->empty()) {
+        return;
     }
     send_elsewhere(
         0, [all] { std::for_each(all->begin(), all->end(), [](Ending& one) { one.error = one.end.carry_out(); }); },
