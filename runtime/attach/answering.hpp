@@ -61,10 +61,7 @@ inline bool are_bools(const wire::RegisterMemory& asked) noexcept {
 }
 
 // A worker has no room for one more command at the moment.
-inline bool is_for_later(const std::exception& error) noexcept {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    return known != nullptr && known->code() == std::errc::resource_unavailable_try_again;
-}
+inline bool is_for_later(const std::exception& error) noexcept { return dynamic_cast<const NoRoomForCommand*>(&error) != nullptr; }
 
 // What one of them cannot do must not keep the others from ending.
 template <class F>

@@ -102,7 +102,10 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
             }
             try {
                 runtime_.begin_closing_session_here(session, runtime_.platform->now());
-            } catch (...) {
+            } catch (const std::exception& error) {
+                if (is_for_later(error)) {
+                    return std::nullopt;
+                }
                 closing_.erase(session);
                 throw;
             }

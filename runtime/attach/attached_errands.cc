@@ -79,7 +79,10 @@ void AttachedClient::begin_next_errand() {
             ways_.elsewhere([next] { next->run(); });
             return;
         }
-    } catch (...) {
+    } catch (const std::exception& error) {
+        if (is_for_later(error)) {
+            return;
+        }
         next->begun = true;
         next->failure = std::current_exception();
     }

@@ -100,9 +100,9 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
 // more when no further one can.
 void RuntimeState::destroy_ah(AhHandle handle) {
     executor_->run([&] {
-        UseSearch search = search_ah_here(handle);
+        UseSearch search = begin_here([&] { return search_ah_here(handle); });
         await_here(search);
-        UseSearch removal = begin_removing_ah_here(handle, search);
+        UseSearch removal = begin_here([&] { return begin_removing_ah_here(handle, search); });
         await_here(removal);
         end_ah_here(handle, removal);
     }, Executor::Patience::unlimited);

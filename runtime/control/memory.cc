@@ -137,7 +137,7 @@ RegionInfo RuntimeState::register_memory(void* data, std::size_t bytes, std::uin
 
 void RuntimeState::deregister(std::uint64_t id) {
     executor_->run([&] {
-        UseSearch search = search_region_here(id);
+        UseSearch search = begin_here([&] { return search_region_here(id); });
         await_here(search);
         if (const std::optional<RegionEnd> end = begin_deregistering_here(id, search)) {
             end_deregistering_here(id, end->carry_out());

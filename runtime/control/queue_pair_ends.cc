@@ -55,7 +55,7 @@ bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::ti
         return true;
     }
     for (;;) {
-        if (const std::optional<bool> drained = retired_here(*retirement)) {
+        if (const std::optional<bool> drained = begin_here([&] { return retired_here(*retirement); })) {
             return *drained;
         }
         wait_a_little_here();

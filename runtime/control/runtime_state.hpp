@@ -401,8 +401,19 @@ public:
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     /// Between looks, in jobs that have a limit: the thread does not hang meanwhile.
     void wait_a_little_here();
-    /// For a program's own call, which waits for its workers.
+    // For a program's own calls, which wait for its workers.
     void await_here(UseSearch& search);
+    /// Begins something, once there is room for its command.
+    template <class Begin>
+    auto begin_here(Begin&& begin) {
+        for (;;) {
+            try {
+                return begin();
+            } catch (const NoRoomForCommand&) {
+                platform->sleep(std::chrono::microseconds(20));
+            }
+        }
+    }
     /// Until the runtime has stopped: memory that a device may reach, and what still counts.
     void keep_until_end(std::shared_ptr<void> what) { kept_.push_back(std::move(what)); }
 

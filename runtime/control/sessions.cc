@@ -116,7 +116,7 @@ SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
 bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned) {
     const Counter& cut_short = counters.cut_short;
     const std::uint64_t before = cut_short.value();
-    begin_closing_session_here(session_id, deadline, abandoned);
+    begin_here([&] { begin_closing_session_here(session_id, deadline, abandoned); });
     auto warn_at = platform->now() + kLettingGoUsual;
     while (!session_closed_here(session_id)) {
         if (platform->now() > warn_at) {

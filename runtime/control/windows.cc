@@ -97,7 +97,7 @@ std::uint32_t RuntimeState::window_rkey(MwHandle handle) {
 
 void RuntimeState::deallocate(MwHandle handle) {
     executor_->run([&] {
-        UseSearch search = search_window_here(handle);
+        UseSearch search = begin_here([&] { return search_window_here(handle); });
         await_here(search);
         end_window_here(handle, search);
     }, Executor::Patience::unlimited);

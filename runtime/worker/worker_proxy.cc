@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "pollcore/error.hpp"
 
 namespace pollcore {
 
@@ -34,14 +33,15 @@ void WorkerProxy::drain_answers() {
     answers_.publish();
 }
 
-std::uint64_t WorkerProxy::send(Command command) {
-    command.id = next_id_++;
-    if (!commands_.try_push(command)) {
+std::uint64_t WorkerProxy::begin(Command command) {
+    if (commands_.reserve(kSlotsForCalls + 1) <= kSlotsForCalls) {
         counters_.command_ring_full.add();
-        throw Error(EAGAIN, fmt::format("worker \"{}\": its command ring is full ({} commands wait); it is stuck "
-                                        "inside a provider's call or stopped",
-                                        name_, kCommandSlots));
+        throw NoRoomForCommand(EAGAIN, fmt::format("worker \"{}\" has {} commands to come to already; it is stuck inside a provider's call, or "
+                                                   "its core is taken",
+                                                   name_, kCommandSlots - kSlotsForCalls));
     }
+    command.id = next_id_++;
+    (void)commands_.try_push(command);
     worker_.knock();
     return command.id;
 }
@@ -57,13 +57,10 @@ std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) {
     return answer;
 }
 
-Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual) {
-    const std::uint64_t id = send(request);
+Answer WorkerProxy::call(Command request, std::chrono::milliseconds usual) {
+    request.id = next_id_++;
     auto warn_at = now_() + usual;
-    for (;;) {
-        if (const std::optional<Answer> answer = take_answer(id)) {
-            return *answer;
-        }
+    const auto wait = [&] {
         if (now_() > warn_at) {
             log_error("worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
                       "core is taken",
@@ -71,6 +68,17 @@ Answer WorkerProxy::call(const Command& request, std::chrono::milliseconds usual
             warn_at += usual;
         }
         wait_();
+    };
+    while (!commands_.try_push(request)) {
+        drain_answers();
+        wait();
+    }
+    worker_.knock();
+    for (;;) {
+        if (const std::optional<Answer> answer = take_answer(request.id)) {
+            return *answer;
+        }
+        wait();
     }
 }
 
@@ -81,7 +89,7 @@ void WorkerProxy::remove_session(std::uint32_t index, bool abandoned) {
     call({.kind = CommandKind::remove_session, .index = index, .abandoned = abandoned});
 }
 std::uint64_t WorkerProxy::begin_removing_session(std::uint32_t index, bool abandoned) {
-    return send({.kind = CommandKind::remove_session, .index = index, .abandoned = abandoned});
+    return begin({.kind = CommandKind::remove_session, .index = index, .abandoned = abandoned});
 }
 void WorkerProxy::add_cq(std::uint32_t index, WorkerCq& cq) {
     call({.kind = CommandKind::add_cq, .index = index, .cq = &cq});
@@ -104,7 +112,7 @@ bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milli
     return answer.kind == AnswerKind::done;
 }
 std::uint64_t WorkerProxy::begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet) {
-    return send({.kind = CommandKind::retire_qp, .cause = Status::qp_closed, .index = qp.index, .quiet = quiet, .deadline = deadline});
+    return begin({.kind = CommandKind::retire_qp, .cause = Status::qp_closed, .index = qp.index, .quiet = quiet, .deadline = deadline});
 }
 std::optional<bool> WorkerProxy::retired(std::uint64_t command) {
     const std::optional<Answer> answer = take_answer(command);
@@ -131,13 +139,13 @@ void WorkerProxy::lose(SrqHandle srq) { call({.kind = CommandKind::lose_srq, .in
 void WorkerProxy::forget(SrqHandle srq) { call({.kind = CommandKind::forget_srq, .index = srq.index}); }
 std::uint64_t WorkerProxy::begin_finding_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region,
                                              std::uint32_t client) {
-    return send({.kind = CommandKind::find_key, .index = device, .lkey = lkey, .region_handle = region, .pd = pd, .client = client});
+    return begin({.kind = CommandKind::find_key, .index = device, .lkey = lkey, .region_handle = region, .pd = pd, .client = client});
 }
 std::uint64_t WorkerProxy::begin_finding_window(MwHandle window) {
-    return send({.kind = CommandKind::find_window, .window_handle = window});
+    return begin({.kind = CommandKind::find_window, .window_handle = window});
 }
-std::uint64_t WorkerProxy::begin_finding_ah(const WorkerAh& ah) { return send({.kind = CommandKind::find_ah, .ah = &ah}); }
-std::uint64_t WorkerProxy::begin_removing_ah(const WorkerAh& ah) { return send({.kind = CommandKind::remove_ah, .ah = &ah}); }
+std::uint64_t WorkerProxy::begin_finding_ah(const WorkerAh& ah) { return begin({.kind = CommandKind::find_ah, .ah = &ah}); }
+std::uint64_t WorkerProxy::begin_removing_ah(const WorkerAh& ah) { return begin({.kind = CommandKind::remove_ah, .ah = &ah}); }
 std::optional<bool> WorkerProxy::found(std::uint64_t search) {
     const std::optional<Answer> answer = take_answer(search);
     return answer ? std::optional(answer->kind == AnswerKind::found) : std::nullopt;

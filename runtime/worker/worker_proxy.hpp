@@ -1,7 +1,8 @@
 // The only way to a worker from outside: typed commands over a bounded ring, and their answers.
 //
 // Thread safety: the control thread's alone.
-// Errors: a full command ring is a pollcore::Error (EAGAIN) that names the worker, and is counted.
+// What is begun and not waited for leaves room for calls: beyond half of the command ring it is NoRoomForCommand, and counted. Calls wait
+// for room.
 #pragma once
 
 #include <chrono>
@@ -12,9 +13,16 @@
 #include <vector>
 
 #include "pollcore/counters.hpp"
+#include "pollcore/error.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore {
+
+/// EAGAIN: nothing was begun. Later there is room again.
+class NoRoomForCommand : public Error {
+public:
+    using Error::Error;
+};
 
 class WorkerProxy {
 public:
@@ -122,14 +130,15 @@ public:
     [[nodiscard]] std::vector<Answer> take_unasked();
 
 private:
-    [[nodiscard]] std::uint64_t send(Command command);
+    [[nodiscard]] std::uint64_t begin(Command command);
     [[nodiscard]] std::optional<Answer> take_answer(std::uint64_t id);
-    Answer call(const Command& request, std::chrono::milliseconds usual = kUsual);
+    Answer call(Command request, std::chrono::milliseconds usual = kUsual);
     void drain_answers();
 
     // A worker answers within microseconds. One that takes longer than this is said to, in the log; the command is
     // not given up, since the worker may come to it later and what it names must still be there then.
     static constexpr std::chrono::milliseconds kUsual{5000};
+    static constexpr std::size_t kSlotsForCalls = kCommandSlots / 2;
 
     Worker& worker_;
     std::string name_;

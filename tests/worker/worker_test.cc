@@ -587,7 +587,7 @@ protected:
         }
     }
     int steps_until_over(std::uint64_t search, bool expected) {
-        for (int steps = 0; steps < 1000; ++steps) {
+        for (int steps = 0; steps < 10000; ++steps) {
             if (const std::optional<bool> found = world->proxy.found(search)) {
                 EXPECT_EQ(*found, expected);
                 return steps;
@@ -616,6 +616,20 @@ TEST_F(SearchTest, WhatLeavesMeanwhileIsLeftOut) {
     (void)world->add_session();
     EXPECT_LE(steps_until_over(first, false), 8);
     EXPECT_LE(steps_until_over(second, false), 8);
+}
+
+TEST_F(SearchTest, AsManyAsAreBegunLeaveRoomForCalls) {
+    std::vector<std::uint64_t> searches;
+    EXPECT_THROW(
+        for (;;) { searches.push_back(begin()); }, NoRoomForCommand);
+    EXPECT_EQ(searches.size(), kCommandSlots / 2);
+    EXPECT_EQ(world->counters.command_ring_full.value(), 1u);
+    world->add_session();  // a call, which waits for its answer
+    for (const std::uint64_t search : searches) {
+        (void)steps_until_over(search, false);
+    }
+    const std::uint64_t again = begin();
+    (void)steps_until_over(again, false);
 }
 
 TEST_F(SearchTest, OneThatNobodyAsksAboutIsForgotten) {
