@@ -274,15 +274,15 @@ std::string brief_report(const LatOptions& options, const LatResults& results) {
     });
     const std::vector<Hop> rows = hops(results);
     if (options.one_cpu()) {
-        fmt::format_to(out, "\nThis process has one CPU. Thread and worker take turns on it, and the figures mean little.\n");
+        fmt::format_to(out, "\nThis process has one CPU: thread and worker take turns on it, and the figures mean little.\n");
     } else if (!rows.empty()) {
         double most = 0;
         for (const Hop& row : rows) {
             most = std::max(most, row.difference_ns);
         }
         fmt::format_to(out,
-                       "\nAn operation goes from CPU {} to the worker's CPU {} and back: up to {:.0f} ns more here.\n"
-                       "For that, threads and processes share the device without a lock.\n",
+                       "\nAn operation goes from CPU {} to the worker's CPU {} and back, up to {:.0f} ns more here,\n"
+                       "for which threads and processes share the device without a lock.\n",
                        options.core, options.worker_core, most);
     }
     return text;

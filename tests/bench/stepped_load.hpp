@@ -164,7 +164,7 @@ private:
     testing::SteppedWorld::Qp* qp_ = nullptr;
 };
 
-/// The same bursts without the runtime: a chain that is made, posted, and polled.
+/// A burst without the runtime: a chain of writes that is made, posted, and polled.
 class DirectLoad {
 public:
     DirectLoad(std::uint32_t burst, const DirectTarget& target) : target_(target), sges_(burst), requests_(burst), completions_(burst) { make(); }
