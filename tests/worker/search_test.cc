@@ -1,0 +1,88 @@
+// What the worker looks for in rings and queues, while it goes on: see Worker::search().
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "pair_fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+// A ring of 600 requests, of which the worker takes one in a step.
+class SearchTest : public WorkerPairTest {
+protected:
+    void SetUp() override {
+        SteppedWorld::Options options;
+        options.worker.submit_burst = 1;
+        options.submission_slots = options.completion_slots = 1024;
+        SteppedWorld::QpShape shape;
+        shape.shares = {{0, 700, 16}};
+        make(shape, options);
+        unnamed = &world->register_memory(other.data(), other.size());
+        for (int i = 0; i < 600; ++i) {
+            ASSERT_EQ(world->session().try_submit(write(1)), Refusal::none);
+        }
+    }
+    int steps_until_over(std::uint64_t search, bool expected) {
+        for (int steps = 0; steps < 10000; ++steps) {
+            if (const std::optional<bool> found = world->proxy.found(search)) {
+                EXPECT_EQ(*found, expected);
+                return steps;
+            }
+            world->step();
+        }
+        ADD_FAILURE() << "the search does not end";
+        return 0;
+    }
+    std::uint64_t begin(std::uint32_t client = 0) { return world->proxy.begin_finding_key(0, 0, unnamed->lkey, {}, client); }
+
+    alignas(64) std::array<std::byte, 64> other{};
+    ibv_mr* unnamed = nullptr;  // no request names it
+};
+
+TEST_F(SearchTest, SearchesTakeTurns) {
+    const std::uint64_t lengthy = begin();
+    const std::uint64_t brief = begin(8);  // of a process that has nothing here
+    EXPECT_LE(steps_until_over(brief, false), 8);
+    EXPECT_GE(steps_until_over(lengthy, false), 600 / 64 - 4);
+}
+
+TEST_F(SearchTest, WhatLeavesMeanwhileIsLeftOut) {
+    const std::uint64_t first = begin();
+    const std::uint64_t second = begin();
+    world->step(4);
+    world->proxy.remove_session(0, true);
+    // Where the searches had come to there is now another session, of which the ring is shorter than that.
+    (void)world->add_session();
+    EXPECT_LE(steps_until_over(first, false), 8);
+    EXPECT_LE(steps_until_over(second, false), 8);
+}
+
+TEST_F(SearchTest, AsManyAsAreBegunLeaveRoomForCalls) {
+    std::vector<std::uint64_t> searches;
+    EXPECT_THROW(
+        for (;;) { searches.push_back(begin()); }, NoRoomForCommand);
+    EXPECT_EQ(searches.size(), kCommandSlots / 2);
+    EXPECT_EQ(world->counters.command_ring_full.value(), 1u);
+    world->add_session();  // a call, which waits for its answer
+    for (const std::uint64_t search : searches) {
+        (void)steps_until_over(search, false);
+    }
+    const std::uint64_t again = begin();
+    (void)steps_until_over(again, false);
+}
+
+TEST_F(SearchTest, OneThatNobodyAsksAboutIsForgotten) {
+    const std::uint64_t ignored = begin();
+    world->proxy.ignore(ignored);
+    const std::uint64_t search = begin();
+    (void)steps_until_over(search, false);
+    world->step(4);
+    EXPECT_FALSE(world->proxy.found(ignored).has_value());
+}
+
+}  // namespace
+}  // namespace pollcore::testing
