@@ -70,6 +70,17 @@ public:
         [[nodiscard]] SrqHandle handle() const { return end.handle; }
     };
 
+    /// Memory that the device knows.
+    struct Buffer {
+        OwnLines<std::byte> memory;
+        ibv_mr* mr = nullptr;
+        [[nodiscard]] std::byte* data(std::size_t at = 0) { return memory.data() + at; }
+        [[nodiscard]] std::uint64_t addr(std::size_t at = 0) const { return reinterpret_cast<std::uintptr_t>(memory.data()) + at; }
+        [[nodiscard]] std::uint32_t lkey() const { return mr->lkey; }
+        [[nodiscard]] std::uint32_t rkey() const { return mr->rkey; }
+        [[nodiscard]] Sge sge(std::uint32_t length, std::size_t at = 0) const { return {addr(at), length, mr->lkey}; }
+    };
+
     struct Pool {
         OwnLines<std::byte> memory;
         WorkerPool end;
@@ -404,12 +415,27 @@ public:
         return drained;
     }
 
-    ibv_mr& register_memory(void* data, std::size_t bytes,
-                            int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-                                         IBV_ACCESS_REMOTE_ATOMIC) {
+    static constexpr int kAllButBind = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+
+    ibv_mr& register_memory(void* data, std::size_t bytes, int access = kAllButBind) {
         regions_.emplace_back(device->register_memory(pd_.get(), data, bytes, reinterpret_cast<std::uintptr_t>(data), access),
                               DeviceDeleter<ibv_mr>{device.get()});
         return *regions_.back();
+    }
+
+    /// It begins on a cache line and with zeros, and stays until the world ends.
+    Buffer& add_buffer(std::size_t bytes, int access = kAllButBind) {
+        buffers_.push_back(std::make_unique<Buffer>());
+        Buffer& buffer = *buffers_.back();
+        buffer.memory.resize(bytes);
+        buffer.mr = &register_memory(buffer.data(), bytes, access);
+        return buffer;
+    }
+
+    /// The writing end of a session's ring, for what no session would write. The session itself does not know of it.
+    [[nodiscard]] RingProducer<WorkRequest> raw(std::uint32_t session_index = 0) const {
+        const End& end = *ends[session_index];
+        return {at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots};
     }
 
     /// Of 8 bytes, from the beginning of a region to 64 bytes further.
@@ -552,6 +578,7 @@ private:
     UniquePd pd_;
     std::vector<UniqueCq> verbs_cqs_;
     std::vector<std::unique_ptr<WorkerCq>> cqs_;
+    std::vector<std::unique_ptr<Buffer>> buffers_;
     std::vector<std::unique_ptr<Pool>> pools_;
     std::vector<OwnLines<RecordFrame>> frames_;
     std::vector<std::unique_ptr<ControlBlock>> blocks_;
