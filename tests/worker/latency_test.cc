@@ -1,7 +1,6 @@
 // Of many requests one is followed, and where its time went is counted.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <vector>
 

@@ -1,6 +1,6 @@
 // A provider that fails: posts that are refused, polls that go wrong. The faults come in where real ones do, through
 // the context's ops.
-#include <cstring>
+#include <array>
 #include <optional>
 #include <vector>
 

@@ -1,9 +1,6 @@
 // Write rings at the worker, stepped by hand: one end sends, the other has a ring.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cstring>
-
 #include "post_each.hpp"
 #include "worker_fixture.hpp"
 
