@@ -1,5 +1,6 @@
 // Credits at the worker: what the peer says of its receives, also where it lies, and what is told it of ours, also where many
 // peers share them.
+#include <array>
 #include <random>
 
 #include "credit_fixture.hpp"
@@ -150,6 +151,14 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     }
     EXPECT_GT(received[3], 50u);
     EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
+    // All that was to be sent was sent, and what they are granted they do not use.
+    for (int i = 0; i < 1000 && to[1]->end.flow->unused == 0; ++i) {
+        posted += try_submit(recv(posted, {.srq = &srq})) == Refusal::none;
+        turn(3);
+        (void)world->poll(kReceiver);
+        (void)world->poll(kSender);
+    }
+    ASSERT_NE(to[1]->end.flow->unused, 0u);
     // Nothing is lost when they begin again.
     for (int i = 0; i < 20; ++i) {
         ASSERT_TRUE(world->reset(*to[1]));
