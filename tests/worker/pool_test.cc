@@ -118,8 +118,11 @@ TEST_F(WorkerPoolTest, ReceivesAreRepostedAtTheLowWaterMarkSeveralWithOneDoorbel
     for (std::uint64_t i = 0; i < 3; ++i) {
         send_word(i);
     }
-    ASSERT_EQ(received(3).size(), 3u);
-    EXPECT_EQ(counters().posted.value(), 13u);
+    const auto three = received(3);
+    ASSERT_EQ(three.size(), 3u);
+    release(three[0]);
+    world->step(2);
+    EXPECT_EQ(counters().posted.value(), 13u) << "a buffer that comes back is no reason by itself";
     EXPECT_EQ(counters().low_water.value(), 0u);
     EXPECT_EQ(doorbells.value(), 1u);
     send_word(3);

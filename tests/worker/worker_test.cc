@@ -81,6 +81,13 @@ TEST_F(WorkerTest, UnsignaledWorkIsRetiredAndCountedWithoutACompletion) {
     EXPECT_EQ(one().tag, 3u);
     EXPECT_EQ(world->session().retired(a->handle()), 3u);
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
+    // The worker signals the last of a quarter of the queue itself.
+    for (std::uint64_t tag = 4; tag < 8; ++tag) {
+        submit(write(tag, {.flags = 0}));
+    }
+    world->step(20);
+    EXPECT_TRUE(world->poll().empty());
+    EXPECT_EQ(world->session().retired(a->handle()), 7u);
 }
 
 TEST_F(WorkerTest, UnsignaledWorkAloneNeverWedgesTheSendQueue) {
