@@ -33,10 +33,8 @@ protected:
         world_.add_session();
         world_.add_cq();
         srq_ = &world_.add_srq({.session = 0, .depth = 8});
-        region_ = &world_.register_memory(memory_.data(), memory_.size(),
-                                          IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-                                              IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND);
-        region_handle_ = world_.make_bindable(*region_);
+        memory_ = &world_.add_buffer(8192, SteppedWorld::kAllButBind | IBV_ACCESS_MW_BIND);
+        region_handle_ = world_.make_bindable(*memory_->mr);
         for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2, IBV_MW_TYPE_2}) {
             windows_.push_back(&world_.add_window(type));
         }
@@ -90,9 +88,8 @@ protected:
     }
 
     Sge any_sge() {
-        const auto base = reinterpret_cast<std::uintptr_t>(memory_.data());
-        Sge sge{.addr = base + number(memory_.size() - 1), .length = static_cast<std::uint32_t>(number(256)),
-                .lkey = region_->lkey};
+        Sge sge{.addr = memory_->addr(number(memory_->memory.size() - 1)), .length = static_cast<std::uint32_t>(number(256)),
+                .lkey = memory_->lkey()};
         if (one_in(16)) {
             sge.addr = random_();
         }
@@ -131,8 +128,8 @@ protected:
             request.sge = any_sge();
         }
         if (!one_in(4)) {
-            request.remote_addr = reinterpret_cast<std::uintptr_t>(memory_.data()) + number(memory_.size() - 1);
-            request.rkey = one_in(8) ? windows_[number(windows_.size() - 1)]->mw->rkey : region_->rkey;
+            request.remote_addr = memory_->addr(number(memory_->memory.size() - 1));
+            request.rkey = one_in(8) ? windows_[number(windows_.size() - 1)]->mw->rkey : memory_->rkey();
         }
         if (request.qp == c_->handle() && !is_recv(request.opcode) && !one_in(8)) {
             request.ud = {ah_.handle, one_in(8) ? static_cast<std::uint32_t>(random_()) : c_->qp->qp_num};
@@ -163,10 +160,9 @@ protected:
     const std::uint64_t seed_;
     std::mt19937_64 random_;
     const std::chrono::steady_clock::time_point deadline_;
-    alignas(64) std::array<std::byte, 8192> memory_{};
     SteppedWorld world_;
     std::vector<ShareOptions> shares_{{0, 8, 8}};
-    ibv_mr* region_ = nullptr;
+    SteppedWorld::Buffer* memory_ = nullptr;
     SteppedWorld::Srq* srq_ = nullptr;
     MrHandle region_handle_;
     std::vector<SteppedWorld::Window*> windows_;
@@ -211,7 +207,7 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
                     break;
                 }
                 case 1:
-                    refusal = world_.session().try_submit_inline(request, std::span(memory_).first(number(80)));
+                    refusal = world_.session().try_submit_inline(request, std::span(memory_->memory).first(number(80)));
                     break;
                 case 2:
                     refusal = world_.session().try_submit(std::span(&request, 1)).refusal;
@@ -266,8 +262,7 @@ TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
         ++hostile_sessions;
         share_with({{0, 8, 8}, {index, 8, 0}});
         SteppedWorld::End& end = *world_.ends[index];
-        RingProducer<WorkRequest> submissions(at_offset<void>(end.block, end.layout.submissions()),
-                                              end.layout.submission_slots);
+        RingProducer<WorkRequest> submissions = world_.raw(index);
         RingConsumer<Completion> completions(at_offset<void>(end.block, end.layout.completions()),
                                              end.layout.completion_slots);
         for (int round = 0; round < 200 && time_left(); ++round) {
@@ -286,16 +281,7 @@ TEST_F(SubmitFuzz, RandomSlotsOfOneSessionDoNotHarmAnother) {
                 completions.publish();
             }
             // The other's write goes through, or ends with the queue pair that the hostile one has broken.
-            WorkRequest request;
-            request.tag = 1;
-            request.qp = a_->handle();
-            request.opcode = Opcode::rdma_write;
-            request.flags = kSignaled;
-            request.num_sge = 1;
-            request.sge = {reinterpret_cast<std::uintptr_t>(memory_.data()), 8, region_->lkey};
-            request.remote_addr = reinterpret_cast<std::uintptr_t>(memory_.data()) + 4096;
-            request.rkey = region_->rkey;
-            if (world_.session().try_submit(request) == Refusal::none) {
+            if (world_.session().try_submit(SteppedWorld::write(1, *a_, *memory_->mr)) == Refusal::none) {
                 std::vector<Completion> mine;
                 // As long as all retries to a peer QP that the hostile one has broken may take: half a second.
                 for (int i = 0; i < 10'000 && mine.empty(); ++i) {

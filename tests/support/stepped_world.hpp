@@ -70,6 +70,17 @@ public:
         [[nodiscard]] SrqHandle handle() const { return end.handle; }
     };
 
+    /// Memory that the device knows.
+    struct Buffer {
+        OwnLines<std::byte> memory;
+        ibv_mr* mr = nullptr;
+        [[nodiscard]] std::byte* data(std::size_t at = 0) { return memory.data() + at; }
+        [[nodiscard]] std::uint64_t addr(std::size_t at = 0) const { return reinterpret_cast<std::uintptr_t>(memory.data()) + at; }
+        [[nodiscard]] std::uint32_t lkey() const { return mr->lkey; }
+        [[nodiscard]] std::uint32_t rkey() const { return mr->rkey; }
+        [[nodiscard]] Sge sge(std::uint32_t length, std::size_t at = 0) const { return {addr(at), length, mr->lkey}; }
+    };
+
     struct Pool {
         OwnLines<std::byte> memory;
         WorkerPool end;
@@ -263,70 +274,7 @@ public:
 
     /// In INIT; UD: ready.
     Qp& add_qp() { return add_qp(QpShape{}); }
-    Qp& add_qp(const QpShape& shape) {
-        auto qp = std::make_unique<Qp>();
-        std::uint32_t send_depth = kMarkersPerQp + (shape.credits || shape.rings ? CreditFlow::kWritesMax + CreditFlow::kReadsMax : 0);
-        std::uint32_t recv_depth = 0;
-        for (const ShareOptions& share : shape.shares) {
-            send_depth += share.send_depth;
-            recv_depth += share.recv_depth;
-        }
-        if (shape.pool.pool != nullptr && !shape.rings) {
-            recv_depth = shape.pool.depth;
-        }
-        QpOptions make{.pd = pd_.get(),
-                       .domain = domain_.get(),
-                       .send_cq = verbs_cqs_[shape.send_cq].get(),
-                       .recv_cq = verbs_cqs_[shape.recv_cq].get(),
-                       .srq = shape.srq != nullptr ? shape.srq->srq.get() : nullptr,
-                       .type = static_cast<ibv_qp_type>(shape.type),
-                       .cap = {.max_send_wr = send_depth,
-                               .max_recv_wr = std::max(recv_depth, 1u),
-                               .max_send_sge = shape.sges_max + shape.rings,
-                               .max_recv_sge = shape.sges_max,
-                               .max_inline_data = shape.rings ? record_bytes(shape.inline_max) : shape.inline_max}};
-        qp->qp = UniqueQp(device->create_qp(make), {device.get()});
-        qp->psn = 100 + 7 * next_index_;
-        const bool datagram = shape.type == QpType::ud;
-        Transition init = datagram ? to_datagram_init(1, kQkey) : to_init(1, access_flags({}));
-        device->modify(qp->qp.get(), init.attr, init.mask);
-        WorkerQp& end = qp->end;
-        end.qp = qp->qp.get();
-        end.handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), next_generation_++};
-        end.signal_interval = std::max(1u, (send_depth - kMarkersPerQp) / 4);
-        end.sends = InFlightTable(send_depth, shape.sges_max);
-        end.recvs = InFlightTable(std::max(recv_depth, 1u), shape.sges_max);
-        end.send_cq = shape.send_cq;
-        end.recv_cq = shape.recv_cq;
-        end.qp_num = qp->qp->qp_num;
-        end.srq = shape.srq != nullptr ? &shape.srq->end : nullptr;
-        end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
-        end.inline_max = shape.inline_max;
-        end.opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes;
-        end.datagram = datagram;
-        end.shares = shape.shares;
-        if (shape.pool.pool != nullptr) {
-            end.pool.pool = &shape.pool.pool->end;
-            if (!shape.rings) {
-                end.pool.set_depth(shape.pool.depth, shape.pool.share);
-            }
-        }
-        if (shape.credits || shape.rings) {
-            add_credits(*qp, shape, send_depth, recv_depth);
-        }
-        if (datagram) {
-            qp->marker_ah = make_verbs_ah();
-            end.marker_ah = qp->marker_ah.get();
-            Transition rtr = to_state(IBV_QPS_RTR);
-            device->modify(qp->qp.get(), rtr.attr, rtr.mask);
-            Transition rts = to_rts(qp->psn, {}, QpType::ud);
-            device->modify(qp->qp.get(), rts.attr, rts.mask);
-            end.state = QpState::ready;
-        }
-        proxy.add_qp(end);
-        qps.push_back(std::move(qp));
-        return *qps.back();
-    }
+    Qp& add_qp(const QpShape& shape);
 
     /// To the device's own port, for all UD QPs. It ends with the world.
     WorkerAh make_ah(AhHandle handle) {
@@ -334,82 +282,44 @@ public:
         return {.handle = handle, .ah = ahs_.back().get()};
     }
 
-    void connect(Qp& from, Qp& to, const PathAttributes& path = {}) {
-        const GidEntry gid = device->gids().front();
-        QpInfo peer;
-        std::memcpy(peer.gid.data(), gid.gid.raw, 16);
-        peer.qp_num = to.qp->qp_num;
-        peer.psn = to.psn;
-        proxy.while_parked(from.handle(), QpState::init, QpState::ready, Status::success, [&] {
-            Transition rtr = to_rtr(peer, path, 1, static_cast<std::uint8_t>(gid.index), IBV_MTU_1024);
-            device->modify(from.qp.get(), rtr.attr, rtr.mask);
-            Transition rts = to_rts(from.psn, path);
-            device->modify(from.qp.get(), rts.attr, rts.mask);
-        });
-        if (from.block != nullptr) {
-            start_flow(from, to);
-        }
-    }
+    void connect(Qp& from, Qp& to, const PathAttributes& path = {});
 
     /// With connect(), by two who have credits.
-    void start_flow(Qp& from, const Qp& to) {
-        proxy.start_flow(from.handle(), {.addr = reinterpret_cast<std::uintptr_t>(to.block), .rkey = to.block_rkey}, {});
-    }
+    void start_flow(Qp& from, const Qp& to);
 
     /// Two QPs of session 0, connected, on CQ 0 and CQ 1.
-    std::pair<Qp*, Qp*> pair(const QpShape& shape, const PathAttributes& path = {}) {
-        if (ends.empty()) {
-            add_session();
-        }
-        if (cqs_.empty()) {
-            add_cq();
-        }
-        Qp& a = add_qp(shape);
-        Qp& b = add_qp(shape);
-        connect(a, b, path);
-        connect(b, a, path);
-        return {&a, &b};
-    }
+    std::pair<Qp*, Qp*> pair(const QpShape& shape, const PathAttributes& path = {});
 
     /// As an error of the device would.
-    void to_error(Qp& qp, QpState before = QpState::ready) {
-        proxy.while_parked(qp.handle(), before, QpState::error, Status::wr_flush_err, [&] {
-            Transition error = to_state(IBV_QPS_ERR);
-            device->modify(qp.qp.get(), error.attr, error.mask);
-        });
-    }
+    void to_error(Qp& qp, QpState before = QpState::ready);
 
     /// The whole sequence of H1. True when everything was flushed by the device.
-    bool close(Qp& qp, std::uint64_t patience = 1'000'000) {
-        to_error(qp);
-        const bool drained = proxy.retire(qp.handle(), now + patience, std::chrono::milliseconds(1000));
-        proxy.park(qp.handle());
-        EXPECT_EQ(device->destroy(qp.qp.get()), 0);
-        (void)qp.qp.release();
-        proxy.forget(qp.handle());
-        std::erase_if(qps, [&](const auto& other) { return other.get() == &qp; });
-        return drained;
-    }
+    bool close(Qp& qp, std::uint64_t patience = 1'000'000);
 
     /// The same, with RESET and INIT for the end. True when everything was flushed by the device.
-    bool reset(Qp& qp, std::uint64_t patience = 1'000'000) {
-        to_error(qp);
-        const bool drained = proxy.retire(qp.handle(), now + patience, std::chrono::milliseconds(1000));
-        proxy.park(qp.handle());
-        Transition reset = to_state(IBV_QPS_RESET);
-        device->modify(qp.qp.get(), reset.attr, reset.mask);
-        Transition init = to_init(1, access_flags({}));
-        device->modify(qp.qp.get(), init.attr, init.mask);
-        proxy.renew(qp.handle(), next_generation_++);
-        return drained;
-    }
+    bool reset(Qp& qp, std::uint64_t patience = 1'000'000);
 
-    ibv_mr& register_memory(void* data, std::size_t bytes,
-                            int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-                                         IBV_ACCESS_REMOTE_ATOMIC) {
+    static constexpr int kAllButBind = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+
+    ibv_mr& register_memory(void* data, std::size_t bytes, int access = kAllButBind) {
         regions_.emplace_back(device->register_memory(pd_.get(), data, bytes, reinterpret_cast<std::uintptr_t>(data), access),
                               DeviceDeleter<ibv_mr>{device.get()});
         return *regions_.back();
+    }
+
+    /// It begins on a cache line and with zeros, and stays until the world ends.
+    Buffer& add_buffer(std::size_t bytes, int access = kAllButBind) {
+        buffers_.push_back(std::make_unique<Buffer>());
+        Buffer& buffer = *buffers_.back();
+        buffer.memory.resize(bytes);
+        buffer.mr = &register_memory(buffer.data(), bytes, access);
+        return buffer;
+    }
+
+    /// The writing end of a session's ring, for what no session would write. The session itself does not know of it.
+    [[nodiscard]] RingProducer<WorkRequest> raw(std::uint32_t session_index = 0) const {
+        const End& end = *ends[session_index];
+        return {at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots};
     }
 
     /// Of 8 bytes, from the beginning of a region to 64 bytes further.
@@ -478,42 +388,8 @@ public:
     }
 
 private:
-    void add_credits(Qp& qp, const QpShape& shape, std::uint32_t send_depth, std::uint32_t recv_depth) {
-        blocks_.push_back(std::make_unique<ControlBlock>());
-        qp.block = blocks_.back().get();
-        const ibv_mr& mr = register_memory(qp.block, sizeof(ControlBlock), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-        qp.block_rkey = mr.rkey;
-        qp.end.flow = std::make_unique<CreditFlow>();
-        const WorkerPool* pool = shape.srq != nullptr ? shape.srq->end.pool.pool : shape.pool.pool != nullptr ? &shape.pool.pool->end : nullptr;
-        qp.end.flow->own = {.depth = shape.srq != nullptr ? shape.srq->end.granted_max : recv_depth,
-                            .message_max = pool != nullptr ? pool->buffer_bytes : 0xffffffffu};
-        if (shape.rendezvous.pool != nullptr) {
-            qp.end.rendezvous.pool = &shape.rendezvous.pool->end;
-            qp.end.rendezvous.set_depth(1, 2);
-        }
-        if (shape.rings) {
-            add_rings(*qp.end.flow, shape, std::bit_ceil(send_depth));
-        }
-        qp.end.flow->block = qp.block;
-        qp.end.flow->lkey = mr.lkey;
-        qp.end.flow->waiting =
-            WaitingRequests(send_depth, std::max(slots_for_sges(shape.sges_max), slots_for_inline(shape.inline_max)));
-    }
-    void add_rings(CreditFlow& flow, const QpShape& shape, std::uint32_t frames) {
-        frames_.emplace_back(frames);
-        flow.rings = true;
-        flow.frames = frames_.back().data();
-        flow.frames_mask = frames - 1;
-        flow.frames_lkey = register_memory(flow.frames, frames * sizeof(RecordFrame), 0).lkey;
-        flow.own = {};
-        if (shape.pool.pool != nullptr) {
-            const WorkerPool& ring = shape.pool.pool->end;
-            flow.own = {.depth = ring.ring->lines(),
-                        .message_max = ring.ring->message_max(),
-                        .ring_addr = ring.addr,
-                        .ring_rkey = ring.rkey};
-        }
-    }
+    void add_credits(Qp& qp, const QpShape& shape, std::uint32_t send_depth, std::uint32_t recv_depth);
+    void add_rings(CreditFlow& flow, const QpShape& shape, std::uint32_t frames);
     UniqueAh make_verbs_ah() {
         QpInfo self;
         std::memcpy(self.gid.data(), device->gids().front().gid.raw, 16);
@@ -552,6 +428,7 @@ private:
     UniquePd pd_;
     std::vector<UniqueCq> verbs_cqs_;
     std::vector<std::unique_ptr<WorkerCq>> cqs_;
+    std::vector<std::unique_ptr<Buffer>> buffers_;
     std::vector<std::unique_ptr<Pool>> pools_;
     std::vector<OwnLines<RecordFrame>> frames_;
     std::vector<std::unique_ptr<ControlBlock>> blocks_;
@@ -565,3 +442,5 @@ private:
 };
 
 }  // namespace pollcore::testing
+
+#include "stepped_queue_pairs.hpp"

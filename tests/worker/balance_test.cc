@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <functional>
 
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class Balance : public ::testing::TestWithParam<bool> {
+class Balance : public WorkerFixture, public ::testing::WithParamInterface<bool> {
 protected:
     static constexpr std::uint32_t kFloods = 3;
     static constexpr std::uint32_t kDepth = 64;
@@ -26,37 +26,20 @@ protected:
     }
 
     struct Link {
-        SteppedWorld::Qp* near = nullptr;
-        SteppedWorld::Qp* far = nullptr;
+        Qp* near = nullptr;
         std::uint32_t session = 0;
     };
 
-    Balance() : world(options()), memory(world.register_memory(bytes, sizeof(bytes))) {}
+    Balance() { make_world(options()); }
 
     Link link(std::vector<ShareOptions> shares, std::uint32_t cq) {
-        SteppedWorld::QpShape shape;
-        shape.shares = std::move(shares);
-        shape.send_cq = shape.recv_cq = cq;
-        Link made{&world.add_qp(shape), &world.add_qp(shape), shape.shares[0].session};
-        world.connect(*made.near, *made.far);
-        world.connect(*made.far, *made.near);
-        return made;
-    }
-    Refusal write(const Link& over, std::uint32_t session, std::uint64_t tag) {
-        const auto address = reinterpret_cast<std::uintptr_t>(bytes);
-        return world.session(session).try_submit(WorkRequest{.tag = tag,
-                                                             .sge = {address, 8, memory.lkey},
-                                                             .remote_addr = address + 64,
-                                                             .rkey = memory.rkey,
-                                                             .qp = over.near->handle(),
-                                                             .opcode = Opcode::rdma_write,
-                                                             .flags = kSignaled,
-                                                             .num_sge = 1});
+        const std::uint32_t session = shares[0].session;
+        return {pair({.shares = std::move(shares), .send_cq = cq, .recv_cq = cq}).first, session};
     }
     /// As much as goes in. False when nothing did.
     bool fill(const Link& over, std::uint32_t session) {
         bool some = false;
-        while (write(over, session, 1) == Refusal::none) {
+        while (try_submit(write(1, {.qp = over.near}), session) == Refusal::none) {
             some = true;
         }
         return some;
@@ -68,16 +51,16 @@ protected:
         for (std::uint64_t round = 0; round < 60; ++round) {
             for (std::uint64_t i = 0; i < 1 + round % 7; ++i) {  // so that it meets the flood at every point
                 flood();
-                world.step();
+                world->step();
             }
             flood();
-            EXPECT_EQ(write(quiet, session, 1000 + round), Refusal::none);
+            submit(write(1000 + round, {.qp = quiet.near}), session);
             int steps = 0;
             std::vector<Completion> came;
             while (came.empty() && steps < 1000) {
-                world.step();
+                world->step();
                 ++steps;
-                came = world.poll(session);
+                came = world->poll(session);
                 flood();
             }
             EXPECT_EQ(came.size(), 1u);
@@ -85,33 +68,29 @@ protected:
         }
         return worst;
     }
-
-    alignas(64) std::byte bytes[4096] = {};
-    SteppedWorld world;
-    ibv_mr& memory;
 };
 
 TEST_P(Balance, AQuietCqWaitsNoLongerBesideBusyOnes) {
-    const std::uint32_t quiet_session = world.add_session();
-    const std::uint32_t quiet_cq = world.add_cq();
+    const std::uint32_t quiet_session = world->add_session();
+    const std::uint32_t quiet_cq = world->add_cq();
     const Link quiet = link({{quiet_session, 4, 0}}, quiet_cq);
     const int alone = worst_wait(quiet, quiet_session, [] {});
     std::vector<Link> floods;
     for (std::uint32_t i = 0; i < kFloods; ++i) {
-        floods.push_back(link({{world.add_session(), kDepth, 0}}, world.add_cq()));
+        floods.push_back(link({{world->add_session(), kDepth, 0}}, world->add_cq()));
     }
     std::uint64_t flooded = 0;
     const int beside = worst_wait(quiet, quiet_session, [&] {
         for (const Link& flood : floods) {
-            (void)world.poll(flood.session);
+            (void)world->poll(flood.session);
             flooded += fill(flood, flood.session);
         }
     });
     // Each CQ is looked at in each step, for one burst. A packet may wait a step for its turn in the device.
     EXPECT_LE(beside, alone + 1) << "alone " << alone;
     EXPECT_GT(flooded, 100u);
-    EXPECT_GT(world.cq(1).taken, 4 * world.cq(quiet_cq).taken) << "the others were not busy";
-    EXPECT_LT(world.cq(1).emptied, world.worker.counters().steps.value()) << "the others were never full";
+    EXPECT_GT(world->cq(1).taken, 4 * world->cq(quiet_cq).taken) << "the others were not busy";
+    EXPECT_LT(world->cq(1).emptied, world->worker.counters().steps.value()) << "the others were never full";
     RecordProperty("worst_wait_alone", alone);
     RecordProperty("worst_wait_beside_busy_cqs", beside);
 }
@@ -119,17 +98,17 @@ TEST_P(Balance, AQuietCqWaitsNoLongerBesideBusyOnes) {
 TEST_P(Balance, AQuietSessionWaitsNoLongerBesideFloodingOnes) {
     // All on one CQ, and more of them ready than fit into its burst: what comes before the quiet one's is then bounded
     // by what the floods may have outstanding.
-    const std::uint32_t quiet_session = world.add_session();
-    const std::uint32_t cq = world.add_cq(4096);
+    const std::uint32_t quiet_session = world->add_session();
+    const std::uint32_t cq = world->add_cq(4096);
     const Link quiet = link({{quiet_session, 4, 0}}, cq);
     const int alone = worst_wait(quiet, quiet_session, [] {});
     std::vector<Link> floods;
     for (std::uint32_t i = 0; i < kFloods; ++i) {
-        floods.push_back(link({{world.add_session(), 8, 0}}, cq));
+        floods.push_back(link({{world->add_session(), 8, 0}}, cq));
     }
     const int beside = worst_wait(quiet, quiet_session, [&] {
         for (const Link& flood : floods) {
-            (void)world.poll(flood.session);
+            (void)world->poll(flood.session);
             fill(flood, flood.session);
         }
     });
@@ -140,17 +119,17 @@ TEST_P(Balance, AQuietSessionWaitsNoLongerBesideFloodingOnes) {
 }
 
 TEST_P(Balance, AQuietSessionGetsItsTurnOnAQpThatOthersFlood) {
-    const std::uint32_t quiet_session = world.add_session();
+    const std::uint32_t quiet_session = world->add_session();
     std::vector<ShareOptions> shares{{quiet_session, 4, 0}};
     for (std::uint32_t i = 0; i < kFloods; ++i) {
-        shares.push_back({world.add_session(), 8, 0});
+        shares.push_back({world->add_session(), 8, 0});
     }
-    const std::uint32_t cq = world.add_cq();
+    const std::uint32_t cq = world->add_cq();
     const Link shared = link(shares, cq);
     const int alone = worst_wait(shared, quiet_session, [] {});
     const int beside = worst_wait(shared, quiet_session, [&] {
         for (std::uint32_t session = 1; session <= kFloods; ++session) {
-            (void)world.poll(session);
+            (void)world->poll(session);
             fill(shared, session);
         }
     });
@@ -163,19 +142,19 @@ TEST_P(Balance, AQuietSessionGetsItsTurnOnAQpThatOthersFlood) {
 }
 
 TEST_P(Balance, AFloodedQpTakesItsBudgetAndNoMoreInEachStep) {
-    const std::uint32_t flooding = world.add_session();
-    const Link flood = link({{flooding, kDepth, 0}}, world.add_cq());
-    const std::uint32_t other = world.add_session();
-    const Link quiet = link({{other, 4, 0}}, world.add_cq());
+    const std::uint32_t flooding = world->add_session();
+    const Link flood = link({{flooding, kDepth, 0}}, world->add_cq());
+    const std::uint32_t other = world->add_session();
+    const Link quiet = link({{other, 4, 0}}, world->add_cq());
     ASSERT_TRUE(fill(flood, flooding));
-    std::uint64_t before = world.worker.counters().sends.value();
+    std::uint64_t before = world->worker.counters().sends.value();
     for (int step = 0; step < 8; ++step) {
-        ASSERT_EQ(write(quiet, other, 1), Refusal::none);
-        world.step();
-        const std::uint64_t posted = world.worker.counters().sends.value() - before;
+        submit(write(1, {.qp = quiet.near}), other);
+        world->step();
+        const std::uint64_t posted = world->worker.counters().sends.value() - before;
         before += posted;
         EXPECT_EQ(posted, 4u + 1u) << "in step " << step;
-        (void)world.poll(other);
+        (void)world->poll(other);
     }
 }
 

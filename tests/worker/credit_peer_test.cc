@@ -1,5 +1,6 @@
 // Credits at the worker: what the peer says of its receives, also where it lies, and what is told it of ours, also where many
 // peers share them.
+#include <array>
 #include <random>
 
 #include "credit_fixture.hpp"
@@ -15,9 +16,9 @@ TEST_F(WorkerCreditTest, CountsGoOnBeyondTheirEnd) {
     receiver().posted = receiver().told = nearly;
     grant(GrantWord::pack(nearly));
     for (std::uint64_t i = 0; i < 40; ++i) {
-        ASSERT_EQ(send(i), Refusal::none);
+        submit(send(i));
         turn(3);
-        ASSERT_EQ(recv(i), Refusal::none);
+        submit(recv(i));
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
     }
@@ -30,7 +31,7 @@ TEST_F(WorkerCreditTest, ATornGrantIsReadAgainAndABackwardOneIgnored) {
     make();
     agree();
     const std::uint32_t now = sender().granted;
-    ASSERT_EQ(send(5), Refusal::none);
+    submit(send(5));
     grant((GrantWord::pack(now + 3) & 0xffffffff00000000) | now);
     turn();
     EXPECT_EQ(sender().granted, now);
@@ -42,7 +43,7 @@ TEST_F(WorkerCreditTest, ATornGrantIsReadAgainAndABackwardOneIgnored) {
     EXPECT_EQ(sender().granted, now);
     EXPECT_TRUE(world->poll(kSender).empty());
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
-    ASSERT_EQ(recv(1), Refusal::none);
+    submit(recv(1));
     EXPECT_EQ(world->await(1, kSender).size(), 1u);
 }
 
@@ -50,17 +51,14 @@ TEST_F(WorkerCreditTest, MoreGrantsThanAgreedEndTheConnection) {
     make();
     agree();
     grant(GrantWord::pack(sender().consumed + 16));
-    ASSERT_EQ(send(5), Refusal::none);
+    submit(send(5));
     turn();
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u) << "as many as it has receives is well";
-    world.reset();
-    from.clear();
-    to.clear();
     make();
     agree();
     grant(GrantWord::pack(sender().consumed + 17));
-    ASSERT_EQ(send(5), Refusal::none);
-    ASSERT_EQ(send(6), Refusal::none);
+    submit(send(5));
+    submit(send(6));
     expect_violation(FlowFault::too_many_grants);
     world->to_error(*from[0], QpState::error);  // as the control thread does then
     const auto ended = world->await(2, kSender);
@@ -82,11 +80,9 @@ TEST_F(WorkerCreditTest, TermsThatCannotBeAreRefused) {
                           {{.depth = kQueueDepthMax + 1}, FlowFault::no_depth}};
     for (const Case& bad : cases) {
         SCOPED_TRACE(static_cast<int>(bad.fault));
-        from.clear();
-        to.clear();
         make();
         to[0]->end.flow->own = bad.terms;
-        ASSERT_EQ(world->session(kReceiver).try_submit({.tag = 1, .sge = sge(0, 8), .qp = to[0]->handle(), .opcode = Opcode::send, .num_sge = 1}), Refusal::none);
+        submit(send(1, {.qp = to[0], .flags = 0}), kReceiver);
         expect_violation(bad.fault);
     }
 }
@@ -130,11 +126,11 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     for (int i = 0; i < 60'000; ++i) {
         const std::size_t pair = random() % 4;
         // The fourth is idle most of the time, and keeps no receive from the others.
-        if ((pair != 3 || random() % 50 == 0) && send(sent[pair], pair) == Refusal::none) {
+        if ((pair != 3 || random() % 50 == 0) && try_submit(send(sent[pair], {.qp = from[pair]})) == Refusal::none) {
             ++sent[pair];
         }
         if (posted - taken < 13 && random() % 3 == 0) {
-            posted += world->session(kReceiver).try_submit({.tag = posted, .sge = sge(1024 + posted % 16 * 64, 64), .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1}) == Refusal::none;
+            posted += try_submit(recv(posted, {.srq = &srq})) == Refusal::none;
         }
         world->step();
         world->now += 1000;
@@ -155,6 +151,14 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     }
     EXPECT_GT(received[3], 50u);
     EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
+    // All that was to be sent was sent, and what they are granted they do not use.
+    for (int i = 0; i < 1000 && to[1]->end.flow->unused == 0; ++i) {
+        posted += try_submit(recv(posted, {.srq = &srq})) == Refusal::none;
+        turn(3);
+        (void)world->poll(kReceiver);
+        (void)world->poll(kSender);
+    }
+    ASSERT_NE(to[1]->end.flow->unused, 0u);
     // Nothing is lost when they begin again.
     for (int i = 0; i < 20; ++i) {
         ASSERT_TRUE(world->reset(*to[1]));
@@ -176,7 +180,7 @@ TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 8, .pool = &pool, .pool_share = 16, .credit_connections = 8});
     add_pairs(8, {.shares = {{kReceiver, 16, 0}}, .srq = &srq});
     for (std::uint64_t i = 0; i < 100; ++i) {
-        ASSERT_EQ(send(i, 3), Refusal::none);
+        submit(send(i, {.qp = from[3]}));
         const auto received = world->await(1, kReceiver);
         ASSERT_EQ(received.size(), 1u) << i;
         ASSERT_EQ(world->session(kReceiver).release(received[0]), Refusal::none);
@@ -185,15 +189,13 @@ TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
     // Messages that no receive holds end their connections, and the receives that they took come back.
     for (const std::size_t bad : {0u, 1u, 2u}) {
         from[bad]->end.flow->message_max = 1000;
-        WorkRequest longer = request(1, Opcode::send, bad);
-        longer.sge.length = 200;
-        ASSERT_EQ(world->session(kSender).try_submit(longer), Refusal::none);
+        submit(send(1, {.qp = from[bad], .length = 200}));
         turn();
     }
     (void)world->poll(kSender);
     EXPECT_EQ(srq.end.pool.posted, 8u);
     for (std::uint64_t i = 0; i < 30; ++i) {
-        ASSERT_EQ(send(i, 4), Refusal::none);
+        submit(send(i, {.qp = from[4]}));
         const auto received = world->await(1, kReceiver);
         ASSERT_EQ(received.size(), 1u) << i;
         ASSERT_EQ(world->session(kReceiver).release(received[0]), Refusal::none);
@@ -220,14 +222,14 @@ TEST_F(WorkerCreditTest, AMessageBeyondTheGrantsOfASharedReceiveQueueEndsTheConn
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 8, .credit_connections = 2});
     add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .srq = &srq});
     for (std::uint64_t i = 0; i < 8; ++i) {
-        ASSERT_EQ(world->session(kReceiver).try_submit({.tag = i, .sge = sge(1024, 64), .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1}), Refusal::none);
+        submit(recv(i, {.srq = &srq}));
     }
-    ASSERT_EQ(send(0), Refusal::none);
+    submit(send(0));
     ASSERT_EQ(world->await(1, kSender).size(), 1u);
     // Its worker is made to believe in more than it was told.
     sender().granted = sender().consumed + 6;
     for (std::uint64_t i = 1; i < 7; ++i) {
-        ASSERT_EQ(send(i), Refusal::none);
+        submit(send(i));
     }
     turn();
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 1u);

@@ -1,4 +1,7 @@
 // Credits at the worker: what waits and for how long, in what order it goes, and how it ends.
+#include <array>
+#include <cstring>
+
 #include "credit_fixture.hpp"
 
 namespace pollcore::testing {
@@ -6,12 +9,12 @@ namespace {
 
 TEST_F(WorkerCreditTest, ASendWaitsForItsReceive) {
     make();
-    ASSERT_EQ(send(1), Refusal::none);
+    submit(send(1));
     turn();
     EXPECT_TRUE(world->poll(kSender).empty());
     EXPECT_EQ(world->worker.counters().sends.value(), 0u);
     EXPECT_EQ(world->worker.counters().waits_for_credit.value(), 1u);
-    ASSERT_EQ(recv(7), Refusal::none);
+    submit(recv(7));
     const auto received = world->await(1, kReceiver);
     ASSERT_EQ(received.size(), 1u);
     EXPECT_EQ(received[0].tag, 7u);
@@ -32,18 +35,18 @@ TEST_F(WorkerCreditTest, AReceiveThatTheProviderRefusesIsGrantedToNobody) {
         *bad = wr;
         return EINVAL;
     };
-    ASSERT_EQ(recv(2), Refusal::none);
+    submit(recv(2));
     turn();
     const auto refused = world->poll(kReceiver);
     ASSERT_EQ(refused.size(), 1u);
     EXPECT_EQ(refused[0].status, Status::post_refused);
     // No retries: a send that finds no receive would end the connection.
-    ASSERT_EQ(send(2), Refusal::none);
+    submit(send(2));
     turn();
     EXPECT_TRUE(world->poll(kSender).empty());
     EXPECT_EQ(world->session(kSender).state(from[0]->handle()), QpState::ready);
     ops.post_recv = post_recv_of_device;
-    ASSERT_EQ(recv(3), Refusal::none);
+    submit(recv(3));
     const auto sent = world->await(1, kSender);
     ASSERT_EQ(sent.size(), 1u);
     EXPECT_EQ(sent[0].status, Status::success);
@@ -57,10 +60,10 @@ TEST_F(WorkerCreditTest, NoneOfManyMeetsAReceiverThatIsNotReady) {
     std::uint64_t ended = 0;
     std::uint64_t posted = 0;
     for (int i = 0; i < 20'000 && received < 3000; ++i) {
-        if (sent < 3000 && send(sent, 0, sent % 3 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}) == Refusal::none) {
+        if (sent < 3000 && try_submit(send(sent, {.flags = signaled_if(sent % 3 == 0)})) == Refusal::none) {
             ++sent;
         }
-        if (i % 7 == 0 && recv(posted) == Refusal::none) {
+        if (i % 7 == 0 && try_submit(recv(posted)) == Refusal::none) {
             ++posted;
         }
         world->step();
@@ -84,24 +87,24 @@ TEST_F(WorkerCreditTest, WhatComesBehindOneThatWaitsWaitsToo) {
     make();
     agree();
     const std::uint64_t mark = 0x1122334455667788;
-    std::memcpy(memory.data(), &mark, sizeof(mark));
-    ASSERT_EQ(send(10), Refusal::none);
-    ASSERT_EQ(world->session(kSender).try_submit(request(11, Opcode::rdma_write)), Refusal::none);
-    ASSERT_EQ(send(12), Refusal::none);
+    std::memcpy(source->data(), &mark, sizeof(mark));
+    submit(send(10));
+    submit(write(11));
+    submit(send(12));
     turn();
     std::uint64_t there = 0;
-    std::memcpy(&there, memory.data() + 512, sizeof(there));
+    std::memcpy(&there, target->data(), sizeof(there));
     EXPECT_EQ(there, 0u);
-    ASSERT_EQ(recv(1), Refusal::none);
+    submit(recv(1));
     const auto ended = world->await(2, kSender);
     ASSERT_EQ(ended.size(), 2u);
     EXPECT_EQ(ended[0].tag, 10u);
     EXPECT_EQ(ended[1].tag, 11u);
-    std::memcpy(&there, memory.data() + 512, sizeof(there));
+    std::memcpy(&there, target->data(), sizeof(there));
     EXPECT_EQ(there, mark);
     turn();
     EXPECT_TRUE(world->poll(kSender).empty());
-    ASSERT_EQ(recv(2), Refusal::none);
+    submit(recv(2));
     EXPECT_EQ(world->await(1, kSender).at(0).tag, 12u);
 }
 
@@ -109,15 +112,15 @@ TEST_F(WorkerCreditTest, WritesWithImmediateTakeAReceiveAndWritesDoNot) {
     make();
     agree();
     for (std::uint64_t i = 0; i < 50; ++i) {
-        ASSERT_EQ(world->session(kSender).try_submit(request(i, Opcode::rdma_write)), Refusal::none);
+        submit(write(i));
         EXPECT_EQ(world->await(1, kSender).at(0).tag, i);
     }
-    WorkRequest with_imm = request(90, Opcode::rdma_write_with_imm);
+    WorkRequest with_imm = request(Opcode::rdma_write_with_imm, 90);
     with_imm.imm_data = 0xabcd;
-    ASSERT_EQ(world->session(kSender).try_submit(with_imm), Refusal::none);
+    submit(with_imm);
     turn();
     EXPECT_TRUE(world->poll(kSender).empty());
-    ASSERT_EQ(recv(3), Refusal::none);
+    submit(recv(3));
     const auto received = world->await(1, kReceiver);
     ASSERT_EQ(received.size(), 1u);
     EXPECT_EQ(received[0].opcode, CompletionOpcode::recv_rdma_with_imm);
@@ -128,16 +131,16 @@ TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLo
     make();
     agree();
     for (std::uint64_t i = 0; i < 6; ++i) {
-        ASSERT_EQ(recv(i), Refusal::none);
+        submit(recv(i));
     }
     turn();  // the peer has told of them
     sender().message_max = 8;
     std::array<WorkRequest, 10> burst;
     for (std::uint64_t i = 0; i < burst.size(); ++i) {
-        burst[i] = request(i, Opcode::send);
+        burst[i] = send(i);
     }
     burst[2].sge.length = 9;  // the session has not heard of this limit
-    ASSERT_EQ(world->session(kSender).try_submit(burst).accepted, burst.size());
+    submit(burst);
     const std::uint64_t doorbells = world->worker.counters().send_doorbells.value();
     const std::uint64_t sends = world->worker.counters().sends.value();
     world->step();
@@ -161,12 +164,12 @@ TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLo
 TEST_F(WorkerCreditTest, ASendWithoutBytesHasNoLengthToBeTooLong) {
     make();
     agree();
-    ASSERT_EQ(recv(1), Refusal::none);
+    submit(recv(1));
     turn();
-    WorkRequest empty = request(3, Opcode::send);
+    WorkRequest empty = send(3);
     empty.num_sge = 0;
     empty.sge.length = 1u << 30;
-    ASSERT_EQ(world->session(kSender).try_submit(empty), Refusal::none);
+    submit(empty);
     const auto received = world->await(1, kReceiver);
     ASSERT_EQ(received.size(), 1u);
     EXPECT_TRUE(received[0].ok());
@@ -176,17 +179,17 @@ TEST_F(WorkerCreditTest, ASendWithoutBytesHasNoLengthToBeTooLong) {
 TEST_F(WorkerCreditTest, AnotherQueuePairOfTheSessionGoesOn) {
     make(2);
     for (std::uint64_t i = 0; i < 16; ++i) {
-        ASSERT_EQ(send(i, 0), Refusal::none);
+        submit(send(i));
     }
-    EXPECT_EQ(send(16, 0), Refusal::send_queue_full);
+    EXPECT_EQ(try_submit(send(16)), Refusal::send_queue_full);
     for (std::uint64_t i = 0; i < 100; ++i) {
-        ASSERT_EQ(recv(i, 1), Refusal::none);
-        ASSERT_EQ(send(100 + i, 1), Refusal::none);
+        submit(recv(i, {.qp = to[1]}));
+        submit(send(100 + i, {.qp = from[1]}));
         EXPECT_EQ(world->await(1, kSender).at(0).tag, 100 + i);
         EXPECT_EQ(world->await(1, kReceiver).at(0).tag, i);
     }
     for (std::uint64_t i = 0; i < 16; ++i) {
-        ASSERT_EQ(recv(i, 0), Refusal::none);
+        submit(recv(i));
     }
     EXPECT_EQ(world->await(16, kSender).size(), 16u);
 }
@@ -197,7 +200,7 @@ TEST_F(WorkerCreditTest, WhatWaitsForAPeerThatHasVanishedEnds) {
     options.worker.probe_cycles = kProbe;
     make(1, std::move(options));
     agree();
-    ASSERT_EQ(send(7), Refusal::none);  // there is no receive for it
+    submit(send(7));  // there is no receive for it
     turn();
     const std::uint64_t before = world->worker.counters().grants.value();
     for (int i = 0; i < 10; ++i) {
@@ -224,17 +227,17 @@ TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
     std::array<std::byte, 60> text;
     for (std::size_t i = 0; i < text.size(); ++i) {
         text[i] = static_cast<std::byte>(i + 3);
-        memory[200 + i] = static_cast<std::byte>(i + 90);
+        *source->data(200 + i) = static_cast<std::byte>(i + 90);
     }
-    ASSERT_EQ(world->session(kSender).try_submit_inline(request(1, Opcode::send), text), Refusal::none);
-    const std::array pieces{sge(200, 5), sge(220, 7), sge(230, 1), sge(210, 9)};
-    ASSERT_EQ(world->session(kSender).try_submit(request(2, Opcode::send), pieces), Refusal::none);
-    ASSERT_EQ(world->session(kSender).try_submit_inline(request(3, Opcode::send), std::span(text).first(3)), Refusal::none);
+    ASSERT_EQ(world->session(kSender).try_submit_inline(send(1), text), Refusal::none);
+    const std::array pieces{source->sge(5, 200), source->sge(7, 220), source->sge(1, 230), source->sge(9, 210)};
+    ASSERT_EQ(world->session(kSender).try_submit(send(2), pieces), Refusal::none);
+    ASSERT_EQ(world->session(kSender).try_submit_inline(send(3), std::span(text).first(3)), Refusal::none);
     turn();
     text.fill(std::byte{0});  // the first was taken with its bytes
-    EXPECT_TRUE(world->uses_key(0, 0, region->lkey, {}));
+    EXPECT_TRUE(world->uses_key(0, 0, source->lkey(), {}));
     for (std::uint64_t i = 0; i < 3; ++i) {
-        ASSERT_EQ(recv(i), Refusal::none);
+        submit(recv(i, {.to = kReceived + 64 * i}));
     }
     const auto received = world->await(3, kReceiver);
     ASSERT_EQ(received.size(), 3u);
@@ -242,17 +245,17 @@ TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
     EXPECT_EQ(received[1].byte_len, 22u);
     EXPECT_EQ(received[2].byte_len, 3u);
     for (std::size_t i = 0; i < text.size(); ++i) {
-        EXPECT_EQ(memory[1024 + i], static_cast<std::byte>(i + 3));
+        EXPECT_EQ(*target->data(kReceived + i), static_cast<std::byte>(i + 3));
     }
-    std::size_t at = 1024 + 64;
+    std::size_t at = kReceived + 64;
     for (const Sge& piece : pieces) {
-        const std::size_t begin = piece.addr - reinterpret_cast<std::uintptr_t>(memory.data());
-        EXPECT_EQ(std::memcmp(memory.data() + at, memory.data() + begin, piece.length), 0);
+        const std::size_t begin = piece.addr - source->addr();
+        EXPECT_EQ(std::memcmp(target->data(at), source->data(begin), piece.length), 0);
         at += piece.length;
     }
     EXPECT_EQ(world->await(3, kSender).size(), 3u);
     turn();
-    EXPECT_FALSE(world->uses_key(0, 0, region->lkey, {}));
+    EXPECT_FALSE(world->uses_key(0, 0, source->lkey(), {}));
 }
 
 // A session may change what stands in its ring at any time (I7).
@@ -274,19 +277,19 @@ TEST(WaitingRequests, KeepARequestAsItWasChecked) {
 
 TEST_F(WorkerCreditTest, OfWhatWaitsTheKeysAreKnown) {
     make();
-    ASSERT_EQ(send(1), Refusal::none);
+    submit(send(1));
     turn();
-    EXPECT_TRUE(world->uses_key(0, 0, region->lkey, {}));
-    EXPECT_FALSE(world->uses_key(0, 0, region->lkey + 1000, {}));
+    EXPECT_TRUE(world->uses_key(0, 0, source->lkey(), {}));
+    EXPECT_FALSE(world->uses_key(0, 0, source->lkey() + 1000, {}));
 }
 
 TEST_F(WorkerCreditTest, AnErrorFlushesWhatWaitsBehindWhatWasPosted) {
     make();
     agree();
-    ASSERT_EQ(recv(1), Refusal::none);
+    submit(recv(1));
     turn();
     for (std::uint64_t i = 0; i < 10; ++i) {
-        ASSERT_EQ(send(i, 0, i % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}), Refusal::none);
+        submit(send(i, {.flags = signaled_if(i % 2 == 0)}));
     }
     world->step();
     world->to_error(*from[0]);
@@ -305,11 +308,10 @@ TEST_F(WorkerCreditTest, AMessageThatIsTooLongIsRefusedWithTheLimitNamed) {
     SteppedWorld::Pool& pool = world->add_pool(32, 100, kReceiver);
     add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = &pool}});
     EXPECT_EQ(world->session(kSender).message_max(from[0]->handle()), 0u);
-    WorkRequest longer = request(1, Opcode::send);
-    longer.sge.length = 101;
+    const WorkRequest longer = send(1, {.length = 101});
     // Nobody knows yet.
-    ASSERT_EQ(world->session(kSender).try_submit(longer), Refusal::none);
-    ASSERT_EQ(send(2), Refusal::none);
+    submit(longer);
+    submit(send(2));
     const auto ended = world->await(2, kSender);
     ASSERT_EQ(ended.size(), 2u);
     EXPECT_EQ(ended[0].tag, 1u);
@@ -317,16 +319,11 @@ TEST_F(WorkerCreditTest, AMessageThatIsTooLongIsRefusedWithTheLimitNamed) {
     EXPECT_EQ(ended[1].tag, 2u);
     EXPECT_TRUE(ended[1].ok());
     EXPECT_EQ(world->session(kSender).message_max(from[0]->handle()), 100u);
-    EXPECT_EQ(world->session(kSender).try_submit(longer), Refusal::message_too_long);
-    const std::array pieces{sge(0, 60), sge(0, 41)};
-    EXPECT_EQ(world->session(kSender).try_submit(request(3, Opcode::send), pieces), Refusal::message_too_long);
-    // And by a client that does not ask its library.
-    auto& end = *world->ends[kSender];
-    RingProducer<WorkRequest> raw(at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots);
+    EXPECT_EQ(try_submit(longer), Refusal::message_too_long);
+    const std::array pieces{source->sge(60), source->sge(41)};
+    EXPECT_EQ(world->session(kSender).try_submit(send(3), pieces), Refusal::message_too_long);
     ASSERT_EQ(world->session(kReceiver).release(world->await(1, kReceiver).at(0)), Refusal::none);
-    longer.opcode = Opcode::rdma_write;
-    longer.remote_addr = region->rkey != 0 ? reinterpret_cast<std::uintptr_t>(memory.data()) + 2048 : 0;
-    ASSERT_EQ(world->session(kSender).try_submit(longer), Refusal::none) << "a write takes no receive";
+    ASSERT_EQ(try_submit(write(1, {.length = 101})), Refusal::none) << "a write takes no receive";
     EXPECT_TRUE(world->await(1, kSender).at(0).ok());
     EXPECT_EQ(world->session(kSender).state(from[0]->handle()), QpState::ready);
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
@@ -337,10 +334,10 @@ TEST_F(WorkerCreditTest, TheRuntimesOwnWritesReachNoSessionAndKeepToTheirSlots) 
     agree();
     const std::uint64_t grants = world->worker.counters().grants.value();
     for (std::uint64_t i = 0; i < 500; ++i) {
-        ASSERT_EQ(recv(i), Refusal::none);
+        submit(recv(i));
         world->step();
         EXPECT_LE(receiver().writes, CreditFlow::kWritesMax);
-        ASSERT_EQ(send(i), Refusal::none);
+        submit(send(i));
         EXPECT_EQ(world->await(1, kReceiver).at(0).tag, i);
         EXPECT_EQ(world->await(1, kSender).at(0).tag, i);
     }
@@ -357,11 +354,11 @@ TEST_F(WorkerCreditTest, GrantsThatFindNoSlotGoTogetherLater) {
     agree();
     world->device->inject({.kind = SoftFault::Kind::post_send, .qp_num = to[0]->qp->qp_num, .count = 5, .error = ENOMEM});
     for (std::uint64_t i = 0; i < 10; ++i) {
-        ASSERT_EQ(recv(i), Refusal::none);
+        submit(recv(i));
         world->step();
     }
     for (std::uint64_t i = 0; i < 10; ++i) {
-        ASSERT_EQ(send(i), Refusal::none);
+        submit(send(i));
     }
     EXPECT_EQ(world->await(10, kSender).size(), 10u);
     EXPECT_EQ(world->worker.counters().post_failures.value(), 5u);
@@ -371,18 +368,17 @@ TEST_F(WorkerCreditTest, AResetBeginsTheCountsAgain) {
     make();
     agree();
     for (int life = 0; life < 3; ++life) {
-        ASSERT_EQ(send(1), Refusal::none);
+        submit(send(1));
         turn(5);
         ASSERT_TRUE(world->reset(*from[0]));
         ASSERT_TRUE(world->reset(*to[0]));
         (void)world->poll(kSender);
         (void)world->poll(kReceiver);
         EXPECT_FALSE(sender().agreed);
-        world->connect(*from[0], *to[0], kNoRetries);
-        world->connect(*to[0], *from[0], kNoRetries);
+        connect(*from[0], *to[0], kNoRetries, kNoRetries);
         for (std::uint64_t i = 0; i < 30; ++i) {
-            ASSERT_EQ(send(i), Refusal::none);
-            ASSERT_EQ(recv(i), Refusal::none);
+            submit(send(i));
+            submit(recv(i));
             ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
             ASSERT_EQ(world->await(1, kReceiver).at(0).tag, i);
         }
@@ -392,21 +388,21 @@ TEST_F(WorkerCreditTest, AResetBeginsTheCountsAgain) {
 
 TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
     make();
-    ibv_mr& bindable = world->register_memory(memory.data(), 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    Buffer& bindable = buffer(64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     SteppedWorld::Window& window = world->add_window();
-    const MrHandle handle = world->make_bindable(bindable);
-    ASSERT_EQ(send(1), Refusal::none);
+    const MrHandle handle = world->make_bindable(*bindable.mr);
+    submit(send(1));
     WorkRequest bind{.tag = 2, .qp = from[0]->handle(), .opcode = Opcode::bind_mw, .flags = kSignaled};
     bind.bind = WindowBind(window.end.handle, handle, 64);
-    bind.remote_addr = reinterpret_cast<std::uintptr_t>(memory.data());
+    bind.remote_addr = bindable.addr();
     bind.bind_access = kWindowWrite;
     bind.rkey = next_rkey(window.mw->rkey);
-    ASSERT_EQ(world->session(kSender).try_submit(bind), Refusal::none);
+    submit(bind);
     turn();
     EXPECT_TRUE(world->uses_window(window.end.handle));
     EXPECT_FALSE(world->proxy.remove_window(window.end.handle));
     EXPECT_FALSE(world->proxy.remove_region(handle));
-    ASSERT_EQ(recv(1), Refusal::none);
+    submit(recv(1));
     const auto ended = world->await(2, kSender);
     ASSERT_EQ(ended.size(), 2u);
     EXPECT_EQ(ended[1].tag, 2u);
@@ -414,12 +410,12 @@ TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
     EXPECT_TRUE(world->proxy.remove_region(handle));
     // And one that ends while it waits.
     SteppedWorld::Window& other = world->add_window();
-    const MrHandle again = world->make_bindable(bindable);
-    ASSERT_EQ(send(3), Refusal::none);
+    const MrHandle again = world->make_bindable(*bindable.mr);
+    submit(send(3));
     bind.tag = 4;
     bind.bind = WindowBind(other.end.handle, again, 64);
     bind.rkey = next_rkey(other.mw->rkey);
-    ASSERT_EQ(world->session(kSender).try_submit(bind), Refusal::none);
+    submit(bind);
     turn();
     world->to_error(*from[0]);
     EXPECT_EQ(world->await(2, kSender).size(), 2u);
@@ -445,7 +441,7 @@ TEST_F(WorkerCreditTest, AWorkerThatSleepsLooksForCredit) {
     ASSERT_TRUE(sleep());
     EXPECT_EQ(world->worker.look_every_ns(), CompletionChannel::kNever);
     world->worker.wake_up(world->now);
-    ASSERT_EQ(send(5), Refusal::none);
+    submit(send(5));
     world->step();
     ASSERT_TRUE(sleep());
     EXPECT_EQ(world->worker.look_every_ns(), 50'000u);

@@ -2,10 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <tuple>
 
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -55,7 +53,7 @@ int unusable_next(ibv_cq_ex* cq) {
     std::abort();
 }
 
-class ExtendedPoll : public ::testing::Test {
+class ExtendedPoll : public WorkerFixture {
 protected:
     static SteppedWorld::Options options() {
         SteppedWorld::Options with;
@@ -63,46 +61,28 @@ protected:
         with.worker.complete_burst = 4;
         return with;
     }
-    ExtendedPoll() : world(options()) {
-        std::tie(a, b) = world.pair(SteppedWorld::QpShape{});
-        memory = &world.register_memory(bytes, sizeof(bytes));
-        cq = world.cq(0).extended;
+    ExtendedPoll() {
+        make({}, options());
+        cq = world->cq(0).extended;
         poll_script = PollScript{.start = cq->start_poll, .next = cq->next_poll, .end = cq->end_poll};
         cq->start_poll = scripted_start;
         cq->next_poll = scripted_next;
         cq->end_poll = scripted_end;
     }
 
-    [[nodiscard]] WorkRequest request(Opcode opcode, std::uint64_t tag, std::uint8_t flags = kSignaled) const {
-        return {.tag = tag,
-                .sge = {reinterpret_cast<std::uintptr_t>(bytes), 8, memory->lkey},
-                .remote_addr = reinterpret_cast<std::uintptr_t>(bytes + 64),
-                .rkey = memory->rkey,
-                .qp = opcode == Opcode::recv ? b->handle() : a->handle(),
-                .opcode = opcode,
-                .flags = opcode == Opcode::recv ? std::uint8_t{0} : flags,
-                .num_sge = 1};
-    }
-    void submit(const WorkRequest& wr) { ASSERT_EQ(world.session().try_submit(wr), Refusal::none); }
-
-    alignas(64) std::byte bytes[4096] = {};
-    SteppedWorld world;
-    SteppedWorld::Qp* a = nullptr;
-    SteppedWorld::Qp* b = nullptr;
-    ibv_mr* memory = nullptr;
     ibv_cq_ex* cq = nullptr;
 };
 
 TEST_F(ExtendedPoll, BringsEverythingInOrderAndEndsEachBatchThatItStarted) {
     // Nobody may fall back on the other way.
-    world.device->context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) -> int {
+    world->device->context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) -> int {
         ADD_FAILURE() << "ibv_poll_cq";
         return 0;
     };
     for (std::uint64_t tag = 0; tag < 16; ++tag) {
-        submit(request(Opcode::rdma_write, tag));
+        submit(write(tag));
     }
-    const auto completions = world.await(16);
+    const auto completions = world->await(16);
     ASSERT_EQ(completions.size(), 16u);
     for (std::uint64_t tag = 0; tag < 16; ++tag) {
         EXPECT_EQ(completions[tag].tag, tag);
@@ -119,12 +99,12 @@ TEST_F(ExtendedPoll, ReadsOfAnErrorOnlyWhatIsValid) {
     cq->read_imm_data = [](ibv_cq_ex*) -> __be32 { must_not_be_read(); };
     cq->read_wc_flags = [](ibv_cq_ex*) -> unsigned { must_not_be_read(); };
     cq->read_vendor_err = [](ibv_cq_ex*) -> std::uint32_t { return 0x77; };
-    submit(request(Opcode::recv, 1));
+    submit(recv(1));
     WorkRequest bad = request(Opcode::rdma_read, 2);
     bad.rkey ^= 0x5500;
     submit(bad);
     submit(request(Opcode::send_with_imm, 3));
-    std::vector<Completion> completions = world.await(3);  // the peer's receive is flushed, too
+    std::vector<Completion> completions = world->await(3);  // the peer's receive is flushed, too
     ASSERT_EQ(completions.size(), 3u);
     for (const Completion& completion : completions) {
         EXPECT_EQ(completion.vendor_err, 0x77u);
@@ -148,14 +128,14 @@ TEST_F(ExtendedPoll, ReadsAnImmediateOnlyWhereThereIsOne) {
         ++reads;
         return own(it);
     };
-    submit(request(Opcode::recv, 1));
-    submit(request(Opcode::recv, 2));
-    submit(request(Opcode::send, 3));
+    submit(recv(1));
+    submit(recv(2));
+    submit(send(3));
     WorkRequest with = request(Opcode::send_with_imm, 4);
     with.imm_data = 0x0a0b0c0d;
     submit(with);
     std::vector<Completion> received;
-    for (const Completion& completion : world.await(4)) {
+    for (const Completion& completion : world->await(4)) {
         if (completion.from_recv_queue()) {
             received.push_back(completion);
         }
@@ -168,13 +148,13 @@ TEST_F(ExtendedPoll, ReadsAnImmediateOnlyWhereThereIsOne) {
 }
 
 TEST_F(ExtendedPoll, AStartThatFailsFailsTheCqAndItsQps) {
-    submit(request(Opcode::rdma_write, 1));
+    submit(write(1));
     poll_script.start_fails_with = EIO;
-    world.step(3);
-    EXPECT_EQ(world.worker.counters().failed_polls.value(), 1u);
-    EXPECT_EQ(world.session().cause(a->handle()), Status::fatal_err);
-    EXPECT_EQ(world.session().cause(b->handle()), Status::fatal_err);
-    const auto said = world.proxy.take_unasked();
+    world->step(3);
+    EXPECT_EQ(world->worker.counters().failed_polls.value(), 1u);
+    EXPECT_EQ(world->session().cause(a->handle()), Status::fatal_err);
+    EXPECT_EQ(world->session().cause(b->handle()), Status::fatal_err);
+    const auto said = world->proxy.take_unasked();
     ASSERT_EQ(said.size(), 1u);
     EXPECT_EQ(said[0].kind, AnswerKind::cq_failed);
 }
@@ -185,10 +165,10 @@ TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
     poll_script.next_fails_with = GetParam();
     poll_script.next_allowed = 1;
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
-        submit(request(Opcode::rdma_write, tag));
+        submit(write(tag));
     }
-    world.step();  // all four complete in the device at once
-    const auto read = world.poll();
+    world->step();  // all four complete in the device at once
+    const auto read = world->poll();
     ASSERT_EQ(read.size(), 2u);
     for (std::uint64_t tag = 0; tag < 2; ++tag) {
         EXPECT_EQ(read[tag].tag, tag);
@@ -196,33 +176,33 @@ TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
     }
     EXPECT_EQ(poll_script.started, poll_script.ended) << "an end follows a failed next";
 
-    world.step();
-    EXPECT_EQ(world.worker.counters().failed_polls.value(), 1u);
-    EXPECT_EQ(world.session().cause(a->handle()), Status::fatal_err);
-    EXPECT_TRUE(world.poll().empty());
+    world->step();
+    EXPECT_EQ(world->worker.counters().failed_polls.value(), 1u);
+    EXPECT_EQ(world->session().cause(a->handle()), Status::fatal_err);
+    EXPECT_TRUE(world->poll().empty());
     // The rest completes once the QP is gone (H2).
     const QpHandle handle = a->handle();
-    world.proxy.park(handle);
-    ASSERT_EQ(world.device->destroy(a->qp.get()), 0);
+    world->proxy.park(handle);
+    ASSERT_EQ(world->device->destroy(a->qp.get()), 0);
     (void)a->qp.release();
-    world.proxy.forget(handle);
-    const auto rest = world.poll();
+    world->proxy.forget(handle);
+    const auto rest = world->poll();
     ASSERT_EQ(rest.size(), 2u);
     EXPECT_EQ(rest[0].tag, 2u);
     EXPECT_EQ(rest[0].status, Status::fatal_err);
-    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
 // mlx5 answers with a number below 0.
 INSTANTIATE_TEST_SUITE_P(Errors, ABatchThatFails, ::testing::Values(EIO, -2));
 
 TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfItsOwn) {
-    world.cq(0).next_poll = false;
+    world->cq(0).next_poll = false;
     cq->next_poll = unusable_next;
     for (std::uint64_t tag = 0; tag < 16; ++tag) {
-        submit(request(Opcode::rdma_write, tag));
+        submit(write(tag));
     }
-    const auto completions = world.await(16);
+    const auto completions = world->await(16);
     ASSERT_EQ(completions.size(), 16u);
     for (std::uint64_t tag = 0; tag < 16; ++tag) {
         EXPECT_EQ(completions[tag].tag, tag);

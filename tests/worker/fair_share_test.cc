@@ -1,14 +1,14 @@
 // What the sessions of different processes have of a worker (ClientShare), counted in steps.
 #include <gtest/gtest.h>
 
-#include <array>
+#include <vector>
 
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class FairShare : public ::testing::Test {
+class FairShare : public WorkerFixture {
 protected:
     static constexpr std::uint32_t kBurst = 8;
     static constexpr std::uint32_t kDepth = 256;
@@ -21,83 +21,70 @@ protected:
         return with;
     }
 
-    FairShare() : world(options()), memory(world.register_memory(bytes.data(), bytes.size())) { world.add_cq(4096); }
+    FairShare() {
+        make_world(options());
+        world->add_cq(4096);
+        source = &buffer(65536);
+        target = &buffer(65536);
+    }
 
     /// A session of a process, or, without a share, of the worker's own; and a queue pair that is its own.
-    SteppedWorld::Qp& add_session(ClientShare* client) {
-        const std::uint32_t session = world.add_session();
-        world.ends[session]->worker_end->client = client;
-        SteppedWorld::QpShape shape;
-        shape.shares = {{session, kDepth / 2, 16}};
-        SteppedWorld::Qp& near = world.add_qp(shape);
-        SteppedWorld::Qp& far = world.add_qp(shape);
-        world.connect(near, far);
-        world.connect(far, near);
-        return near;
+    Qp& add_session(ClientShare* client) {
+        const std::uint32_t session = world->add_session();
+        world->ends[session]->worker_end->client = client;
+        return *pair({.shares = {{session, kDepth / 2, 16}}}).first;
     }
-    void fill(SteppedWorld::Qp& qp, std::uint32_t length) {
-        const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
-        while (world.session(qp.end.shares[0].session)
-                   .try_submit(WorkRequest{.sge = {address, length, memory.lkey},
-                                           .remote_addr = address,
-                                           .rkey = memory.rkey,
-                                           .qp = qp.handle(),
-                                           .opcode = Opcode::rdma_write,
-                                           .flags = kSignaled,
-                                           .num_sge = 1}) == Refusal::none) {
+    void fill(Qp& qp, std::uint32_t length) {
+        while (try_submit(write(0, {.qp = &qp, .length = length}), qp.end.shares[0].session) == Refusal::none) {
         }
     }
     /// Requests that the worker took.
-    [[nodiscard]] std::uint64_t taken(const SteppedWorld::Qp& qp) {
-        return world.ends[qp.end.shares[0].session]->worker_end->submissions.released();
+    [[nodiscard]] std::uint64_t taken(const Qp& qp) {
+        return world->ends[qp.end.shares[0].session]->worker_end->submissions.released();
     }
-    void poll(const SteppedWorld::Qp& qp) { (void)world.poll(qp.end.shares[0].session); }
-
-    alignas(64) std::array<std::byte, 65536> bytes{};
-    SteppedWorld world;
-    const ibv_mr& memory;
+    void poll(const Qp& qp) { (void)world->poll(qp.end.shares[0].session); }
 };
 
 TEST_F(FairShare, IsTheSameForAProcessWithManySessionsAsForOneWithOne) {
     ClientShare many;
     ClientShare one;
-    std::vector<SteppedWorld::Qp*> greedy;
+    std::vector<Qp*> greedy;
     for (int i = 0; i < 4; ++i) {
         greedy.push_back(&add_session(&many));
     }
-    SteppedWorld::Qp& modest = add_session(&one);
+    Qp& modest = add_session(&one);
     for (int step = 0; step < 200; ++step) {
-        for (SteppedWorld::Qp* qp : greedy) {
+        for (Qp* qp : greedy) {
             fill(*qp, 8);
         }
         fill(modest, 8);
-        world.step();
-        for (SteppedWorld::Qp* qp : greedy) {
+        world->step();
+        for (Qp* qp : greedy) {
             poll(*qp);
         }
         poll(modest);
     }
     std::uint64_t together = 0;
-    for (const SteppedWorld::Qp* qp : greedy) {
+    for (const Qp* qp : greedy) {
         together += taken(*qp);
         EXPECT_GT(taken(*qp), 0u) << "and it shares it among its own";
     }
     EXPECT_GT(taken(modest), 200u);
     EXPECT_LE(together, taken(modest) * 11 / 10);
-    EXPECT_GT(world.session(greedy[0]->end.shares[0].session).figures().throttled, 0u);
-    EXPECT_EQ(world.session(modest.end.shares[0].session).figures().throttled, 0u);
+    EXPECT_GT(world->session(greedy[0]->end.shares[0].session).figures().throttled, 0u);
+    EXPECT_EQ(world->session(modest.end.shares[0].session).figures().throttled, 0u);
 }
 
 TEST_F(FairShare, CountsBytesToo) {
     ClientShare of_bulk;
     ClientShare of_small;
-    SteppedWorld::Qp& bulk = add_session(&of_bulk);
-    SteppedWorld::Qp& small = add_session(&of_small);
+    Qp& bulk = add_session(&of_bulk);
+    Qp& small = add_session(&of_small);
     constexpr std::uint32_t kLong = 60 * 1024;  // as much as 15 small ones: nearly two steps' share
     for (int step = 0; step < 400; ++step) {
         fill(bulk, kLong);
         fill(small, 8);
-        world.step();
+        world->step();
         poll(bulk);
         poll(small);
     }
@@ -108,17 +95,17 @@ TEST_F(FairShare, CountsBytesToo) {
 
 TEST_F(FairShare, OfAProcessAloneIsWhatItsSessionCanTake) {
     ClientShare share;
-    SteppedWorld::Qp& alone = add_session(&share);
-    SteppedWorld::Qp& own = add_session(nullptr);
+    Qp& alone = add_session(&share);
+    Qp& own = add_session(nullptr);
     for (int step = 0; step < 100; ++step) {
         fill(alone, 8);
         fill(own, 8);
-        world.step();
+        world->step();
         poll(alone);
         poll(own);
     }
     EXPECT_EQ(taken(alone), taken(own));
-    EXPECT_EQ(world.session(alone.end.shares[0].session).figures().throttled, 0u);
+    EXPECT_EQ(world->session(alone.end.shares[0].session).figures().throttled, 0u);
 }
 
 }  // namespace

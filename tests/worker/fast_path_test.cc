@@ -5,30 +5,17 @@
 #include <cstring>
 #include <vector>
 
-#include "pair_fixture.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class FastPathTest : public WorkerPairTest {
+class FastPathTest : public WorkerFixture {
 protected:
     [[nodiscard]] WorkRequest fetch_add(std::uint64_t tag) const {
-        WorkRequest request = write(tag);
-        request.opcode = Opcode::atomic_fetch_and_add;
-        request.sge.length = 8;
-        request.remote_addr = reinterpret_cast<std::uintptr_t>(memory.data() + 512);
-        request.compare_add = 1;
-        return request;
-    }
-    std::vector<Completion> turn(std::size_t wanted) {
-        std::vector<Completion> all;
-        for (int i = 0; i < 200 && all.size() < wanted; ++i) {
-            world->step();
-            for (const Completion& completion : world->poll()) {
-                all.push_back(completion);
-            }
-        }
-        return all;
+        WorkRequest atomic = request(Opcode::atomic_fetch_and_add, tag, {.to = 512});
+        atomic.compare_add = 1;
+        return atomic;
     }
 };
 
@@ -57,8 +44,8 @@ TEST_F(FastPathTest, OrdinaryRequestsAndOthersKeepTheirOrder) {
     for (std::uint64_t i = 0; i < requests.size(); ++i) {
         requests[i] = i % 3 == 1 ? fetch_add(i) : write(i);
     }
-    ASSERT_EQ(world->session().try_submit(requests).accepted, requests.size());
-    const std::vector<Completion> got = turn(requests.size());
+    submit(requests);
+    const std::vector<Completion> got = step_until(requests.size());
     ASSERT_EQ(got.size(), requests.size());
     for (std::uint64_t i = 0; i < got.size(); ++i) {
         EXPECT_EQ(got[i].tag, i);
@@ -70,11 +57,8 @@ TEST_F(FastPathTest, OrdinaryRequestsAndOthersKeepTheirOrder) {
 
 TEST_F(FastPathTest, AReadSaysHowManyBytesCame) {
     make();
-    WorkRequest read = write(1);
-    read.opcode = Opcode::rdma_read;
-    read.sge.length = 24;
-    ASSERT_EQ(world->session().try_submit(read), Refusal::none);
-    const std::vector<Completion> got = turn(1);
+    submit(request(Opcode::rdma_read, 1, {.length = 24}));
+    const std::vector<Completion> got = step_until(1);
     ASSERT_EQ(got.size(), 1u);
     EXPECT_EQ(got[0].opcode, CompletionOpcode::rdma_read);
     EXPECT_EQ(got[0].byte_len, 24u);
@@ -83,11 +67,11 @@ TEST_F(FastPathTest, AReadSaysHowManyBytesCame) {
 TEST_F(FastPathTest, AParkedQueuePairIsLeftAloneAndItsRequestsWait) {
     make();
     world->proxy.park(a->handle());
-    ASSERT_EQ(world->session().try_submit(write(1)), Refusal::none);
+    submit(write(1));
     world->step(10);
     EXPECT_EQ(world->worker.counters().send_doorbells.value(), 0u);
     world->proxy.unpark(a->handle(), QpState::ready, Status::success);
-    EXPECT_EQ(turn(1).size(), 1u);
+    EXPECT_EQ(step_until(1).size(), 1u);
 }
 
 TEST_F(FastPathTest, InlinePayloadsArriveWhateverTheirLengthIs) {
@@ -97,15 +81,13 @@ TEST_F(FastPathTest, InlinePayloadsArriveWhateverTheirLengthIs) {
         for (std::size_t i = 0; i < payload.size(); ++i) {
             payload[i] = static_cast<std::byte>(length * 3 + i + 1);
         }
-        std::memset(memory.data() + 1024, 0, 128);
-        WorkRequest request = write(length);
-        request.remote_addr = reinterpret_cast<std::uintptr_t>(memory.data() + 1024);
-        ASSERT_EQ(world->session().try_submit_inline(request, std::span(payload).first(length)), Refusal::none);
-        const std::vector<Completion> got = turn(1);
+        std::memset(target->data(), 0, 128);
+        ASSERT_EQ(world->session().try_submit_inline(write(length), std::span(payload).first(length)), Refusal::none);
+        const std::vector<Completion> got = step_until(1);
         ASSERT_EQ(got.size(), 1u) << length;
         EXPECT_TRUE(got[0].ok());
-        EXPECT_EQ(std::memcmp(memory.data() + 1024, payload.data(), length), 0) << length;
-        EXPECT_EQ(memory[1024 + length], std::byte{0}) << "nothing behind it";
+        EXPECT_EQ(std::memcmp(target->data(), payload.data(), length), 0) << length;
+        EXPECT_EQ(*target->data(length), std::byte{0}) << "nothing behind it";
     }
 }
 
@@ -126,7 +108,7 @@ TEST_F(FastPathTest, WhatNoSessionLetsThroughTheWorkerRefuses) {
         with([](WorkRequest& r) { r.flags = kInline | kSignaled; r.sge.length = 16; }),                               // beyond inline_max
         with([](WorkRequest& r) { r.flags = kInline | kSignaled; r.sge.length = 4; r.opcode = Opcode::rdma_read; }),  // reads have none
     };
-    RingProducer<WorkRequest> ring = raw();
+    RingProducer<WorkRequest> ring = world->raw();
     for (std::size_t i = 0; i < bad.size(); ++i) {
         bad[i].tag = i;
         // Behind an ordinary one, as part of its burst.
@@ -143,7 +125,7 @@ TEST_F(FastPathTest, WhatNoSessionLetsThroughTheWorkerRefuses) {
 
 TEST_F(FastPathTest, MoreThanItsShareOfTheQueueIsRefusedThere) {
     make({.shares = {{0, 4, 4}}});
-    RingProducer<WorkRequest> ring = raw();
+    RingProducer<WorkRequest> ring = world->raw();
     ASSERT_EQ(ring.reserve(6), 6u);
     for (std::size_t i = 0; i < 6; ++i) {
         ring.write(i, write(i));
@@ -162,23 +144,22 @@ TEST_F(FastPathTest, ARequestThatNamesNoQueuePairIsRefusedInABurst) {
     const Submitted submitted = world->session().try_submit(behind);
     EXPECT_EQ(submitted.accepted, 2u);
     EXPECT_EQ(submitted.refusal, Refusal::stale_handle);
-    EXPECT_EQ(turn(2).size(), 2u);
+    EXPECT_EQ(step_until(2).size(), 2u);
 }
 
 TEST_F(FastPathTest, ARequestOfSeveralSlotsAtTheEndOfABurstEndsIt) {
     SteppedWorld::Options options;
     options.worker.submit_burst = 2;
     make({.shares = {{0, 32, 1}}}, options);
-    WorkRequest several = write(0);
-    const std::array<Sge, 4> sges{several.sge, several.sge, several.sge, several.sge};
-    ASSERT_EQ(world->session().try_submit(write(1)), Refusal::none);
-    ASSERT_EQ(world->session().try_submit(several, sges), Refusal::none);
+    const std::array<Sge, 4> sges{source->sge(8), source->sge(8), source->sge(8), source->sge(8)};
+    submit(write(1));
+    ASSERT_EQ(world->session().try_submit(write(0), sges), Refusal::none);
     for (std::uint64_t i = 2; i < 20; ++i) {
-        ASSERT_EQ(world->session().try_submit(write(i)), Refusal::none);
+        submit(write(i));
     }
     world->step();
     EXPECT_EQ(world->worker.counters().sends.value(), 2u);
-    EXPECT_EQ(turn(20).size(), 20u);
+    EXPECT_EQ(step_until(20).size(), 20u);
 }
 
 TEST_F(FastPathTest, ACompletionThatFailsStandsInItsPlaceAmongThoseThatDoNot) {
@@ -188,8 +169,8 @@ TEST_F(FastPathTest, ACompletionThatFailsStandsInItsPlaceAmongThoseThatDoNot) {
         requests[i] = write(i);
     }
     requests[3].rkey ^= 0x5a5a;
-    ASSERT_EQ(world->session().try_submit(requests).accepted, requests.size());
-    const std::vector<Completion> got = turn(requests.size());
+    submit(requests);
+    const std::vector<Completion> got = step_until(requests.size());
     ASSERT_EQ(got.size(), requests.size());
     for (std::uint64_t i = 0; i < got.size(); ++i) {
         EXPECT_EQ(got[i].tag, i);

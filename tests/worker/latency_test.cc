@@ -1,32 +1,26 @@
 // Of many requests one is followed, and where its time went is counted.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <vector>
 
 #include "base/clock.hpp"
-#include "pair_fixture.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class StageLatencyTest : public WorkerPairTest {
+class StageLatencyTest : public WorkerFixture {
 protected:
     void make(const SteppedWorld::QpShape& shape = {}, const SteppedWorld::Options& options = {}) {
-        WorkerPairTest::make(shape, options);
+        WorkerFixture::make(shape, options);
         // The session's clock is the machine's, so the worker's goes on from there.
         world->now = cycles_now();
     }
     /// One request from beginning to end.
     void complete(const WorkRequest& request) {
-        ASSERT_EQ(world->session().try_submit(request), Refusal::none);
-        std::vector<Completion> got;
-        for (int i = 0; i < 100 && got.empty(); ++i) {
-            world->step();
-            got = world->poll();
-        }
-        ASSERT_EQ(got.size(), 1u);
+        submit(request);
+        ASSERT_EQ(step_until(1).size(), 1u);
     }
     [[nodiscard]] static std::array<std::uint64_t, 3> counts(const StageLatency& stages) {
         return {stages.submission_ring.count(), stages.device.count(), stages.completion_ring.count()};
@@ -48,12 +42,10 @@ TEST_F(StageLatencyTest, WhatRepeatsItselfIsNotAlwaysMetInTheSamePlace) {
     for (std::uint64_t i = 0; i < 64 * 4096; ++i) {
         if (i % 32 == 0) {
             for (int j = 0; j < 32; ++j) {
-                ASSERT_EQ(world->session().try_submit(receive()), Refusal::none);
+                submit(recv(0));
             }
         }
-        WorkRequest send = write(i, static_cast<std::uint8_t>(i % 64 == 63 ? kSignaled : 0));
-        send.opcode = Opcode::send;
-        ASSERT_EQ(world->session().try_submit(send), Refusal::none);
+        submit(send(i, {.flags = signaled_if(i % 64 == 63)}));
         world->step(8);
         (void)world->poll();
     }
@@ -62,19 +54,12 @@ TEST_F(StageLatencyTest, WhatRepeatsItselfIsNotAlwaysMetInTheSamePlace) {
 
 TEST_F(StageLatencyTest, TheDevicesPartIsFromTheStepThatTookTheRequestToTheOneThatFoundItsCompletion) {
     make();
-    WorkRequest send = write(1);
-    send.opcode = Opcode::send;
-    ASSERT_EQ(world->session().try_submit(send), Refusal::none);
+    submit(send(1));
     world->step(3);  // it finds no receive there
     const std::uint64_t taken = world->now;
     world->now += 50'000'000;
-    ASSERT_EQ(world->session().try_submit(receive()), Refusal::none);
-    std::size_t got = 0;
-    for (int i = 0; i < 100 && got < 2; ++i) {
-        world->step();
-        got += world->poll().size();
-    }
-    ASSERT_EQ(got, 2u);
+    submit(recv(0));
+    ASSERT_EQ(step_until(2).size(), 2u);
     const LatencyHistogram device = world->session().stage_latency().device;
     EXPECT_EQ(device.counts[LatencyHistogram::bucket_of(static_cast<std::uint32_t>(world->now - taken))], 1u);
 }
@@ -86,7 +71,7 @@ TEST_F(StageLatencyTest, AFollowedRequestIsLikeAnyOtherToItsApplication) {
         for (std::uint64_t i = 0; i < requests.size(); ++i) {
             requests[i] = write(first + i);
         }
-        ASSERT_EQ(world->session().try_submit(requests).accepted, requests.size());
+        submit(requests);
         std::uint64_t next = first;
         for (int i = 0; i < 100 && next < first + requests.size(); ++i) {
             world->step();
@@ -104,24 +89,16 @@ TEST_F(StageLatencyTest, AFollowedRequestIsLikeAnyOtherToItsApplication) {
 
 TEST_F(StageLatencyTest, OfAnUnsignaledRequestOnlyTheTimeInTheRingIsKnown) {
     make();
-    ASSERT_EQ(world->session().try_submit(write(1, 0)), Refusal::none);
+    submit(write(1, {.flags = 0}));
     complete(write(2));
     EXPECT_EQ(counts(world->session().stage_latency()), (Counts{1, 0, 0}));
 }
 
 TEST_F(StageLatencyTest, AProgramThatBeginsEachBatchWithAReceiveHasItsSendsFollowed) {
     make();
-    WorkRequest send = write(1);
-    send.opcode = Opcode::send;
     for (std::uint64_t i = 0; i < kLatencySampleEvery; ++i) {
-        const std::array<WorkRequest, 2> both{receive(), send};
-        ASSERT_EQ(world->session().try_submit(both).accepted, 2u);
-        std::size_t got = 0;
-        for (int turn = 0; turn < 100 && got < 2; ++turn) {
-            world->step();
-            got += world->poll().size();
-        }
-        ASSERT_EQ(got, 2u);
+        submit(std::array{recv(0), send(1)});
+        ASSERT_EQ(step_until(2).size(), 2u);
     }
     EXPECT_EQ(counts(world->session().stage_latency()), (Counts{3, 3, 3}));
 }
@@ -130,12 +107,8 @@ TEST_F(StageLatencyTest, OfAFailureNoTimeIsCountedAndTheNextIsFollowedAgain) {
     make();
     WorkRequest bad = write(1);
     bad.rkey ^= 0x5a5a;
-    ASSERT_EQ(world->session().try_submit(bad), Refusal::none);
-    std::vector<Completion> got;
-    for (int i = 0; i < 100 && got.empty(); ++i) {
-        world->step();
-        got = world->poll();
-    }
+    submit(bad);
+    const std::vector<Completion> got = step_until(1);
     ASSERT_EQ(got.size(), 1u);
     ASSERT_FALSE(got[0].ok());
     EXPECT_EQ(counts(world->session().stage_latency()), (Counts{1, 0, 0}));

@@ -8,15 +8,13 @@
 #include <random>
 #include <set>
 
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class WorkerPoolTest : public ::testing::Test {
+class WorkerPoolTest : public SenderReceiverFixture {
 protected:
-    static constexpr std::uint32_t kSender = 0;
-    static constexpr std::uint32_t kReceiver = 1;
     static constexpr std::uint32_t kBytes = 100;
 
     static SteppedWorld::Options options(std::uint32_t pool_buffers) {
@@ -28,35 +26,19 @@ protected:
         make(options(buffers), buffers, part, pairs);
     }
     void make(SteppedWorld::Options of_world, std::uint32_t buffers, SteppedWorld::PoolPart part, std::size_t pairs) {
-        world = std::make_unique<SteppedWorld>(std::move(of_world));
-        world->add_session();
-        world->add_session();
-        world->add_cq();
+        make_world(std::move(of_world));
         pool = &world->add_pool(buffers, kBytes, kReceiver);
-        region = &world->register_memory(memory.data(), memory.size());
         part.pool = pool;
         for (std::size_t i = 0; i < pairs; ++i) {
-            add_pair(part);
+            add_pair({.shares = {{kSender, 64, 0}}}, {.shares = {{kReceiver, 8, 0}}, .pool = part}, {.rnr_retry = 0});
         }
         world->step(4);
     }
-    void add_pair(const SteppedWorld::PoolPart& part) {
-        from.push_back(&world->add_qp({.shares = {{kSender, 64, 0}}}));
-        to.push_back(&world->add_qp({.shares = {{kReceiver, 8, 0}}, .pool = part}));
-        world->connect(*from.back(), *to.back(), {.rnr_retry = 0});
-        world->connect(*to.back(), *from.back());
-    }
-    void send(std::uint64_t word, std::size_t pair = 0, std::uint32_t length = 8, std::uint8_t flags = 0) {
-        const std::size_t place = word % 64 * 8;
-        std::memcpy(memory.data() + place, &word, sizeof(word));
-        ASSERT_EQ(world->session(kSender).try_submit({.tag = word,
-                                                      .sge = {reinterpret_cast<std::uintptr_t>(memory.data()) + place, length,
-                                                              region->lkey},
-                                                      .qp = from[pair]->handle(),
-                                                      .opcode = Opcode::send,
-                                                      .flags = flags,
-                                                      .num_sge = 1}),
-                  Refusal::none);
+    /// A message that begins with the word.
+    void send_word(std::uint64_t word, RequestShape shape = {.flags = 0}) {
+        shape.from = word % 64 * 8;
+        std::memcpy(source->data(shape.from), &word, sizeof(word));
+        submit(send(word, shape));
     }
     std::vector<Completion> received(std::size_t n) { return world->await(n, kReceiver); }
     std::uint64_t word(const Completion& completion) {
@@ -72,26 +54,20 @@ protected:
         EXPECT_EQ(pool->end.buffers.held(0).size(), counters().held.value());
     }
 
-    alignas(64) std::array<std::byte, 8 * 64 + 256> memory{};
-    std::unique_ptr<SteppedWorld> world;
     SteppedWorld::Pool* pool = nullptr;
-    ibv_mr* region = nullptr;
-    std::vector<SteppedWorld::Qp*> from;
-    std::vector<SteppedWorld::Qp*> to;
 };
 
 TEST_F(WorkerPoolTest, AMessageThatWasTakenMakesNoRoomForRequestsBeforeItsSlotIsGivenBack) {
     SteppedWorld::Options of_world = options(32);
     of_world.completion_slots = 16;
     make(std::move(of_world), 32, {.depth = 8, .share = 8}, 3);
-    send(1);
+    send_word(1);
     world->step(10);
-    const auto write = [&](std::size_t pair) { return SteppedWorld::write(pair, *to[pair], *region); };
     for (std::size_t i = 0; i < 16; ++i) {
-        ASSERT_EQ(world->session(kReceiver).try_submit(write(i % 2)), Refusal::none);
+        submit(write(i % 2, {.qp = to[i % 2]}), kReceiver);
     }
     ASSERT_EQ(world->poll(kReceiver).size(), 1u) << "the message; nothing else has been stepped";
-    const std::array<WorkRequest, 2> more{write(2), write(2)};
+    const std::array<WorkRequest, 2> more{write(2, {.qp = to[2]}), write(2, {.qp = to[2]})};
     const Submitted submitted = world->session(kReceiver).try_submit(more);
     EXPECT_EQ(submitted.accepted, 0u);
     EXPECT_EQ(submitted.refusal, Refusal::completion_ring_full);
@@ -104,7 +80,7 @@ TEST_F(WorkerPoolTest, ReceivesArePostedWithoutTheApplicationByOneDoorbell) {
     EXPECT_EQ(world->worker.counters().receives.value(), 16u);
     EXPECT_EQ(world->worker.counters().receive_doorbells.value(), 1u);
     EXPECT_EQ(counters().posted.value(), 16u);
-    EXPECT_EQ(world->session(kReceiver).try_submit({.qp = to[0]->handle(), .opcode = Opcode::recv}), Refusal::not_receiver);
+    EXPECT_EQ(try_submit(recv(1)), Refusal::not_receiver);
     EXPECT_EQ(world->session(kReceiver).figures().in_flight(), 0u);
     expect_whole();
 }
@@ -112,7 +88,7 @@ TEST_F(WorkerPoolTest, ReceivesArePostedWithoutTheApplicationByOneDoorbell) {
 TEST_F(WorkerPoolTest, ACompletionNamesTheBufferWithTheMessage) {
     make(32);
     for (std::uint64_t i = 0; i < 200; ++i) {
-        send(i);
+        send_word(i);
         const auto completions = received(1);
         ASSERT_EQ(completions.size(), 1u);
         const Completion& completion = completions[0];
@@ -140,13 +116,16 @@ TEST_F(WorkerPoolTest, ReceivesAreRepostedAtTheLowWaterMarkSeveralWithOneDoorbel
     make(32, {.depth = 16, .share = 32});
     const Counter& doorbells = world->worker.counters().receive_doorbells;
     for (std::uint64_t i = 0; i < 3; ++i) {
-        send(i);
+        send_word(i);
     }
-    ASSERT_EQ(received(3).size(), 3u);
-    EXPECT_EQ(counters().posted.value(), 13u);
+    const auto three = received(3);
+    ASSERT_EQ(three.size(), 3u);
+    release(three[0]);
+    world->step(2);
+    EXPECT_EQ(counters().posted.value(), 13u) << "a buffer that comes back is no reason by itself";
     EXPECT_EQ(counters().low_water.value(), 0u);
     EXPECT_EQ(doorbells.value(), 1u);
-    send(3);
+    send_word(3);
     ASSERT_EQ(received(1).size(), 1u);
     EXPECT_EQ(counters().posted.value(), 16u);
     EXPECT_EQ(counters().low_water.value(), 1u);
@@ -159,7 +138,7 @@ TEST_F(WorkerPoolTest, ReceivesAreRepostedAtTheLowWaterMarkSeveralWithOneDoorbel
 TEST_F(WorkerPoolTest, ManyBuffersComeBackInFewSlots) {
     make(options(64), 64, {.depth = 32, .share = 64}, 1);
     for (std::uint64_t i = 0; i < 30; ++i) {
-        send(i);
+        send_word(i);
     }
     const auto completions = received(30);
     ASSERT_EQ(completions.size(), 30u);
@@ -178,7 +157,7 @@ TEST_F(WorkerPoolTest, ReleasingWithoutRoomInTheRingSaysHowFarItCame) {
     make(std::move(few), 64, {.depth = 40, .share = 64}, 1);
     std::vector<Completion> completions;
     for (std::uint64_t i = 0; i < 30; ++i) {
-        send(i);
+        send_word(i);
         for (const Completion& completion : received(1)) {
             completions.push_back(completion);
         }
@@ -197,7 +176,7 @@ TEST_F(WorkerPoolTest, ReleasingWithoutRoomInTheRingSaysHowFarItCame) {
 
 TEST_F(WorkerPoolTest, OtherCompletionsArePassedOver) {
     make(32);
-    send(1, 0, 8, kSignaled);
+    send_word(1, {.flags = kSignaled});
     const auto sent = world->await(1, kSender);
     ASSERT_EQ(sent.size(), 1u);
     auto mixed = received(1);
@@ -211,7 +190,7 @@ TEST_F(WorkerPoolTest, OtherCompletionsArePassedOver) {
 
 TEST_F(WorkerPoolTest, WhatTheApplicationDoesNotHaveItCannotRelease) {
     make(32);
-    send(1);
+    send_word(1);
     const auto completions = received(1);
     ASSERT_EQ(completions.size(), 1u);
     release(completions[0]);
@@ -233,7 +212,7 @@ TEST_F(WorkerPoolTest, WhatTheApplicationDoesNotHaveItCannotRelease) {
     EXPECT_EQ(counters().bad_releases.value(), 3u);
     expect_whole();
     for (std::uint64_t i = 0; i < 100; ++i) {
-        send(i);
+        send_word(i);
         const auto more = received(1);
         ASSERT_EQ(more.size(), 1u);
         EXPECT_EQ(word(more[0]), i);
@@ -243,7 +222,7 @@ TEST_F(WorkerPoolTest, WhatTheApplicationDoesNotHaveItCannotRelease) {
 
 TEST_F(WorkerPoolTest, AnotherSessionCannotReleaseThem) {
     make(32);
-    send(1);
+    send_word(1);
     const auto completions = received(1);
     ASSERT_EQ(completions.size(), 1u);
     EXPECT_EQ(world->session(kSender).release(completions[0]), Refusal::none);
@@ -255,13 +234,11 @@ TEST_F(WorkerPoolTest, AnotherSessionCannotReleaseThem) {
 // A hostile client may write any count.
 TEST_F(WorkerPoolTest, ASlotThatClaimsMoreBuffersThanItHoldsIsReadToItsEnd) {
     make(32);
-    send(1);
+    send_word(1);
     const auto completions = received(1);
     ReleaseRequest request{.count = 0xffffffff, .pool = pool->end.handle};
     request.buffers.fill(completions[0].buffer());
-    auto& end = *world->ends[kReceiver];
-    RingProducer<WorkRequest> ring(at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots);
-    ASSERT_TRUE(ring.try_push(std::bit_cast<WorkRequest>(request)));
+    ASSERT_TRUE(world->raw(kReceiver).try_push(std::bit_cast<WorkRequest>(request)));
     world->step(2);
     EXPECT_EQ(counters().released.value(), 1u);
     EXPECT_EQ(counters().bad_releases.value(), ReleaseRequest::kBuffers - 1);
@@ -271,7 +248,7 @@ TEST_F(WorkerPoolTest, ASlotThatClaimsMoreBuffersThanItHoldsIsReadToItsEnd) {
 TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
     make(options(64), 64, {.depth = 8, .share = 16}, 2);
     for (std::uint64_t i = 0; i < 16; ++i) {
-        send(i, 0);
+        send_word(i);
         ASSERT_EQ(received(1).size(), 1u);
     }
     EXPECT_EQ(to[0]->end.pool.posted, 0u);
@@ -279,7 +256,7 @@ TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
     EXPECT_EQ(counters().ran_dry.value(), 1u);
     const std::uint64_t delivered = counters().delivered.value();
     for (std::uint64_t i = 0; i < 100; ++i) {
-        send(i, 1);
+        send_word(i, {.qp = from[1], .flags = 0});
         const auto completions = received(1);
         ASSERT_EQ(completions.size(), 1u);
         release(completions[0]);
@@ -302,14 +279,14 @@ TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
     release(remembered);
     world->step(2);
     EXPECT_EQ(to[0]->end.pool.posted, 1u);
-    send(99, 0);
+    send_word(99);
     EXPECT_EQ(received(1).size(), 1u);
     expect_whole();
 }
 
 TEST_F(WorkerPoolTest, TheEndOfAQueuePairIsToldOnceWithItsCause) {
     make(32);
-    send(1);
+    send_word(1);
     ASSERT_EQ(received(1).size(), 1u);
     world->to_error(*to[0]);
     const auto last = received(1);
@@ -332,7 +309,7 @@ TEST_F(WorkerPoolTest, TheEndOfAQueuePairIsToldOnceWithItsCause) {
 
 TEST_F(WorkerPoolTest, AMessageThatIsTooLongEndsItWithThatCause) {
     make(32);
-    send(1, 0, kBytes + 1, kSignaled);
+    send_word(1, {.flags = kSignaled, .length = kBytes + 1});
     const auto last = received(1);
     ASSERT_EQ(last.size(), 1u);
     EXPECT_EQ(last[0].status, Status::loc_len_err);
@@ -349,7 +326,7 @@ TEST_F(WorkerPoolTest, AMessageThatIsTooLongEndsItWithThatCause) {
 TEST_F(WorkerPoolTest, TheEndIsToldOnceABufferIsThereForIt) {
     make(32, {.depth = 4, .share = 4});
     for (std::uint64_t i = 0; i < 4; ++i) {
-        send(i);
+        send_word(i);
     }
     const auto completions = received(4);
     ASSERT_EQ(completions.size(), 4u);
@@ -366,7 +343,7 @@ TEST_F(WorkerPoolTest, TheEndIsToldOnceABufferIsThereForIt) {
 
 TEST_F(WorkerPoolTest, AResetQueuePairIsFilledAgain) {
     make(32, {.depth = 8, .share = 16});
-    send(1);
+    send_word(1);
     const auto before = received(1);
     ASSERT_EQ(before.size(), 1u);
     ASSERT_TRUE(world->reset(*to[0]));
@@ -376,12 +353,11 @@ TEST_F(WorkerPoolTest, AResetQueuePairIsFilledAgain) {
     ASSERT_TRUE(world->reset(*from[0]));
     world->step(4);
     EXPECT_EQ(counters().posted.value(), 8u);
-    world->connect(*from[0], *to[0], {.rnr_retry = 0});
-    world->connect(*to[0], *from[0]);
+    connect(*from[0], *to[0], {.rnr_retry = 0});
     release(before[0]);
     release(last[0]);
     for (std::uint64_t i = 0; i < 40; ++i) {
-        send(i);
+        send_word(i);
         const auto completions = received(1);
         ASSERT_EQ(completions.size(), 1u);
         EXPECT_EQ(word(completions[0]), i);
@@ -397,7 +373,7 @@ TEST_F(WorkerPoolTest, AResetQueuePairIsFilledAgain) {
 TEST_F(WorkerPoolTest, BuffersOfAClosedQueuePairAreCountedUntilTheyComeBack) {
     make(32, {.depth = 8, .share = 16});
     for (std::uint64_t i = 0; i < 5; ++i) {
-        send(i);
+        send_word(i);
     }
     auto completions = received(5);
     ASSERT_EQ(completions.size(), 5u);
@@ -419,23 +395,16 @@ TEST_F(WorkerPoolTest, BuffersOfAClosedQueuePairAreCountedUntilTheyComeBack) {
 }
 
 TEST_F(WorkerPoolTest, ASharedReceiveQueueIsFilledToo) {
-    world = std::make_unique<SteppedWorld>(options(64));
-    world->add_session();
-    world->add_session();
-    world->add_cq();
+    make_world(options(64));
     pool = &world->add_pool(64, kBytes, kReceiver);
-    region = &world->register_memory(memory.data(), memory.size());
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 16, .pool = pool, .pool_share = 32});
     for (int i = 0; i < 3; ++i) {
-        from.push_back(&world->add_qp({.shares = {{kSender, 64, 0}}}));
-        to.push_back(&world->add_qp({.shares = {{kReceiver, 8, 0}}, .srq = &srq}));
-        world->connect(*from.back(), *to.back(), {.rnr_retry = 0});
-        world->connect(*to.back(), *from.back());
+        add_pair({.shares = {{kSender, 64, 0}}}, {.shares = {{kReceiver, 8, 0}}, .srq = &srq}, {.rnr_retry = 0});
     }
     EXPECT_EQ(counters().posted.value(), 16u);
-    EXPECT_EQ(world->session(kReceiver).try_submit({.srq = srq.handle(), .opcode = Opcode::srq_recv}), Refusal::not_receiver);
+    EXPECT_EQ(try_submit(recv(1, {.srq = &srq})), Refusal::not_receiver);
     for (std::uint64_t i = 0; i < 200; ++i) {
-        send(i, i % 3);
+        send_word(i, {.qp = from[i % 3], .flags = 0});
         const auto completions = received(1);
         ASSERT_EQ(completions.size(), 1u);
         EXPECT_EQ(word(completions[0]), i);
@@ -457,7 +426,7 @@ TEST_F(WorkerPoolTest, AReceiveThatTheProviderRefusesIsTriedAgain) {
     make(32, {.depth = 8, .share = 16});
     world->device->inject({.kind = SoftFault::Kind::post_recv, .count = 3, .error = ENOMEM});
     for (std::uint64_t i = 0; i < 100; ++i) {
-        send(i);
+        send_word(i);
         const auto completions = received(1);
         ASSERT_EQ(completions.size(), 1u) << i;
         EXPECT_EQ(word(completions[0]), i);
@@ -478,25 +447,14 @@ TEST_F(WorkerPoolTest, MessagesAndTheSessionsOwnRequestsShareTheRing) {
     std::uint64_t taken = 0;
     std::uint64_t accepted = 0;
     std::uint64_t completed = 0;
-    ibv_mr* bytes = region;
     for (int i = 0; i < 200'000; ++i) {
         switch (random() % 5) {
             case 0:
                 if (sent - taken < to[0]->end.pool.posted) {
-                    send(sent++);
+                    send_word(sent++);
                 }
                 break;
-            case 1: {
-                const auto to_self = reinterpret_cast<std::uintptr_t>(bytes->addr);
-                accepted += world->session(kReceiver).try_submit({.sge = {to_self, 8, bytes->lkey},
-                                                                  .remote_addr = to_self + 8,
-                                                                  .rkey = bytes->rkey,
-                                                                  .qp = to[0]->handle(),
-                                                                  .opcode = Opcode::rdma_write,
-                                                                  .flags = kSignaled,
-                                                                  .num_sge = 1}) == Refusal::none;
-                break;
-            }
+            case 1: accepted += try_submit(write(0, {.qp = to[0]}), kReceiver) == Refusal::none; break;
             case 2:
                 if (!held.empty() && world->session(kReceiver).release(held.begin()->second) == Refusal::none) {
                     held.erase(held.begin());
@@ -538,7 +496,7 @@ TEST_F(WorkerPoolTest, AWorkerSleepsWithReceivesPosted) {
     }
     EXPECT_EQ(world->worker.only_source(), nullptr);
     world->worker.wake_up(world->now);
-    send(5);
+    send_word(5);
     const auto completions = received(1);
     ASSERT_EQ(completions.size(), 1u);
     world->step(3);

@@ -1,13 +1,13 @@
 // A provider that fails: posts that are refused, polls that go wrong. The faults come in where real ones do, through
 // the context's ops.
-#include <cstring>
-#include <tuple>
+#include <array>
+#include <optional>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "post_each.hpp"
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -57,42 +57,24 @@ int scripted_poll(ibv_cq* cq, int n, ibv_wc* wc) {
     return taken;
 }
 
-class ProviderFailure : public ::testing::Test {
+class ProviderFailure : public WorkerFixture {
 protected:
     ProviderFailure() {
-        std::tie(a, b) = world.pair(SteppedWorld::QpShape{});
-        memory = &world.register_memory(bytes, sizeof(bytes));
-        ibv_context_ops& ops = world.device->context()->ops;
+        make();
+        ibv_context_ops& ops = world->device->context()->ops;
         script = Script{.post_send = ops.post_send, .post_recv = ops.post_recv, .poll_cq = ops.poll_cq};
         ops.post_send = &scripted_post_send;
         ops.post_recv = &scripted_post_recv;
         ops.poll_cq = &scripted_poll;
     }
-
-    [[nodiscard]] WorkRequest write(std::uint64_t tag, std::uint8_t flags = kSignaled) const {
-        return {.tag = tag,
-                .sge = {reinterpret_cast<std::uintptr_t>(bytes), 8, memory->lkey},
-                .remote_addr = reinterpret_cast<std::uintptr_t>(bytes + 64),
-                .rkey = memory->rkey,
-                .qp = a->handle(),
-                .opcode = Opcode::rdma_write,
-                .flags = flags,
-                .num_sge = 1};
-    }
-
-    alignas(64) std::byte bytes[4096] = {};
-    SteppedWorld world;
-    SteppedWorld::Qp* a = nullptr;
-    SteppedWorld::Qp* b = nullptr;
-    ibv_mr* memory = nullptr;
 };
 
 TEST_F(ProviderFailure, ARefusedPostCompletesAtOnceAndTheOthersInOrder) {
     script.refuse_every = 3;
     for (std::uint64_t tag = 0; tag < 12; ++tag) {
-        ASSERT_EQ(world.session().try_submit(write(tag)), Refusal::none);
+        submit(write(tag));
     }
-    const auto completions = world.await(12);
+    const auto completions = world->await(12);
     ASSERT_EQ(completions.size(), 12u);
     std::vector<std::uint64_t> refused;
     std::vector<std::uint64_t> done;
@@ -103,25 +85,25 @@ TEST_F(ProviderFailure, ARefusedPostCompletesAtOnceAndTheOthersInOrder) {
     }
     EXPECT_EQ(refused, (std::vector<std::uint64_t>{2, 5, 8, 11}));
     EXPECT_EQ(done, (std::vector<std::uint64_t>{0, 1, 3, 4, 6, 7, 9, 10}));
-    EXPECT_EQ(world.worker.counters().post_failures.value(), 4u);
-    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+    EXPECT_EQ(world->worker.counters().post_failures.value(), 4u);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
 TEST_F(ProviderFailure, ARefusedPostBehindUnsignaledWorkCompletesAllTheSame) {
     script.refuse_every = 4;
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
-        ASSERT_EQ(world.session().try_submit(write(tag, 0)), Refusal::none);
+        submit(write(tag, {.flags = 0}));
     }
-    const auto completions = world.await(1);
+    const auto completions = world->await(1);
     ASSERT_EQ(completions.size(), 1u);
     EXPECT_EQ(completions[0].tag, 3u);
     EXPECT_EQ(completions[0].status, Status::post_refused);
-    EXPECT_EQ(world.worker.counters().markers.value(), 0u) << "nothing of the runtime's own goes over a QP that is well";
+    EXPECT_EQ(world->worker.counters().markers.value(), 0u) << "nothing of the runtime's own goes over a QP that is well";
     script.refuse_every = 0;
-    ASSERT_EQ(world.session().try_submit(write(4)), Refusal::none);
-    ASSERT_EQ(world.await(1).size(), 1u);
-    EXPECT_EQ(world.session().retired(a->handle()), 3u);
-    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+    submit(write(4));
+    ASSERT_EQ(world->await(1).size(), 1u);
+    EXPECT_EQ(world->session().retired(a->handle()), 3u);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
 // The simulation found requests that the session had accepted without room at the worker: those that the provider had
@@ -130,17 +112,17 @@ TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
     script.hold_back = true;
     std::uint64_t tag = 0;
     std::uint64_t refused = 0;
-    const auto submit = [&] { ASSERT_EQ(world.session().try_submit(write(tag++)), Refusal::none); };
-    submit();
-    world.step();
+    const auto submit_next = [&] { submit(write(tag++)); };
+    submit_next();
+    world->step();
     for (int turn = 0; turn < 50; ++turn) {
         script.refuse_every = 1;
-        submit();
+        submit_next();
         if (turn % 5 == 0) {
-            submit();
+            submit_next();
         }
-        world.step();
-        for (const Completion& completion : world.poll()) {
+        world->step();
+        for (const Completion& completion : world->poll()) {
             EXPECT_EQ(completion.status, Status::post_refused);
             ++refused;
         }
@@ -150,38 +132,38 @@ TEST_F(ProviderFailure, RefusedPostsBetweenOthersTakeNobodysRoom) {
     script.posted = 0;
     script.refuse_every = 2;  // in the middle of a chain
     for (int i = 0; i < 14; ++i) {
-        submit();
+        submit_next();
     }
-    world.step(10);
-    EXPECT_EQ(world.poll().size(), 7u);
+    world->step(10);
+    EXPECT_EQ(world->poll().size(), 7u);
     script.refuse_every = 0;
     for (int i = 0; i < 8; ++i) {
-        submit();
+        submit_next();
     }
-    world.step(10);
-    EXPECT_EQ(world.session().try_submit(write(tag)), Refusal::send_queue_full);
-    EXPECT_EQ(world.worker.counters().refused_requests.value(), 0u);
+    world->step(10);
+    EXPECT_EQ(world->session().try_submit(write(tag)), Refusal::send_queue_full);
+    EXPECT_EQ(world->worker.counters().refused_requests.value(), 0u);
     script.hold_back = false;
-    const auto completions = world.await(16);
+    const auto completions = world->await(16);
     ASSERT_EQ(completions.size(), 16u);
     for (std::size_t i = 0; i < completions.size(); ++i) {
         EXPECT_EQ(completions[i].status, Status::success);
         EXPECT_TRUE(i == 0 || completions[i].tag > completions[i - 1].tag);
     }
-    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
 // The simulation found unsignaled requests that were flushed, and their completions lost, counted as successes.
 TEST_F(ProviderFailure, WhatStandsBehindALostCompletionIsNoSuccess) {
     script.hold_back = true;
-    ASSERT_EQ(world.session().try_submit(write(0)), Refusal::none);
-    ASSERT_EQ(world.session().try_submit(write(1, 0)), Refusal::none);
-    ASSERT_EQ(world.session().try_submit(write(2)), Refusal::none);
-    world.step(20);
+    submit(write(0));
+    submit(write(1, {.flags = 0}));
+    submit(write(2));
+    world->step(20);
     ASSERT_EQ(script.held.size(), 2u);
     script.held.erase(script.held.begin());
     script.hold_back = false;
-    const auto completions = world.await(3);
+    const auto completions = world->await(3);
     ASSERT_EQ(completions.size(), 3u);
     for (std::uint64_t tag = 0; tag < 2; ++tag) {
         EXPECT_EQ(completions[tag].tag, tag);
@@ -189,7 +171,7 @@ TEST_F(ProviderFailure, WhatStandsBehindALostCompletionIsNoSuccess) {
         EXPECT_TRUE(completions[tag].flags & kByRuntime);
     }
     EXPECT_EQ(completions[2].status, Status::success);
-    EXPECT_EQ(world.session().retired(a->handle()), 0u);
+    EXPECT_EQ(world->session().retired(a->handle()), 0u);
 }
 
 TEST_F(ProviderFailure, AProviderThatRefusesEverythingLeavesNothingInFlight) {
@@ -197,9 +179,9 @@ TEST_F(ProviderFailure, AProviderThatRefusesEverythingLeavesNothingInFlight) {
     std::uint64_t accepted = 0;
     std::uint64_t completed = 0;
     for (int turn = 0; turn < 300; ++turn) {
-        accepted += world.session().try_submit(write(accepted, turn % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0})) == Refusal::none;
-        world.step();
-        for (const Completion& completion : world.poll()) {
+        accepted += try_submit(write(accepted, {.flags = signaled_if(turn % 2 == 0)})) == Refusal::none;
+        world->step();
+        for (const Completion& completion : world->poll()) {
             EXPECT_EQ(completion.tag, completed++);
             EXPECT_EQ(completion.status, Status::post_refused);
         }
@@ -213,73 +195,59 @@ TEST_F(ProviderFailure, ConservationHoldsWhateverIsRefused) {
         script.refuse_every = every;
         std::uint64_t tag = 0;
         for (int turn = 0; turn < 2000; ++turn) {
-            const std::uint8_t flags = (turn * 7 + turn / 13) % 3 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0};
-            if (world.session().try_submit(write(tag, flags)) == Refusal::none) {
+            if (try_submit(write(tag, {.flags = signaled_if((turn * 7 + turn / 13) % 3 == 0)})) == Refusal::none) {
                 ++tag;
             }
             if (turn % 5 == 0) {
-                world.step();
+                world->step();
             }
-            (void)world.poll();
-            const SessionFigures figures = world.session().figures();
+            (void)world->poll();
+            const SessionFigures figures = world->session().figures();
             ASSERT_GE(figures.accepted, figures.completed + figures.retired);
             ASSERT_LE(figures.in_flight(), 16u);
         }
         script.refuse_every = 0;
-        ASSERT_EQ(world.session().try_submit(write(tag)), Refusal::none);
-        world.step(50);
-        (void)world.poll();
-        EXPECT_EQ(world.session().figures().in_flight(), 0u) << "every " << every;
+        submit(write(tag));
+        world->step(50);
+        (void)world->poll();
+        EXPECT_EQ(world->session().figures().in_flight(), 0u) << "every " << every;
     }
 }
 
 TEST_F(ProviderFailure, ARefusedReceiveCompletesAtOnce) {
     script.refuse_recvs = true;
-    const WorkRequest recv{.tag = 9,
-                           .sge = {reinterpret_cast<std::uintptr_t>(bytes), 64, memory->lkey},
-                           .qp = b->handle(),
-                           .opcode = Opcode::recv,
-                           .num_sge = 1};
-    ASSERT_EQ(world.session().try_submit(recv), Refusal::none);
-    const auto completions = world.await(1);
-    ASSERT_EQ(completions.size(), 1u);
-    EXPECT_EQ(completions[0].status, Status::post_refused);
-    EXPECT_TRUE(completions[0].from_recv_queue());
+    submit(recv(9));
+    const Completion refused = one();
+    EXPECT_EQ(refused.status, Status::post_refused);
+    EXPECT_TRUE(refused.from_recv_queue());
 }
 
 TEST_F(ProviderFailure, ACqThatCannotBePolledFailsItsQpsLoudlyAndTheWorkerLivesOn) {
-    const std::uint32_t other_cq = world.add_cq();
-    SteppedWorld::QpShape shape;
-    shape.send_cq = shape.recv_cq = other_cq;
-    SteppedWorld::Qp& c = world.add_qp(shape);
-    SteppedWorld::Qp& d = world.add_qp(shape);
-    world.connect(c, d);
-    world.connect(d, c);
+    const std::uint32_t other_cq = world->add_cq();
+    const auto [c, d] = pair({.send_cq = other_cq, .recv_cq = other_cq});
 
-    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
+    submit(write(1));
     script.broken = a->qp->send_cq;
-    world.step(3);
-    EXPECT_EQ(world.session().state(a->handle()), QpState::error);
-    EXPECT_EQ(world.session().cause(a->handle()), Status::fatal_err);
-    EXPECT_EQ(world.session().try_submit(write(2)), Refusal::qp_in_error);
-    const auto said = world.proxy.take_unasked();
+    world->step(3);
+    EXPECT_EQ(world->session().state(a->handle()), QpState::error);
+    EXPECT_EQ(world->session().cause(a->handle()), Status::fatal_err);
+    EXPECT_EQ(world->session().try_submit(write(2)), Refusal::qp_in_error);
+    const auto said = world->proxy.take_unasked();
     ASSERT_EQ(said.size(), 1u);
     EXPECT_EQ(said[0].kind, AnswerKind::cq_failed);
 
     // The others go on.
-    WorkRequest request = write(3);
-    request.qp = c.handle();
-    ASSERT_EQ(world.session().try_submit(request), Refusal::none);
-    ASSERT_EQ(world.await(1).size(), 1u);
+    submit(write(3, {.qp = c}));
+    ASSERT_EQ(world->await(1).size(), 1u);
 
     // What was in flight completes once the QP is destroyed, not before (H2).
-    EXPECT_TRUE(world.poll().empty());
+    EXPECT_TRUE(world->poll().empty());
     const QpHandle handle = a->handle();
-    world.proxy.park(handle);
-    ASSERT_EQ(world.device->destroy(a->qp.get()), 0);
+    world->proxy.park(handle);
+    ASSERT_EQ(world->device->destroy(a->qp.get()), 0);
     (void)a->qp.release();
-    world.proxy.forget(handle);
-    const auto completions = world.poll();
+    world->proxy.forget(handle);
+    const auto completions = world->poll();
     ASSERT_EQ(completions.size(), 1u);
     EXPECT_EQ(completions[0].tag, 1u);
     EXPECT_EQ(completions[0].status, Status::fatal_err);
@@ -288,59 +256,52 @@ TEST_F(ProviderFailure, ACqThatCannotBePolledFailsItsQpsLoudlyAndTheWorkerLivesO
 
 TEST_F(ProviderFailure, AQpThatCannotBeTakenToErrorIsClosedAllTheSame) {
     // As when modify fails: the worker is not told of an error, and the QP is destroyed in RTS.
-    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
+    submit(write(1));
     const QpHandle handle = a->handle();
-    (void)world.proxy.retire(handle, world.now, std::chrono::milliseconds(1000));
-    EXPECT_EQ(world.session().try_submit(write(2)), Refusal::qp_in_error);
-    world.proxy.park(handle);
-    ASSERT_EQ(world.device->destroy(a->qp.get()), 0);
+    (void)world->proxy.retire(handle, world->now, std::chrono::milliseconds(1000));
+    EXPECT_EQ(world->session().try_submit(write(2)), Refusal::qp_in_error);
+    world->proxy.park(handle);
+    ASSERT_EQ(world->device->destroy(a->qp.get()), 0);
     (void)a->qp.release();
-    world.proxy.forget(handle);
-    EXPECT_EQ(world.poll().size(), 1u);
-    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+    world->proxy.forget(handle);
+    EXPECT_EQ(world->poll().size(), 1u);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-TEST(LateReceives, AreGivenUpOnceAllElseHasComeBack) {
+class LateReceives : public WorkerFixture {};
+
+TEST_F(LateReceives, AreGivenUpOnceAllElseHasComeBack) {
     for (const std::uint32_t quiet : {0u, 5000u}) {
         SCOPED_TRACE(quiet);
         SteppedWorld::Options options;
         options.device.profile = kRxeLike;
-        SteppedWorld world(options);
-        auto [a, b] = world.pair(SteppedWorld::QpShape{});
-        alignas(64) std::byte bytes[64] = {};
-        const ibv_mr& memory = world.register_memory(bytes, sizeof(bytes));
-        WorkRequest recv{.tag = 1,
-                         .sge = {reinterpret_cast<std::uintptr_t>(bytes), 64, memory.lkey},
-                         .qp = a->handle(),
-                         .opcode = Opcode::recv,
-                         .num_sge = 1};
-        ASSERT_EQ(world.session().try_submit(recv), Refusal::none);
-        world.step();
+        make({}, options);
+        submit(recv(1, {.qp = a}));
+        world->step();
         // The device has an error that the worker learns of when it has posted one more receive.
         Transition error = to_state(IBV_QPS_ERR);
-        world.device->modify(a->qp.get(), error.attr, error.mask);
-        recv.tag = 2;
-        ASSERT_EQ(world.session().try_submit(recv), Refusal::none);
-        const auto flushed = world.await(1);
+        world->device->modify(a->qp.get(), error.attr, error.mask);
+        submit(recv(2, {.qp = a}));
+        const auto flushed = world->await(1);
         ASSERT_EQ(flushed.size(), 1u);
         EXPECT_EQ(flushed[0].tag, 1u);
 
         ControlCounters own;
-        WorkerProxy proxy(world.worker, "late", own, [&world = world] {  // from here on the only one that talks to it
-            world.now += 100;
-            world.step();
+        WorkerProxy proxy(world->worker, "late", own, [this] {  // from here on the only one that talks to it
+            world->now += 100;
+            world->step();
         });
-        const std::uint64_t began = world.now;
+        const std::uint64_t began = world->now;
         const QpHandle handle = a->handle();
         EXPECT_EQ(proxy.retire(handle, began + 100'000, std::chrono::milliseconds(1000), quiet), quiet != 0);
-        EXPECT_GE(world.now - began, quiet != 0 ? 5'000u : 100'000u);
-        EXPECT_LE(world.now - began, quiet != 0 ? 6'000u : 101'000u);
-        EXPECT_TRUE(world.poll().empty()) << "the device may still write its buffer (H2)";
+        EXPECT_GE(world->now - began, quiet != 0 ? 5'000u : 100'000u);
+        EXPECT_LE(world->now - began, quiet != 0 ? 6'000u : 101'000u);
+        EXPECT_TRUE(world->poll().empty()) << "the device may still write its buffer (H2)";
         proxy.park(handle);
-        ASSERT_EQ(world.device->destroy(a->qp.get()), 0);
+        ASSERT_EQ(world->device->destroy(a->qp.get()), 0);
         (void)a->qp.release();
         proxy.forget(handle);
-        const auto late = world.poll();
+        const auto late = world->poll();
         ASSERT_EQ(late.size(), 1u);
         EXPECT_EQ(late[0].tag, 2u);
         EXPECT_EQ(late[0].status, quiet != 0 ? Status::wr_flush_err : Status::qp_closed);
@@ -351,31 +312,25 @@ TEST(LateReceives, AreGivenUpOnceAllElseHasComeBack) {
 TEST_F(ProviderFailure, AQpIsClosedWhileOthersKeepItsCqBusy) {
     SteppedWorld::Options options;
     options.worker.complete_burst = 1;
-    SteppedWorld busy(options);
-    busy.add_session();
-    busy.add_cq(64);
-    auto [x, y] = busy.pair(SteppedWorld::QpShape{});
-    SteppedWorld::Qp& victim = busy.add_qp();
-    ibv_mr& mr = busy.register_memory(bytes, sizeof(bytes));
-    WorkRequest request = write(1);
-    request.sge.lkey = mr.lkey;
-    request.rkey = mr.rkey;
+    make_world(options);
+    world->add_session();
+    world->add_cq(64);
+    pair();
+    Qp& victim = world->add_qp();
     // Each turn of the worker finds at least as much in the CQ as it may take.
     const auto keep_busy = [&] {
-        request.qp = x->handle();
-        (void)busy.session().try_submit(request);
-        request.qp = y->handle();
-        (void)busy.session().try_submit(request);
-        (void)busy.poll();
-        busy.step();
+        (void)try_submit(write(1));
+        (void)try_submit(write(1, {.qp = b}));
+        (void)world->poll();
+        world->step();
     };
     for (int i = 0; i < 50; ++i) {
         keep_busy();
     }
-    busy.to_error(victim, QpState::init);
+    world->to_error(victim, QpState::init);
     ControlCounters own;
-    WorkerProxy proxy(busy.worker, "busy", own, keep_busy);  // from here on the only one that talks to the worker
-    EXPECT_TRUE(proxy.retire(victim.handle(), busy.now + 1'000'000, std::chrono::milliseconds(1000)));
+    WorkerProxy proxy(world->worker, "busy", own, keep_busy);  // from here on the only one that talks to the worker
+    EXPECT_TRUE(proxy.retire(victim.handle(), world->now + 1'000'000, std::chrono::milliseconds(1000)));
 }
 
 // A message has come, and its completion stands in the CQ behind those of others.
@@ -383,46 +338,32 @@ TEST_F(ProviderFailure, AQpIsNotClosedBeforeItsReceiveCqWasSeenEmpty) {
     constexpr std::uint64_t kAhead = 24;
     SteppedWorld::Options options;
     options.worker.complete_burst = 1;
-    SteppedWorld busy(options);
-    busy.add_session();
-    const std::uint32_t sends = busy.add_cq(64);
-    const std::uint32_t receives = busy.add_cq(64);
+    make_world(options);
+    world->add_session();
+    const std::uint32_t sends = world->add_cq(64);
+    const std::uint32_t receives = world->add_cq(64);
     const SteppedWorld::QpShape shape{.shares = {{0, 64, 64}}, .send_cq = sends, .recv_cq = receives};
-    const auto pair = [&] {
-        SteppedWorld::Qp& from = busy.add_qp(shape);
-        SteppedWorld::Qp& to = busy.add_qp(shape);
-        busy.connect(from, to);
-        busy.connect(to, from);
-        return std::pair(&from, &to);
-    };
-    const auto others = pair();
-    const auto closing = pair();
-    ibv_mr& mr = busy.register_memory(bytes, sizeof(bytes));
-    const auto submit = [&](SteppedWorld::Qp& qp, Opcode opcode, std::uint64_t tag) {
-        WorkRequest request = write(tag, 0);  // unsignaled: the send CQ is soon empty
-        request.qp = qp.handle();
-        request.opcode = opcode;
-        request.sge.lkey = mr.lkey;
-        ASSERT_EQ(busy.session().try_submit(request), Refusal::none);
-    };
+    const auto others = pair(shape);
+    const auto closing = pair(shape);
     constexpr std::uint64_t kLast = 1000;
     for (std::uint64_t i = 0; i < kAhead; ++i) {
-        submit(*others.second, Opcode::recv, i);
+        submit(recv(i, {.qp = others.second}));
     }
-    submit(*closing.second, Opcode::recv, kLast);
-    busy.step(2);
+    submit(recv(kLast, {.qp = closing.second}));
+    world->step(2);
+    // Unsignaled: the send CQ is soon empty.
     for (std::uint64_t i = 0; i < kAhead; ++i) {
-        submit(*others.first, Opcode::send, i);
+        submit(send(i, {.qp = others.first, .flags = 0}));
     }
-    submit(*closing.first, Opcode::send, kLast);
-    busy.step(2);
+    submit(send(kLast, {.qp = closing.first, .flags = 0}));
+    world->step(2);
 
-    busy.to_error(*closing.second, QpState::ready);
-    const std::uint64_t command = busy.proxy.begin_retiring(closing.second->handle(), busy.now, 0);
+    world->to_error(*closing.second, QpState::ready);
+    const std::uint64_t command = world->proxy.begin_retiring(closing.second->handle(), world->now, 0);
     bool came = false;
-    for (std::optional<bool> retired; !retired; retired = busy.proxy.retired(command)) {
-        busy.step();
-        for (const Completion& completion : busy.poll()) {
+    for (std::optional<bool> retired; !retired; retired = world->proxy.retired(command)) {
+        world->step();
+        for (const Completion& completion : world->poll()) {
             if (completion.tag == kLast && completion.from_recv_queue()) {
                 EXPECT_EQ(completion.status, Status::success);
                 came = true;
@@ -430,35 +371,29 @@ TEST_F(ProviderFailure, AQpIsNotClosedBeforeItsReceiveCqWasSeenEmpty) {
         }
     }
     EXPECT_TRUE(came);
-    EXPECT_EQ(busy.worker.counters().cut_short.value(), 0u);
+    EXPECT_EQ(world->worker.counters().cut_short.value(), 0u);
 }
 
 TEST_F(ProviderFailure, ARequestLargerThanTheRingIsRefusedForGood) {
     SteppedWorld::Options options;
     options.submission_slots = 2;
-    SteppedWorld small(options);
-    SteppedWorld::QpShape shape;
-    shape.sges_max = 16;
-    shape.inline_max = 512;
-    auto [x, y] = small.pair(shape);
-    WorkRequest request = write(1);
-    request.qp = x->handle();
+    make({.sges_max = 16, .inline_max = 512}, options);
     const std::array<Sge, 16> many{};
     const std::array<std::byte, 200> payload{};
-    EXPECT_EQ(small.session().try_submit(request, many), Refusal::too_many_sges);
-    EXPECT_EQ(small.session().try_submit_inline(request, payload), Refusal::inline_too_long);
+    EXPECT_EQ(world->session().try_submit(write(1), many), Refusal::too_many_sges);
+    EXPECT_EQ(world->session().try_submit_inline(write(1), payload), Refusal::inline_too_long);
 }
 
 TEST_F(ProviderFailure, ACompletionThatComesAfterTheResetIsNotTakenForNewWork) {
     const QpHandle old = a->handle();
     script.hold_back = true;
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
-        ASSERT_EQ(world.session().try_submit(write(tag)), Refusal::none);
+        submit(write(tag));
     }
-    world.step(20);
+    world->step(20);
     EXPECT_EQ(script.held.size(), 4u);
-    EXPECT_FALSE(world.reset(*a, 0));
-    const auto ended = world.poll();
+    EXPECT_FALSE(world->reset(*a, 0));
+    const auto ended = world->poll();
     ASSERT_EQ(ended.size(), 4u);
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
         EXPECT_EQ(ended[tag].tag, tag);
@@ -466,55 +401,54 @@ TEST_F(ProviderFailure, ACompletionThatComesAfterTheResetIsNotTakenForNewWork) {
         EXPECT_EQ(ended[tag].status, Status::qp_closed) << "not before the QP was RESET (H2)";
     }
     EXPECT_NE(a->handle(), old);
-    world.reset(*b, 0);
-    world.poll();
-    world.connect(*a, *b);
-    world.connect(*b, *a);
+    world->reset(*b, 0);
+    world->poll();
+    connect(*a, *b);
     const std::size_t late = script.held.size();
     EXPECT_GE(late, 4u);
-    const std::uint64_t stale = world.worker.counters().stale_completions.value();
+    const std::uint64_t stale = world->worker.counters().stale_completions.value();
     for (std::uint64_t tag = 10; tag < 14; ++tag) {
-        ASSERT_EQ(world.session().try_submit(write(tag)), Refusal::none);
+        submit(write(tag));
     }
     script.hold_back = false;
-    const auto completions = world.await(4);
+    const auto completions = world->await(4);
     ASSERT_EQ(completions.size(), 4u);
     for (std::uint64_t i = 0; i < 4; ++i) {
         EXPECT_EQ(completions[i].tag, 10 + i);
         EXPECT_EQ(completions[i].qp, a->handle());
         EXPECT_EQ(completions[i].status, Status::success);
     }
-    EXPECT_EQ(world.worker.counters().stale_completions.value(), stale + late);
-    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+    EXPECT_EQ(world->worker.counters().stale_completions.value(), stale + late);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
 TEST_F(ProviderFailure, AQueuePairThatIsLostWithItsDeviceCompletesWhatItHad) {
-    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
-    ASSERT_EQ(world.await(1).size(), 1u);
+    submit(write(1));
+    ASSERT_EQ(world->await(1).size(), 1u);
     for (std::uint64_t tag = 2; tag < 8; ++tag) {
-        ASSERT_EQ(world.session().try_submit(write(tag, tag % 2 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled})), Refusal::none);
+        submit(write(tag, {.flags = signaled_if(tag % 2 != 0)}));
     }
-    world.device->fail();
-    world.step(5);
-    EXPECT_TRUE(world.poll().empty()) << "nothing is given back while the device may write to it (H2)";
-    world.proxy.park(a->handle());
-    world.proxy.unpark(a->handle(), QpState::error, Status::device_removed);
-    ASSERT_EQ(world.session().try_submit(write(9)), Refusal::qp_in_error);
-    EXPECT_EQ(world.session().cause(a->handle()), Status::device_removed);
-    world.proxy.park(a->handle());
-    ASSERT_EQ(world.device->destroy(a->qp.release()), 0);
-    world.proxy.lose(a->handle());
-    const auto completions = world.poll();
+    world->device->fail();
+    world->step(5);
+    EXPECT_TRUE(world->poll().empty()) << "nothing is given back while the device may write to it (H2)";
+    world->proxy.park(a->handle());
+    world->proxy.unpark(a->handle(), QpState::error, Status::device_removed);
+    ASSERT_EQ(world->session().try_submit(write(9)), Refusal::qp_in_error);
+    EXPECT_EQ(world->session().cause(a->handle()), Status::device_removed);
+    world->proxy.park(a->handle());
+    ASSERT_EQ(world->device->destroy(a->qp.release()), 0);
+    world->proxy.lose(a->handle());
+    const auto completions = world->poll();
     ASSERT_EQ(completions.size(), 6u);
     for (std::uint64_t i = 0; i < 6; ++i) {
         EXPECT_EQ(completions[i].tag, 2 + i);
         EXPECT_EQ(completions[i].status, Status::device_removed);
     }
-    EXPECT_EQ(world.session().cause(a->handle()), Status::device_removed);
-    world.proxy.park(a->handle());
-    world.proxy.forget(a->handle());
-    EXPECT_EQ(world.session().state(a->handle()), QpState::closed);
-    EXPECT_EQ(world.session().figures().in_flight(), 0u);
+    EXPECT_EQ(world->session().cause(a->handle()), Status::device_removed);
+    world->proxy.park(a->handle());
+    world->proxy.forget(a->handle());
+    EXPECT_EQ(world->session().state(a->handle()), QpState::closed);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
 }  // namespace

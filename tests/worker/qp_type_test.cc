@@ -4,7 +4,7 @@
 #include <array>
 #include <set>
 
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -51,29 +51,16 @@ TEST(OpcodeMask, TravelsBesideTheLargestDepths) {
 }
 
 /// Queue pairs that take what their type allows; the device's own are RC, which takes it all.
-class QpTypes : public ::testing::TestWithParam<QpType> {
+class QpTypes : public WorkerFixture, public ::testing::WithParamInterface<QpType> {
 protected:
-    QpTypes() {
-        region = &world.register_memory(memory.data(), sizeof(memory));
-        std::tie(a, b) = world.pair({.opcodes = opcodes_of(GetParam())});
+    QpTypes() { make({.opcodes = opcodes_of(GetParam())}); }
+    [[nodiscard]] WorkRequest request_of(Opcode opcode) const {
+        WorkRequest any = request(opcode, 1);
+        if (is_local(opcode)) {
+            any.num_sge = 0;
+        }
+        return any;
     }
-    [[nodiscard]] WorkRequest request(Opcode opcode) const {
-        const auto base = reinterpret_cast<std::uintptr_t>(memory.data());
-        return {.tag = 1,
-                .sge = {base, 8, region->lkey},
-                .remote_addr = base + 64,
-                .rkey = region->rkey,
-                .qp = a->handle(),
-                .opcode = opcode,
-                .flags = kSignaled,
-                .num_sge = is_local(opcode) ? std::uint8_t{0} : std::uint8_t{1}};
-    }
-
-    std::array<std::uint64_t, 64> memory{};
-    SteppedWorld world;
-    ibv_mr* region = nullptr;
-    SteppedWorld::Qp* a = nullptr;
-    SteppedWorld::Qp* b = nullptr;
 };
 
 TEST_P(QpTypes, RefuseAtSubmissionWhatTheTypeDoesNotHave) {
@@ -83,32 +70,31 @@ TEST_P(QpTypes, RefuseAtSubmissionWhatTheTypeDoesNotHave) {
             continue;
         }
         const Refusal wanted = allowed(GetParam()).contains(opcode) ? Refusal::none : Refusal::bad_opcode;
-        EXPECT_EQ(world.session().try_submit(request(opcode)), wanted) << "opcode " << value;
+        EXPECT_EQ(try_submit(request_of(opcode)), wanted) << "opcode " << value;
     }
-    EXPECT_EQ(world.session().figures().accepted, allowed(GetParam()).size());
+    EXPECT_EQ(world->session().figures().accepted, allowed(GetParam()).size());
 }
 
 // As a client that does not ask its library would: straight into the shared ring.
 TEST_P(QpTypes, RefuseAtTheWorkerWhatTheSessionLetPass) {
-    SteppedWorld::End& end = *world.ends[0];
-    RingProducer<WorkRequest> raw(at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots);
+    RingProducer<WorkRequest> raw = world->raw();
     std::uint64_t refused = 0;
     for (unsigned value = 0; value < 256; ++value) {
         const auto opcode = static_cast<Opcode>(value);
         if (is_recv(opcode) || opcode == Opcode::release || allowed(GetParam()).contains(opcode)) {
             continue;
         }
-        ASSERT_TRUE(raw.try_push(request(opcode)));
-        world.step();
-        const auto completions = world.poll();
+        ASSERT_TRUE(raw.try_push(request_of(opcode)));
+        world->step();
+        const auto completions = world->poll();
         ASSERT_EQ(completions.size(), 1u) << "opcode " << value;
         EXPECT_EQ(completions[0].status, Status::request_refused) << "opcode " << value;
         EXPECT_TRUE(completions[0].flags & kByRuntime);
         ++refused;
     }
     EXPECT_EQ(refused, 256 - 3 - allowed(GetParam()).size());  // two are receives, one is no work request
-    EXPECT_EQ(world.worker.counters().refused_requests.value(), refused);
-    EXPECT_EQ(world.worker.counters().sends.value(), 0u);
+    EXPECT_EQ(world->worker.counters().refused_requests.value(), refused);
+    EXPECT_EQ(world->worker.counters().sends.value(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, QpTypes, ::testing::ValuesIn(kTypes));

@@ -20,32 +20,25 @@ protected:
         make_world({.pool_buffers = 64});
         receives = &world->add_pool(32, kShort, kReceiver);
         longs = &world->add_pool(2, kLong, kReceiver);
-        for (std::size_t i = 0; i < source.size(); ++i) {
-            source[i] = static_cast<std::byte>(i * 7 + i / 256);
+        for (std::size_t i = 0; i < source->memory.size(); ++i) {  // no piece of it is like another
+            *source->data(i) = static_cast<std::byte>(i * 7 + i / 256);
         }
-        source_region = &world->register_memory(source.data(), source.size());
         add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = receives}, .rendezvous = {.pool = longs}});
         agree_by_pool();
     }
     void agree_by_pool() {
-        ASSERT_EQ(send(1), Refusal::none);
+        submit(send(1));
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
         take_short(1);
         turn();
         ASSERT_EQ(world->session(kSender).message_max(from[0]->handle()), kShort);
         ASSERT_EQ(world->session(kSender).rendezvous_max(from[0]->handle()), kLong);
     }
-    [[nodiscard]] WorkRequest long_request(std::uint64_t tag, std::uint32_t length, std::uint8_t flags = kSignaled) const {
-        return {.tag = tag,
-                .sge = {reinterpret_cast<std::uintptr_t>(source.data()) + tag, length, source_region->lkey},
-                .rkey = source_region->rkey,
-                .qp = from[0]->handle(),
-                .opcode = Opcode::send,
-                .flags = flags,
-                .num_sge = 1};
-    }
-    Refusal send_long(std::uint64_t tag, std::uint32_t length, std::uint8_t flags = kSignaled) {
-        return world->session(kSender).try_submit(long_request(tag, length, flags));
+    /// The tag is also where its bytes begin. The peer may read them.
+    [[nodiscard]] WorkRequest send_long(std::uint64_t tag, std::uint32_t length, std::uint8_t flags = kSignaled) const {
+        WorkRequest request = send(tag, {.flags = flags, .length = length, .from = tag});
+        request.rkey = source->rkey();
+        return request;
     }
     void take_short(std::size_t n) {
         for (const Completion& completion : world->await(n, kReceiver)) {
@@ -60,7 +53,7 @@ protected:
         ASSERT_TRUE(completion.pooled());
         ASSERT_EQ(completion.pool(), longs->end.handle);
         EXPECT_EQ(completion.byte_len, length);
-        EXPECT_EQ(std::memcmp(longs->buffer(completion.buffer()), source.data() + tag, length), 0);
+        EXPECT_EQ(std::memcmp(longs->buffer(completion.buffer()), source->data(tag), length), 0);
     }
     void release(const Completion& completion) { ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none); }
     // Each buffer is in one place.
@@ -76,8 +69,6 @@ protected:
         expect_whole(*longs);
     }
 
-    std::array<std::byte, 8192> source{};
-    ibv_mr* source_region = nullptr;
     SteppedWorld::Pool* receives = nullptr;
     SteppedWorld::Pool* longs = nullptr;
 };
@@ -85,14 +76,14 @@ protected:
 TEST_F(WorkerRendezvousTest, ALongMessageComesInItsPlaceAndWhole) {
     for (std::uint64_t i = 0; i < 100; ++i) {
         const auto length = static_cast<std::uint32_t>(kShort + 1 + i * 397 % (kLong - kShort));
-        ASSERT_EQ(send(1000 + i), Refusal::none);
-        WorkRequest request = long_request(i, length);
+        submit(send(1000 + i));
+        WorkRequest message = send_long(i, length);
         if (i % 2 == 1) {
-            request.opcode = Opcode::send_with_imm;
-            request.imm_data = static_cast<std::uint32_t>(i);
+            message.opcode = Opcode::send_with_imm;
+            message.imm_data = static_cast<std::uint32_t>(i);
         }
-        ASSERT_EQ(world->session(kSender).try_submit(request), Refusal::none);
-        ASSERT_EQ(send(2000 + i), Refusal::none);
+        submit(message);
+        submit(send(2000 + i));
         const auto received = world->await(3, kReceiver);
         ASSERT_EQ(received.size(), 3u) << i;
         EXPECT_EQ(received[0].pool(), receives->end.handle);
@@ -121,14 +112,13 @@ TEST_F(WorkerRendezvousTest, ALongMessageComesInItsPlaceAndWhole) {
 TEST_F(WorkerRendezvousTest, WhatIsBehindALongMessageWaitsUntilThereIsABufferForIt) {
     std::vector<Completion> held;
     for (std::uint64_t i = 0; i < 2; ++i) {
-        ASSERT_EQ(send_long(i, 500), Refusal::none);
+        submit(send_long(i, 500));
         held.push_back(world->await(1, kReceiver).at(0));
         ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
     }
-    ASSERT_EQ(send_long(2, 700, 0), Refusal::none);  // unsignaled
-    ASSERT_EQ(send(3), Refusal::none);
-    WorkRequest write = request(4, Opcode::rdma_write);
-    ASSERT_EQ(world->session(kSender).try_submit(write), Refusal::none);
+    submit(send_long(2, 700, 0));  // unsignaled
+    submit(send(3));
+    submit(write(4));
     turn(200);
     EXPECT_TRUE(world->poll(kReceiver).empty());
     EXPECT_TRUE(world->poll(kSender).empty());
@@ -151,17 +141,16 @@ TEST_F(WorkerRendezvousTest, WhatIsBehindALongMessageWaitsUntilThereIsABufferFor
 }
 
 TEST_F(WorkerRendezvousTest, WhatThePeerCannotReadIsRefused) {
-    Session& sender_session = world->session(kSender);
-    EXPECT_EQ(send_long(0, kLong + 1), Refusal::message_too_long);
-    WorkRequest request = long_request(0, kShort + 1);
-    request.rkey = 0;
-    EXPECT_EQ(sender_session.try_submit(request), Refusal::message_too_long);
-    request = long_request(0, kShort + 1);
-    request.opcode = Opcode::send_with_inv;
-    EXPECT_EQ(sender_session.try_submit(request), Refusal::message_too_long);
-    const std::array<Sge, 2> two{long_request(0, 60).sge, long_request(60, 60).sge};
-    EXPECT_EQ(sender_session.try_submit(long_request(0, 0), two), Refusal::message_too_long);
-    EXPECT_EQ(send_long(0, kLong), Refusal::none);
+    EXPECT_EQ(try_submit(send_long(0, kLong + 1)), Refusal::message_too_long);
+    WorkRequest message = send_long(0, kShort + 1);
+    message.rkey = 0;
+    EXPECT_EQ(try_submit(message), Refusal::message_too_long);
+    message = send_long(0, kShort + 1);
+    message.opcode = Opcode::send_with_inv;
+    EXPECT_EQ(try_submit(message), Refusal::message_too_long);
+    const std::array<Sge, 2> two{source->sge(60, 0), source->sge(60, 60)};
+    EXPECT_EQ(world->session(kSender).try_submit(send_long(0, 0), two), Refusal::message_too_long);
+    submit(send_long(0, kLong));
     ASSERT_EQ(world->await(1, kSender).size(), 1u);
     expect_long(world->await(1, kReceiver).at(0), 0, kLong);
 }
@@ -171,14 +160,13 @@ TEST_F(WorkerRendezvousTest, WhatWaitedForThePeersTermsGoesAsTheySay) {
     ASSERT_TRUE(world->reset(*from[0]));
     ASSERT_TRUE(world->reset(*to[0]));
     (void)world->poll(kReceiver);
-    world->connect(*from[0], *to[0], kNoRetries);
-    world->connect(*to[0], *from[0], kNoRetries);
-    WorkRequest unreadable = long_request(1, kLong);
+    connect(*from[0], *to[0], kNoRetries, kNoRetries);
+    WorkRequest unreadable = send_long(1, kLong);
     unreadable.rkey = 0;
-    ASSERT_EQ(send_long(0, kLong), Refusal::none);
-    ASSERT_EQ(world->session(kSender).try_submit(unreadable), Refusal::none);
-    ASSERT_EQ(send_long(2, kLong + 1), Refusal::none);
-    ASSERT_EQ(send_long(3, kShort), Refusal::none);
+    submit(send_long(0, kLong));
+    submit(unreadable);
+    submit(send_long(2, kLong + 1));
+    submit(send_long(3, kShort));
     auto received = world->await(2, kReceiver);
     std::erase_if(received, [](const Completion& completion) { return !completion.ok(); });  // the end of the last life
     ASSERT_EQ(received.size(), 2u);
@@ -193,12 +181,12 @@ TEST_F(WorkerRendezvousTest, WhatWaitedForThePeersTermsGoesAsTheySay) {
 }
 
 TEST_F(WorkerRendezvousTest, MemoryThatThePeerMayNotReadEndsTheConnection) {
-    ibv_mr& secret = world->register_memory(memory.data(), memory.size(), 0);
-    WorkRequest request = long_request(5, 1000);
-    request.sge = {reinterpret_cast<std::uintptr_t>(memory.data()), 1000, secret.lkey};
-    request.rkey = secret.rkey;
-    ASSERT_EQ(world->session(kSender).try_submit(request), Refusal::none);
-    ASSERT_EQ(send(6), Refusal::none);
+    const Buffer& secret = buffer(4096, 0);
+    WorkRequest message = send_long(5, 1000);
+    message.sge = secret.sge(1000);
+    message.rkey = secret.rkey();
+    submit(message);
+    submit(send(6));
     turn();
     EXPECT_EQ(world->session(kReceiver).cause(to[0]->handle()), Status::rem_access_err);
     world->to_error(*from[0]);
@@ -222,13 +210,13 @@ TEST_F(WorkerRendezvousTest, WhateverIsOpenEndsWithTheConnectionAndTheNextOneBeg
         std::vector<Completion> held;
         if (life % 4 == 0) {
             for (std::uint64_t i = 0; i < 2; ++i) {
-                ASSERT_EQ(send_long(i, 500), Refusal::none);
+                submit(send_long(i, 500));
                 held.push_back(world->await(1, kReceiver).at(0));
                 ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
             }
         }
         for (std::uint64_t i = 0; i < 4; ++i) {
-            ASSERT_EQ(send_long(10 + i, 900, i % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}), Refusal::none);
+            submit(send_long(10 + i, 900, signaled_if(i % 2 == 0)));
         }
         turn(life / 4);
         SteppedWorld::Qp& first = life % 2 == 0 ? *from[0] : *to[0];
@@ -252,8 +240,7 @@ TEST_F(WorkerRendezvousTest, WhateverIsOpenEndsWithTheConnectionAndTheNextOneBeg
         turn();
         EXPECT_EQ(longs->end.counters->posted.value(), 0u);
         EXPECT_EQ(longs->end.counters->held.value(), 0u);
-        world->connect(*from[0], *to[0], kNoRetries);
-        world->connect(*to[0], *from[0], kNoRetries);
+        connect(*from[0], *to[0], kNoRetries, kNoRetries);
         turn();
         for (const Completion& completion : world->poll(kReceiver)) {
             release(completion);
@@ -281,19 +268,15 @@ TEST_F(WorkerRendezvousTest, AnnouncementsThatCannotBeEndTheConnection) {
         ibv_send_wr* bad = nullptr;
         ASSERT_EQ(ibv_post_send(from[0]->qp.get(), &wr, &bad), 0);
     };
-    const Announcement good{.addr = reinterpret_cast<std::uintptr_t>(source.data()), .rkey = source_region->rkey, .length = 100, .number = 2};
-    for (int kind = 0; kind < 2; ++kind) {
-        from.clear();
-        to.clear();
+        for (int kind = 0; kind < 2; ++kind) {
         make_ends();
-        Announcement what = good;
-        what.rkey = source_region->rkey;
+        Announcement what{.addr = source->addr(), .rkey = source->rkey(), .length = 100, .number = 2};
         std::vector<Completion> held;
         if (kind == 0) {
             what.length = kLong + 1;
         } else {
             for (std::uint64_t i = 0; i < 2; ++i) {  // no buffer is left, so the next one stays open
-                ASSERT_EQ(send_long(i, 500), Refusal::none);
+                submit(send_long(i, 500));
                 held.push_back(world->await(1, kReceiver).at(0));
                 ASSERT_EQ(world->await(1, kSender).size(), 1u);
             }
@@ -324,11 +307,11 @@ TEST_F(WorkerRendezvousTest, AnnouncementsThatCannotBeEndTheConnection) {
 }
 
 TEST_F(WorkerRendezvousTest, AWriteWithImmediateOfTheApplicationsIsNoAnnouncement) {
-    ASSERT_EQ(send_long(0, 300), Refusal::none);
+    submit(send_long(0, 300));
     expect_long(world->await(1, kReceiver).at(0), 0, 300);
-    WorkRequest write = request(7, Opcode::rdma_write_with_imm);
-    write.imm_data = 99;
-    ASSERT_EQ(world->session(kSender).try_submit(write), Refusal::none);
+    WorkRequest with_imm = request(Opcode::rdma_write_with_imm, 7);
+    with_imm.imm_data = 99;
+    submit(with_imm);
     const auto received = world->await(1, kReceiver);
     ASSERT_EQ(received.size(), 1u);
     EXPECT_EQ(received[0].opcode, CompletionOpcode::recv_rdma_with_imm);
@@ -344,8 +327,8 @@ TEST_F(WorkerRendezvousTest, AProviderThatRefusesTheAnnouncementRefusesThatMessa
     ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
         return post_each(provider_post, qp, wr, bad, [](const ibv_send_wr& one) { return one.opcode == IBV_WR_RDMA_WRITE_WITH_IMM; });
     };
-    ASSERT_EQ(send_long(1, 300), Refusal::none);
-    ASSERT_EQ(send(2), Refusal::none);
+    submit(send_long(1, 300));
+    submit(send(2));
     const auto ended = world->await(2, kSender);
     ops.post_send = provider_post;
     ASSERT_EQ(ended.size(), 2u);
@@ -353,7 +336,7 @@ TEST_F(WorkerRendezvousTest, AProviderThatRefusesTheAnnouncementRefusesThatMessa
     EXPECT_EQ(ended[0].status, Status::post_refused);
     EXPECT_EQ(ended[1].status, Status::success);
     take_short(1);
-    ASSERT_EQ(send_long(3, 300), Refusal::none);
+    submit(send_long(3, 300));
     expect_long(world->await(1, kReceiver).at(0), 3, 300);
 }
 
@@ -363,7 +346,7 @@ TEST_F(WorkerRendezvousTest, AProviderThatRefusesTheReadEndsTheConnection) {
     ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
         return post_each(provider_post, qp, wr, bad, [](const ibv_send_wr& one) { return one.opcode == IBV_WR_RDMA_READ; });
     };
-    ASSERT_EQ(send_long(1, 300), Refusal::none);
+    submit(send_long(1, 300));
     turn();
     ops.post_send = provider_post;
     EXPECT_EQ(world->session(kReceiver).cause(to[0]->handle()), Status::post_refused);
@@ -405,11 +388,11 @@ TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhat
     held_back.clear();
     ops.poll_cq = &hold_back;
     for (std::uint64_t i = 0; i < 4; ++i) {
-        ASSERT_EQ(send_long(i, 300), Refusal::none);
+        submit(send_long(i, 300));
     }
     turn();
     ASSERT_TRUE(sender().announced.open());
-    ASSERT_EQ(send(4), Refusal::none);
+    submit(send(4));
     turn();
     world->to_error(*from[0]);
     ASSERT_EQ(world->session(kSender).state(from[0]->handle()), QpState::error);
@@ -428,8 +411,6 @@ TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhat
 // The provider loses the completion of an announcement, or of a read: the counts of the two ends would not agree any more.
 TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
     for (const ibv_wc_opcode lost : {IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ}) {
-        from.clear();
-        to.clear();
         make_ends();
         ibv_context_ops& ops = world->device->context()->ops;
         provider_poll = ops.poll_cq;
@@ -445,15 +426,14 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
             }
             return kept;
         };
-        ASSERT_EQ(send_long(1, 300), Refusal::none);
+        submit(send_long(1, 300));
         turn();
         const bool announcement = lost == IBV_WC_RDMA_WRITE;
         ops.poll_cq = provider_poll;
         if (announcement) {
             // Receives at this end are told to the other, and what completes of that says that the announcement was passed over.
             for (std::uint64_t i = 0; i < 4 && world->session(kSender).state(from[0]->handle()) == QpState::ready; ++i) {
-                ASSERT_EQ(world->session(kSender).try_submit({.tag = 50 + i, .sge = sge(1024, 64), .qp = from[0]->handle(), .opcode = Opcode::recv, .num_sge = 1}),
-                          Refusal::none);
+                submit(recv(50 + i, {.qp = from[0]}), kSender);
                 turn();
             }
             EXPECT_EQ(world->session(kSender).cause(from[0]->handle()), Status::general_err);
@@ -488,12 +468,12 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
 // An end that fails by itself is still read from until its device is in ERR, so the bytes are not the application's yet.
 TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
     for (std::uint64_t i = 0; i < 2; ++i) {  // no buffer is left at the peer
-        ASSERT_EQ(send_long(i, 300), Refusal::none);
+        submit(send_long(i, 300));
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
     }
     for (std::uint64_t i = 2; i < 5; ++i) {
-        ASSERT_EQ(send_long(i, 300), Refusal::none);
+        submit(send_long(i, 300));
     }
     turn();
     ibv_context_ops& ops = world->device->context()->ops;
@@ -518,40 +498,37 @@ TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
 TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
     std::vector<Completion> held;
     for (std::uint64_t i = 0; i < 2; ++i) {
-        ASSERT_EQ(send_long(i, 500), Refusal::none);
+        submit(send_long(i, 500));
         held.push_back(world->await(1, kReceiver).at(0));
         ASSERT_EQ(world->await(1, kSender).at(0).tag, i);
     }
-    EXPECT_FALSE(world->uses_key(0, 0, source_region->lkey, {}));
-    ASSERT_EQ(send_long(2, 500), Refusal::none);
+    EXPECT_FALSE(world->uses_key(0, 0, source->lkey(), {}));
+    submit(send_long(2, 500));
     turn();
     EXPECT_TRUE(sender().announced.arrived());
-    EXPECT_TRUE(world->uses_key(0, 0, source_region->lkey, {}));
+    EXPECT_TRUE(world->uses_key(0, 0, source->lkey(), {}));
     release(held[0]);
     expect_long(world->await(1, kReceiver).at(0), 2, 500);
     ASSERT_EQ(world->await(1, kSender).at(0).tag, 2u);
-    EXPECT_FALSE(world->uses_key(0, 0, source_region->lkey, {}));
+    EXPECT_FALSE(world->uses_key(0, 0, source->lkey(), {}));
 }
 
 TEST_F(WorkerRendezvousTest, ReceivesOfASharedReceiveQueueDoAsWell) {
-    from.clear();
-    to.clear();
     make_world({.pool_buffers = 64});
     receives = &world->add_pool(32, kShort, kReceiver);
     longs = &world->add_pool(4, kLong, kReceiver);
-    source_region = &world->register_memory(source.data(), source.size());
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 16, .pool = receives, .credit_connections = 2});
     add_pairs(2, {.shares = {{kReceiver, 16, 0}}, .srq = &srq, .rendezvous = {.pool = longs}});
     for (std::uint64_t i = 0; i < 200; ++i) {
-        WorkRequest request = i % 3 == 0 ? this->request(i, Opcode::send, i % 2) : long_request(i, 1000);
-        request.qp = from[i % 2]->handle();
-        ASSERT_EQ(world->session(kSender).try_submit(request), Refusal::none);
+        WorkRequest message = i % 3 == 0 ? send(i) : send_long(i, 1000);
+        message.qp = from[i % 2]->handle();
+        submit(message);
         const auto received = world->await(1, kReceiver);
         ASSERT_EQ(received.size(), 1u) << i;
         EXPECT_EQ(received[0].qp, to[i % 2]->handle());
         EXPECT_EQ(received[0].pool(), i % 3 == 0 ? receives->end.handle : longs->end.handle);
         if (i % 3 != 0) {
-            EXPECT_EQ(std::memcmp(longs->buffer(received[0].buffer()), source.data() + i, 1000), 0);
+            EXPECT_EQ(std::memcmp(longs->buffer(received[0].buffer()), source->data(i), 1000), 0);
         }
         release(received[0]);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);

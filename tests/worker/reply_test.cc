@@ -5,19 +5,13 @@
 #include <array>
 #include <vector>
 
-#include "pair_fixture.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class ReplyTest : public WorkerPairTest {
+class ReplyTest : public WorkerFixture {
 protected:
-    [[nodiscard]] WorkRequest of(Opcode opcode, std::uint64_t tag) const {
-        WorkRequest request = write(tag);
-        request.opcode = opcode;
-        return request;
-    }
-    void submit(const WorkRequest& request) { ASSERT_EQ(world->session().try_submit(request), Refusal::none); }
     /// Until `n` stand in the ring or in a line; nothing is polled.
     void work() { world->step(50); }
     [[nodiscard]] WorkerSession& end() { return *world->ends[0]->worker_end; }
@@ -62,10 +56,9 @@ TEST_F(ReplyTest, EachOpcodeSaysWhatItWasAndHowLong) {
          {Expected{Opcode::rdma_write, 24, CompletionOpcode::rdma_write, 0}, Expected{Opcode::rdma_read, 24, CompletionOpcode::rdma_read, 24},
           Expected{Opcode::atomic_fetch_and_add, 8, CompletionOpcode::fetch_add, 8},
           Expected{Opcode::atomic_cmp_and_swp, 8, CompletionOpcode::comp_swap, 8}}) {
-        WorkRequest request = of(opcode, 7);
-        request.sge.length = length;
-        request.swap = 0x1234567890;
-        submit(request);
+        WorkRequest each = request(opcode, 7, {.length = length});
+        each.swap = 0x1234567890;
+        submit(each);
         work();
         const std::vector<Completion> got = world->poll();
         ASSERT_EQ(got.size(), 1u);
@@ -107,7 +100,7 @@ TEST_F(ReplyTest, APollOfOneTakesThemInTheSameOrder) {
 
 TEST_F(ReplyTest, OneFailsByTheRingAndTheNextComesInItsLineAgain) {
     make();
-    auto [c, d] = world->pair({});
+    auto [c, d] = pair();
     WorkRequest bad = write(1);
     bad.rkey ^= 0x5a5a;
     submit(bad);
@@ -117,7 +110,7 @@ TEST_F(ReplyTest, OneFailsByTheRingAndTheNextComesInItsLineAgain) {
     EXPECT_EQ(got[0].status, Status::rem_access_err);
     EXPECT_EQ(got[0].flags, 0);
     const std::uint64_t before = by_ring();
-    submit(SteppedWorld::write(2, *c, *region));
+    submit(write(2, {.qp = c}));
     work();
     EXPECT_EQ(tags(), Tags{2});
     EXPECT_EQ(by_ring(), before);
@@ -125,9 +118,9 @@ TEST_F(ReplyTest, OneFailsByTheRingAndTheNextComesInItsLineAgain) {
 
 TEST_F(ReplyTest, OfTwoQueuePairsOneComesInItsLine) {
     make();
-    auto [c, d] = world->pair({});
+    auto [c, d] = pair();
     submit(write(1));
-    submit(SteppedWorld::write(2, *c, *region));
+    submit(write(2, {.qp = c}));
     work();
     EXPECT_EQ(by_ring(), 1u);
     Tags got = tags();
@@ -159,18 +152,16 @@ TEST_F(ReplyTest, AWaitingRequestKeepsNoMoreThanAQuarterOfTheRing) {
     SteppedWorld::Options options;
     options.submission_slots = 32;
     make({.shares = {{0, 16, 16}}}, options);
-    auto [c, d] = world->pair({});
-    WorkRequest send = of(Opcode::send, 1);  // finds no receive
-    send.sge.length = 8;
-    submit(send);
+    auto [c, d] = pair();
+    submit(send(1));  // finds no receive
     work();
     for (std::uint64_t i = 0; i < 60; ++i) {
-        submit(SteppedWorld::write(2 + i, *c, *region));
+        submit(write(2 + i, {.qp = c}));
         work();
         EXPECT_LE(end().submissions.released() - end().submissions.published(), 8u);
         ASSERT_EQ(tags(), Tags{2 + i});
     }
-    ASSERT_EQ(world->session().try_submit(receive(90)), Refusal::none);
+    submit(recv(90));
     const std::vector<Completion> got = world->await(2);
     ASSERT_EQ(got.size(), 2u);
     EXPECT_EQ(got[0].tag + got[1].tag, 91u);
@@ -201,8 +192,7 @@ TEST_F(ReplyTest, ItDoesNotOvertakeWhatIsLeftOfTheQueuePairsLifeBefore) {
     work();
     world->reset(*a);
     world->reset(*b);
-    world->connect(*a, *b);
-    world->connect(*b, *a);
+    connect(*a, *b);
     EXPECT_EQ(world->session().poll(std::span<Completion>{}), 0u) << "which says nothing of the ring";
     submit(write(4));
     work();
@@ -220,13 +210,12 @@ TEST_F(ReplyTest, OthersArePolledInBurstsWhileOneWaits) {
     SteppedWorld::Options options;
     options.submission_slots = 32;
     make({}, options);
-    auto [c, d] = world->pair({});
-    WorkRequest send = of(Opcode::send, 1000);  // finds no receive
-    submit(send);
+    auto [c, d] = pair();
+    submit(send(1000));  // finds no receive
     work();
     for (std::uint64_t round = 0; round < 20; ++round) {
         for (std::uint64_t i = 0; i < 10; ++i) {
-            submit(SteppedWorld::write(10 * round + i, *c, *region));
+            submit(write(10 * round + i, {.qp = c}));
         }
         work();
         std::array<Completion, 16> some;
@@ -235,7 +224,7 @@ TEST_F(ReplyTest, OthersArePolledInBurstsWhileOneWaits) {
             EXPECT_EQ(some[i].tag, 10 * round + i);
         }
     }
-    ASSERT_EQ(world->session().try_submit(receive(1)), Refusal::none);
+    submit(recv(1));
     const auto ended = world->await(2);
     ASSERT_EQ(ended.size(), 2u);
     EXPECT_EQ(ended[0].tag + ended[1].tag, 1001u);
@@ -284,7 +273,7 @@ TEST_F(ReplyTest, NobodyButTheLibraryMarksARequest) {
 // What only a process writes that has another library.
 TEST_F(ReplyTest, ARingFullOfMarkedRequestsEndsThemAll) {
     make();
-    RingProducer<WorkRequest> ring = raw();
+    RingProducer<WorkRequest> ring = world->raw();
     std::uint64_t submitted = 0;
     for (int round = 0; round < 20; ++round) {
         const std::size_t n = ring.reserve(12);

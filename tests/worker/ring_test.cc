@@ -1,18 +1,14 @@
 // Write rings at the worker, stepped by hand: one end sends, the other has a ring.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cstring>
-
 #include "post_each.hpp"
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-constexpr std::uint32_t kSender = 0;
-constexpr std::uint32_t kReader = 1;
 constexpr std::uint32_t kLines = 64;
+constexpr RequestShape kTwoLines{.length = 100};
 
 int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
 std::uint32_t posts_left = 0;  ///< before one is refused
@@ -21,41 +17,20 @@ int refusing_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     return post_each(real_post_send, qp, wr, bad, [](const ibv_send_wr& one) { return one.num_sge != 0 && posts_left-- == 0; });
 }
 
-class WorkerRingTest : public ::testing::Test {
+class WorkerRingTest : public SenderReceiverFixture {
 protected:
     WorkerRingTest() { make(); }
 
     void make() {
-        world.reset();
-        world = std::make_unique<SteppedWorld>(SteppedWorld::Options{.pool_buffers = 40});
-        world->add_session();
-        world->add_session();
-        world->add_cq();
-        region = &world->register_memory(memory.data(), memory.size());
-        ring = &world->add_ring(kLines, 16, kReader);
-        from = &world->add_qp({.shares = {{kSender, 32, 0}}, .rings = true});
-        to = &world->add_qp({.shares = {{kReader, 16, 0}}, .pool = {.pool = ring}, .rings = true});
-        world->connect(*from, *to);
-        world->connect(*to, *from);
-    }
-    void turn(int n = 50) {
-        for (int i = 0; i < n; ++i) {
-            world->step();
-            world->now += 1000;
-        }
-    }
-    Refusal send(std::uint64_t tag, std::uint32_t length = 100, std::uint8_t flags = kSignaled) {
-        return world->session(kSender).try_submit({.tag = tag,
-                                                   .sge = {reinterpret_cast<std::uintptr_t>(memory.data()), length, region->lkey},
-                                                   .qp = from->handle(),
-                                                   .opcode = Opcode::send,
-                                                   .flags = flags,
-                                                   .num_sge = 1});
+        make_world({.pool_buffers = 40});
+        ring = &world->add_ring(kLines, 16, kReceiver);
+        add_pair({.shares = {{kSender, 32, 0}}, .rings = true},
+                 {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = ring}, .rings = true});
     }
     void agree() {
-        ASSERT_EQ(send(100), Refusal::none);
+        submit(send(100, kTwoLines));
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
-        ASSERT_EQ(world->await(1, kReader).size(), 1u);
+        ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
     }
     /// The provider takes so many send-queue requests that move something, and refuses the next.
     void refuse_after(std::uint32_t posts) {
@@ -76,45 +51,40 @@ protected:
         EXPECT_EQ(said[0].object_id, std::uint32_t{qp.handle().generation} << 8 | static_cast<std::uint32_t>(fault));
     }
     void release(const std::vector<Completion>& completions) {
-        ASSERT_EQ(world->session(kReader).release(completions).accepted, completions.size());
+        ASSERT_EQ(world->session(kReceiver).release(completions).accepted, completions.size());
         turn(3);
     }
 
-    alignas(64) std::array<std::byte, 4096> memory{};
-    std::unique_ptr<SteppedWorld> world;
-    ibv_mr* region = nullptr;
     SteppedWorld::Pool* ring = nullptr;
-    SteppedWorld::Qp* from = nullptr;
-    SteppedWorld::Qp* to = nullptr;
 };
 
 TEST_F(WorkerRingTest, TellsWhatWasReadAQuarterAtATime) {
     for (std::uint64_t i = 0; i < 160; ++i) {
-        ASSERT_EQ(send(i), Refusal::none);  // two lines
-        const auto heard = world->await(1, kReader);
+        submit(send(i, kTwoLines));
+        const auto heard = world->await(1, kReceiver);
         ASSERT_EQ(heard.size(), 1u);
         release(heard);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
     }
     // The first, of all the ring, and then one for each sixteen lines.
     EXPECT_EQ(world->worker.counters().grants.value(), 1u + 160 * 2 / 16);
-    EXPECT_EQ(from->end.flow->consumed, 320u);
+    EXPECT_EQ(from[0]->end.flow->consumed, 320u);
 }
 
 TEST_F(WorkerRingTest, MoreThanWasGrantedEndsTheConnectionAtTheReader) {
     for (std::uint64_t i = 0; i < 17; ++i) {
-        ASSERT_EQ(send(i, 200), Refusal::none);  // four lines
+        submit(send(i, {.length = 200}));  // four lines
     }
     turn();
-    EXPECT_EQ(world->poll(kReader).size(), 16u);
+    EXPECT_EQ(world->poll(kReceiver).size(), 16u);
     EXPECT_EQ(world->poll(kSender).size(), 16u) << "the last one waits";
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
-    from->end.flow->granted += 8;  // as a sender would that does not keep to it
+    from[0]->end.flow->granted += 8;  // as a sender would that does not keep to it
     turn();
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u) << "as long as it may have no more messages nobody looks";
     const Completion any{.tag = pool_tag(ring->end.handle, kLines - 1 - 20), .flags = kPooled};
     release({any});
-    expect_failed(*to, kReader, FlowFault::too_many_messages);
+    expect_failed(*to[0], kReceiver, FlowFault::too_many_messages);
 }
 
 TEST_F(WorkerRingTest, TermsThatCannotBeAreRefused) {
@@ -139,9 +109,9 @@ TEST_F(WorkerRingTest, TermsThatCannotBeAreRefused) {
         FlowTerms terms = bad.terms;
         const FlowTerms::Words words = terms.seal();
         for (std::size_t i = 0; i < words.size(); ++i) {
-            from->block->terms[i].store(words[i]);
+            from[0]->block->terms[i].store(words[i]);
         }
-        expect_failed(*from, kSender, bad.fault);
+        expect_failed(*from[0], kSender, bad.fault);
     }
 }
 
@@ -150,13 +120,13 @@ TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
     agree();
     refuse_after(2);
     for (std::uint64_t i = 0; i < 6; ++i) {
-        ASSERT_EQ(send(i, 100, i % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}), Refusal::none);
+        submit(send(i, {.flags = signaled_if(i % 2 == 0), .length = 100}));
     }
     world->step();
     refuse_no_more();
-    expect_failed(*from, kSender, FlowFault::post_refused, Status::post_refused);
-    EXPECT_EQ(send(7), Refusal::qp_in_error);
-    world->to_error(*from, QpState::error);  // as the control thread does then
+    expect_failed(*from[0], kSender, FlowFault::post_refused, Status::post_refused);
+    EXPECT_EQ(try_submit(send(7)), Refusal::qp_in_error);
+    world->to_error(*from[0], QpState::error);  // as the control thread does then
     turn();
     const auto ended = world->poll(kSender);
     std::vector<std::uint64_t> failed;
@@ -167,43 +137,43 @@ TEST_F(WorkerRingTest, AProviderThatRefusesARequestEndsTheConnection) {
     }
     EXPECT_EQ(failed, (std::vector<std::uint64_t>{2, 3, 4, 5}));
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
-    EXPECT_EQ(world->poll(kReader).size(), 2u);
+    EXPECT_EQ(world->poll(kReceiver).size(), 2u);
 }
 
 // Records are framed by their positions in the send queue, which move when something before them is refused.
 TEST_F(WorkerRingTest, ARefusedWriteEndsTheConnectionWhereRecordsStandBehindIt) {
     agree();
     refuse_after(0);
-    ASSERT_EQ(world->session(kSender).try_submit(SteppedWorld::write(1, *from, *region)), Refusal::none);
-    ASSERT_EQ(send(2), Refusal::none);
+    submit(write(1));
+    submit(send(2, kTwoLines));
     world->step();
     refuse_no_more();
-    expect_failed(*from, kSender, FlowFault::post_refused, Status::post_refused);
-    world->to_error(*from, QpState::error);
+    expect_failed(*from[0], kSender, FlowFault::post_refused, Status::post_refused);
+    world->to_error(*from[0], QpState::error);
     turn();
     const auto ended = world->poll(kSender);
     ASSERT_EQ(ended.size(), 2u);
     EXPECT_EQ(ended[0].status, Status::post_refused);
     EXPECT_EQ(ended[1].status, Status::wr_flush_err);
-    EXPECT_TRUE(world->poll(kReader).empty());
+    EXPECT_TRUE(world->poll(kReceiver).empty());
 }
 
 // What waits is posted, and the provider refuses it while the next one is on its way: each ends once.
 TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
-    ibv_mr& bindable = world->register_memory(memory.data(), 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    const Buffer& bindable = buffer(64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     SteppedWorld::Window& window = world->add_window();
-    WorkRequest bind{.tag = 2, .qp = from->handle(), .opcode = Opcode::bind_mw, .flags = kSignaled};
-    bind.bind = WindowBind(window.end.handle, world->make_bindable(bindable), 64);
-    bind.remote_addr = reinterpret_cast<std::uintptr_t>(memory.data());
+    WorkRequest bind{.tag = 2, .qp = from[0]->handle(), .opcode = Opcode::bind_mw, .flags = kSignaled};
+    bind.bind = WindowBind(window.end.handle, world->make_bindable(*bindable.mr), 64);
+    bind.remote_addr = bindable.addr();
     bind.bind_access = kWindowWrite;
     bind.rkey = next_rkey(window.mw->rkey);
-    ASSERT_EQ(send(1), Refusal::none);  // it waits for the peer's terms, and so do the others
-    ASSERT_EQ(world->session(kSender).try_submit(bind), Refusal::none);
-    ASSERT_EQ(send(3), Refusal::none);
+    submit(send(1, kTwoLines));  // it waits for the peer's terms, and so do the others
+    submit(bind);
+    submit(send(3, kTwoLines));
     refuse_after(3);  // the terms of both, and the room in the ring
     turn();
     refuse_no_more();
-    world->to_error(*from, QpState::error);
+    world->to_error(*from[0], QpState::error);
     turn();
     const auto ended = world->poll(kSender);
     ASSERT_EQ(ended.size(), 3u);
@@ -217,8 +187,8 @@ TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
 
 // A peer that ends in the middle of a record, as seen from here: half of it is there, and no more comes.
 TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
-    ASSERT_EQ(send(1), Refusal::none);
-    const auto first = world->await(1, kReader);
+    submit(send(1, kTwoLines));
+    const auto first = world->await(1, kReceiver);
     ASSERT_EQ(first.size(), 1u);
     WriteRing& reading = *ring->end.ring;
     const RecordHeader::Words words = RecordHeader{.length = 100}.pack(reading.next(), reading.seed());
@@ -226,9 +196,9 @@ TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     last[5] = words[0];
     last[6] = words[1];
     turn();
-    EXPECT_TRUE(world->poll(kReader).empty());
-    world->to_error(*to);
-    const auto end = world->await(1, kReader);
+    EXPECT_TRUE(world->poll(kReceiver).empty());
+    world->to_error(*to[0]);
+    const auto end = world->await(1, kReceiver);
     ASSERT_EQ(end.size(), 1u);
     EXPECT_EQ(end[0].status, Status::wr_flush_err);
     EXPECT_TRUE(end[0].pooled());
@@ -237,31 +207,30 @@ TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     EXPECT_EQ(ring->end.counters->held.value(), 0u);
     EXPECT_EQ(ring->end.counters->bad_releases.value(), 0u);
     // The next life goes on in the same ring.
-    world->reset(*to);
-    world->reset(*from);
-    world->connect(*from, *to);
-    world->connect(*to, *from);
-    ASSERT_EQ(send(2), Refusal::none);
-    EXPECT_EQ(world->await(1, kReader).at(0).status, Status::success);
+    world->reset(*to[0]);
+    world->reset(*from[0]);
+    connect(*from[0], *to[0]);
+    submit(send(2, kTwoLines));
+    EXPECT_EQ(world->await(1, kReceiver).at(0).status, Status::success);
 }
 
 TEST_F(WorkerRingTest, WhatCameBeforeTheEndIsDeliveredBeforeIt) {
     for (std::uint64_t i = 0; i < 16; ++i) {
-        ASSERT_EQ(send(i), Refusal::none);
+        submit(send(i, kTwoLines));
     }
     turn();
-    auto held = world->poll(kReader);
+    auto held = world->poll(kReceiver);
     EXPECT_EQ(held.size(), 16u);
     for (std::uint64_t i = 0; i < 4; ++i) {
-        ASSERT_EQ(send(i), Refusal::none);
+        submit(send(i, kTwoLines));
     }
     turn();
-    world->to_error(*to);
+    world->to_error(*to[0]);
     turn();
-    EXPECT_TRUE(world->poll(kReader).empty()) << "the application has as many as it may";
+    EXPECT_TRUE(world->poll(kReceiver).empty()) << "the application has as many as it may";
     release(held);
     turn();
-    const auto rest = world->poll(kReader);
+    const auto rest = world->poll(kReceiver);
     ASSERT_EQ(rest.size(), 5u);
     for (std::size_t i = 0; i < 4; ++i) {
         EXPECT_TRUE(rest[i].ok());
@@ -269,7 +238,7 @@ TEST_F(WorkerRingTest, WhatCameBeforeTheEndIsDeliveredBeforeIt) {
     EXPECT_FALSE(rest[4].ok());
     release(rest);
     turn();
-    EXPECT_TRUE(world->poll(kReader).empty()) << "the end is told once";
+    EXPECT_TRUE(world->poll(kReceiver).empty()) << "the end is told once";
 }
 
 }  // namespace

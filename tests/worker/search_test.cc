@@ -1,18 +1,17 @@
 // What the worker looks for in rings and queues, while it goes on: see Worker::search().
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "pair_fixture.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
 // A ring of 600 requests, of which the worker takes one in a step.
-class SearchTest : public WorkerPairTest {
+class SearchTest : public WorkerFixture {
 protected:
     void SetUp() override {
         SteppedWorld::Options options;
@@ -21,9 +20,9 @@ protected:
         SteppedWorld::QpShape shape;
         shape.shares = {{0, 700, 16}};
         make(shape, options);
-        unnamed = &world->register_memory(other.data(), other.size());
+        unnamed = &buffer();
         for (int i = 0; i < 600; ++i) {
-            ASSERT_EQ(world->session().try_submit(write(1)), Refusal::none);
+            submit(write(1));
         }
     }
     int steps_until_over(std::uint64_t search, bool expected) {
@@ -37,10 +36,9 @@ protected:
         ADD_FAILURE() << "the search does not end";
         return 0;
     }
-    std::uint64_t begin(std::uint32_t client = 0) { return world->proxy.begin_finding_key(0, 0, unnamed->lkey, {}, client); }
+    std::uint64_t begin(std::uint32_t client = 0) { return world->proxy.begin_finding_key(0, 0, unnamed->lkey(), {}, client); }
 
-    alignas(64) std::array<std::byte, 64> other{};
-    ibv_mr* unnamed = nullptr;  // no request names it
+    Buffer* unnamed = nullptr;  // no request names it
 };
 
 TEST_F(SearchTest, SearchesTakeTurns) {

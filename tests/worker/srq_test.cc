@@ -7,73 +7,41 @@
 #include <random>
 
 #include "post_each.hpp"
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class WorkerSrqTest : public ::testing::Test {
+class WorkerSrqTest : public SenderReceiverFixture {
 protected:
-    static constexpr std::uint32_t kSender = 0;
-    static constexpr std::uint32_t kReceiver = 1;
-    static constexpr std::uint32_t kBuffer = 256;
-
     void make(std::uint32_t depth, std::size_t pairs, SteppedWorld::Options options = {}) {
-        world = std::make_unique<SteppedWorld>(options);
-        world->add_session();
-        world->add_session();
-        world->add_cq();
+        make_world(std::move(options));
         srq = &world->add_srq({.session = kReceiver, .depth = depth});
-        region = &world->register_memory(memory.data(), memory.size());
         for (std::size_t i = 0; i < pairs; ++i) {
-            add_pair();
+            add_sharing_pair();
         }
     }
-    void add_pair() {
-        from.push_back(&world->add_qp({.shares = {{kSender, 8, 0}}}));
-        to.push_back(&world->add_qp({.shares = {{kReceiver, 8, 0}}, .srq = srq}));
-        world->connect(*from.back(), *to.back(), {.rnr_retry = 7, .min_rnr_timer = 1});
-        world->connect(*to.back(), *from.back());
+    void add_sharing_pair() {
+        add_pair({.shares = {{kSender, 8, 0}}}, {.shares = {{kReceiver, 8, 0}}, .srq = srq}, {.rnr_retry = 7, .min_rnr_timer = 1});
     }
     void close(std::vector<SteppedWorld::Qp*>& side, std::size_t i) {
         EXPECT_TRUE(world->close(*side[i]));
         side.erase(side.begin() + static_cast<std::ptrdiff_t>(i));
     }
-
-    [[nodiscard]] Sge sge(std::uint32_t length, std::size_t buffer = 0) {
-        return {reinterpret_cast<std::uintptr_t>(memory.data()) + buffer * kBuffer, length, region->lkey};
-    }
-    [[nodiscard]] WorkRequest recv(std::uint64_t tag, std::uint32_t length = kBuffer) {
-        return {.tag = tag, .sge = sge(length, tag % 16), .srq = srq->handle(), .opcode = Opcode::srq_recv, .num_sge = 1};
-    }
-    Refusal submit_recv(std::uint64_t tag) { return world->session(kReceiver).try_submit(recv(tag)); }
-    void send(std::size_t pair, std::uint64_t tag, std::uint32_t length = 8) {
-        ASSERT_EQ(world->session(kSender).try_submit({.tag = tag,
-                                                      .sge = sge(length, 20),
-                                                      .qp = from[pair]->handle(),
-                                                      .opcode = Opcode::send,
-                                                      .flags = kSignaled,
-                                                      .num_sge = 1}),
-                  Refusal::none);
-    }
+    [[nodiscard]] WorkRequest srq_recv(std::uint64_t tag, std::uint32_t length = 64) const { return recv(tag, {.srq = srq, .length = length}); }
     std::uint64_t receives_in_flight() { return world->session(kReceiver).figures().in_flight(); }
 
-    alignas(64) std::array<std::byte, 32 * kBuffer> memory{};
-    std::unique_ptr<SteppedWorld> world;
     SteppedWorld::Srq* srq = nullptr;
-    ibv_mr* region = nullptr;
-    std::vector<SteppedWorld::Qp*> from;
-    std::vector<SteppedWorld::Qp*> to;
 };
 
 TEST_F(WorkerSrqTest, AReceiveSaysWhichQueuePairTookItAndWhereItsBufferCameFrom) {
     make(8, 3);
     for (std::uint64_t tag = 0; tag < 3; ++tag) {
-        ASSERT_EQ(submit_recv(tag), Refusal::none);
+        submit(srq_recv(tag));
     }
     for (const std::size_t pair : {2u, 0u, 1u}) {
         const std::uint64_t tag = 3 - receives_in_flight();
-        send(pair, 100 + pair, 24);
+        submit(send(100 + pair, {.qp = from[pair], .length = 24}));
         const auto received = world->await(1, kReceiver);
         ASSERT_EQ(received.size(), 1u);
         EXPECT_EQ(received[0].tag, tag);
@@ -93,23 +61,23 @@ TEST_F(WorkerSrqTest, AReceiveSaysWhichQueuePairTookItAndWhereItsBufferCameFrom)
 TEST_F(WorkerSrqTest, ABurstOfReceivesTakesOneDoorbell) {
     make(16, 1);
     for (std::uint64_t tag = 0; tag < 16; ++tag) {
-        ASSERT_EQ(submit_recv(tag), Refusal::none);
+        submit(srq_recv(tag));
     }
     world->step();
     EXPECT_EQ(world->worker.counters().receives.value(), 16u);
     EXPECT_EQ(world->worker.counters().receive_doorbells.value(), 1u);
-    EXPECT_EQ(submit_recv(16), Refusal::srq_full);
+    EXPECT_EQ(try_submit(srq_recv(16)), Refusal::srq_full);
 }
 
 TEST_F(WorkerSrqTest, ASlotIsFreeAgainWhicheverReceiveCompleted) {
     make(2, 2);
-    ASSERT_EQ(submit_recv(0), Refusal::none);
-    ASSERT_EQ(submit_recv(1), Refusal::none);
+    submit(srq_recv(0));
+    submit(srq_recv(1));
     for (std::uint64_t tag = 2; tag < 200; ++tag) {
-        EXPECT_EQ(submit_recv(tag), Refusal::srq_full);
-        send(tag % 2, 1000 + tag);
+        EXPECT_EQ(try_submit(srq_recv(tag)), Refusal::srq_full);
+        submit(send(1000 + tag, {.qp = from[tag % 2]}));
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
-        ASSERT_EQ(submit_recv(tag), Refusal::none);
+        submit(srq_recv(tag));
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
     }
     EXPECT_EQ(world->worker.counters().refused_requests.value(), 0u);
@@ -118,39 +86,35 @@ TEST_F(WorkerSrqTest, ASlotIsFreeAgainWhicheverReceiveCompleted) {
 
 TEST_F(WorkerSrqTest, ReceivesWithSeveralSgesGoThroughAndTheirKeysAreKnown) {
     make(4, 1);
-    alignas(64) std::array<std::byte, 64> extra{};
-    ibv_mr& other = world->register_memory(extra.data(), extra.size());
-    const std::array<Sge, 3> sges{sge(4, 0), sge(4, 1), {reinterpret_cast<std::uintptr_t>(extra.data()), 64, other.lkey}};
-    ASSERT_EQ(world->session(kReceiver).try_submit(recv(7), sges), Refusal::none);
-    EXPECT_TRUE(world->uses_key(0, 0, other.lkey));
-    EXPECT_TRUE(world->uses_key(0, 0, region->lkey));
-    memory[20 * kBuffer + 9] = std::byte{42};
-    send(0, 1, 16);
+    Buffer& other = buffer(64);
+    const std::array<Sge, 3> sges{target->sge(4), target->sge(4, 256), other.sge(64)};
+    ASSERT_EQ(world->session(kReceiver).try_submit(srq_recv(7), sges), Refusal::none);
+    EXPECT_TRUE(world->uses_key(0, 0, other.lkey()));
+    EXPECT_TRUE(world->uses_key(0, 0, target->lkey()));
+    *source->data(9) = std::byte{42};
+    submit(send(1, {.length = 16}));
     ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
-    EXPECT_EQ(extra[1], std::byte{42});
-    EXPECT_FALSE(world->uses_key(0, 0, other.lkey));
+    EXPECT_EQ(*other.data(1), std::byte{42});
+    EXPECT_FALSE(world->uses_key(0, 0, other.lkey()));
     const std::array<Sge, 5> too_many{};
-    EXPECT_EQ(world->session(kReceiver).try_submit(recv(8), too_many), Refusal::too_many_sges);
+    EXPECT_EQ(world->session(kReceiver).try_submit(srq_recv(8), too_many), Refusal::too_many_sges);
 }
 
 TEST_F(WorkerSrqTest, WhatDoesNotFitIsRefused) {
     make(2, 1);
     Session& session = world->session(kReceiver);
-    WorkRequest request = recv(1);
+    WorkRequest request = srq_recv(1);
     request.srq.generation ^= 1;
     EXPECT_EQ(session.try_submit(request), Refusal::stale_handle);
-    request = recv(1);
+    request = srq_recv(1);
     request.srq.index = kSrqsMax;
     EXPECT_EQ(session.try_submit(request), Refusal::stale_handle);
-    request = recv(1);
+    request = srq_recv(1);
     request.flags = kSignaled;
     EXPECT_EQ(session.try_submit(request), Refusal::bad_flags);
-    EXPECT_EQ(session.try_submit_inline(recv(1), std::span(memory).first(8)), Refusal::bad_opcode);
-    EXPECT_EQ(world->session(kSender).try_submit(recv(1)), Refusal::stale_handle) << "it belongs to another session";
-    request = recv(1);
-    request.opcode = Opcode::recv;
-    request.qp = to[0]->handle();
-    EXPECT_EQ(session.try_submit(request), Refusal::not_receiver) << "this queue pair has no receive queue";
+    EXPECT_EQ(session.try_submit_inline(srq_recv(1), std::array<std::byte, 8>{}), Refusal::bad_opcode);
+    EXPECT_EQ(try_submit(srq_recv(1), kSender), Refusal::stale_handle) << "it belongs to another session";
+    EXPECT_EQ(try_submit(recv(1)), Refusal::not_receiver) << "this queue pair has no receive queue";
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
@@ -158,8 +122,7 @@ TEST_F(WorkerSrqTest, WhatDoesNotFitIsRefused) {
 TEST_F(WorkerSrqTest, TheWorkerRefusesWhatASessionShouldHave) {
     make(2, 1);
     const auto submit_raw = [&](std::uint32_t session, const WorkRequest& request) {
-        SteppedWorld::End& end = *world->ends[session];
-        RingProducer<WorkRequest> raw(at_offset<void>(end.block, end.layout.submissions()), end.layout.submission_slots);
+        RingProducer<WorkRequest> raw = world->raw(session);
         const std::uint32_t slots = slots_of(request);
         ASSERT_EQ(raw.reserve(slots), slots);
         for (std::uint32_t slot = 0; slot < slots; ++slot) {
@@ -175,10 +138,8 @@ TEST_F(WorkerSrqTest, TheWorkerRefusesWhatASessionShouldHave) {
         std::uint8_t num_sge;
     };
     for (const Case& bad : {Case{kSender, 0, 1}, Case{kReceiver, 0xffff, 1}, Case{kReceiver, 1, 1}, Case{kReceiver, 0, 5}}) {
-        from.clear();
-        to.clear();
         make(2, 1);
-        WorkRequest request = recv(9);
+        WorkRequest request = srq_recv(9);
         request.srq.index = bad.index;
         request.num_sge = bad.num_sge;
         submit_raw(bad.session, request);
@@ -193,14 +154,14 @@ TEST_F(WorkerSrqTest, TheWorkerRefusesWhatASessionShouldHave) {
 TEST_F(WorkerSrqTest, AClosedQueuePairLeavesTheReceivesToTheOthers) {
     make(8, 3);
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
-        ASSERT_EQ(submit_recv(tag), Refusal::none);
+        submit(srq_recv(tag));
     }
     world->step(4);
     close(to, 1);
     EXPECT_TRUE(world->poll(kReceiver).empty());
     EXPECT_EQ(receives_in_flight(), 4u);
     for (const std::size_t pair : {0u, 2u}) {
-        send(pair, 10);
+        submit(send(10, {.qp = from[pair]}));
         const auto received = world->await(1, kReceiver);
         ASSERT_EQ(received.size(), 1u);
         EXPECT_EQ(received[0].qp, to[pair == 0 ? 0 : 1]->handle());
@@ -210,9 +171,9 @@ TEST_F(WorkerSrqTest, AClosedQueuePairLeavesTheReceivesToTheOthers) {
 
 TEST_F(WorkerSrqTest, AMessageThatIsTooLongEndsItsQueuePairOnly) {
     make(8, 2);
-    ASSERT_EQ(world->session(kReceiver).try_submit(recv(1, 16)), Refusal::none);
-    ASSERT_EQ(submit_recv(2), Refusal::none);
-    send(0, 10, 100);
+    submit(srq_recv(1, 16));
+    submit(srq_recv(2));
+    submit(send(10, {.length = 100}));
     const auto failed = world->await(1, kReceiver);
     ASSERT_EQ(failed.size(), 1u);
     EXPECT_EQ(failed[0].tag, 1u);
@@ -222,7 +183,7 @@ TEST_F(WorkerSrqTest, AMessageThatIsTooLongEndsItsQueuePairOnly) {
     EXPECT_EQ(world->session(kReceiver).state(to[0]->handle()), QpState::error);
     EXPECT_EQ(world->session(kReceiver).cause(to[0]->handle()), Status::loc_len_err);
     EXPECT_EQ(world->session(kReceiver).state(to[1]->handle()), QpState::ready);
-    send(1, 11);
+    submit(send(11, {.qp = from[1]}));
     const auto received = world->await(1, kReceiver);
     ASSERT_EQ(received.size(), 1u);
     EXPECT_EQ(received[0].tag, 2u);
@@ -231,10 +192,10 @@ TEST_F(WorkerSrqTest, AMessageThatIsTooLongEndsItsQueuePairOnly) {
 TEST_F(WorkerSrqTest, AClosedQueueGivesItsReceivesBackAndTakesNoMore) {
     make(8, 1);
     for (std::uint64_t tag = 0; tag < 3; ++tag) {
-        ASSERT_EQ(submit_recv(tag), Refusal::none);
+        submit(srq_recv(tag));
     }
     world->step();
-    const WorkRequest late = recv(5);
+    const WorkRequest late = srq_recv(5);
     close(to, 0);
     world->proxy.retire(srq->handle());
     EXPECT_EQ(world->session(kReceiver).try_submit(late), Refusal::stale_handle);
@@ -253,7 +214,7 @@ TEST_F(WorkerSrqTest, AClosedQueueGivesItsReceivesBackAndTakesNoMore) {
 
 TEST_F(WorkerSrqTest, WhatWasSubmittedAsTheQueueClosedCompletesToo) {
     make(8, 0);
-    ASSERT_EQ(submit_recv(1), Refusal::none);  // no step: it stands in the ring
+    submit(srq_recv(1));  // no step: it stands in the ring
     // Commands come before submissions in a step.
     world->proxy.retire(srq->handle());
     world->step();
@@ -267,21 +228,21 @@ TEST_F(WorkerSrqTest, WhatWasSubmittedAsTheQueueClosedCompletesToo) {
 TEST_F(WorkerSrqTest, AnIndexThatIsUsedAgainStartsAnew) {
     make(2, 0);
     for (int life = 0; life < 5; ++life) {
-        ASSERT_EQ(submit_recv(1), Refusal::none);
-        ASSERT_EQ(submit_recv(2), Refusal::none);
-        EXPECT_EQ(submit_recv(3), Refusal::srq_full);
+        submit(srq_recv(1));
+        submit(srq_recv(2));
+        EXPECT_EQ(try_submit(srq_recv(3)), Refusal::srq_full);
         if (life % 2 == 0) {
             world->step();
         }
-        const WorkRequest stale = recv(9);
+        const WorkRequest stale = srq_recv(9);
         world->close(*srq);
         EXPECT_EQ(world->poll(kReceiver).size(), 2u);
         srq = &world->add_srq({.session = kReceiver, .depth = 2});
         EXPECT_EQ(world->session(kReceiver).try_submit(stale), Refusal::stale_handle);
     }
-    add_pair();
-    ASSERT_EQ(submit_recv(1), Refusal::none);
-    send(0, 5);
+    add_sharing_pair();
+    submit(srq_recv(1));
+    submit(send(5));
     EXPECT_EQ(world->await(1, kReceiver).size(), 1u);
 }
 
@@ -300,7 +261,7 @@ TEST_F(WorkerSrqTest, ACompletionThatNamesNothingInFlightIsCountedAndHarmsNobody
         injected.pop_back();
         return 1;
     };
-    ASSERT_EQ(submit_recv(1), Refusal::none);
+    submit(srq_recv(1));
     world->step();
     for (const SrqWrId id : {SrqWrId{srq->handle(), 1}, SrqWrId{srq->handle(), 0xffffff}, SrqWrId{SrqHandle{5, 1}, 0},
                              SrqWrId{SrqHandle{srq->handle().index, 77}, 0}, SrqWrId{SrqHandle{0xffff, 1}, 0}}) {
@@ -336,7 +297,7 @@ TEST_F(WorkerSrqTest, EveryRefusedReceiveOfAChainGetsItsCompletionAndTheOthersAr
         return post_each(post, queue, wr, bad, [](const ibv_recv_wr&) { return ++count % 3 == 0; });
     };
     for (std::uint64_t tag = 0; tag < 9; ++tag) {
-        ASSERT_EQ(submit_recv(tag), Refusal::none);
+        submit(srq_recv(tag));
     }
     world->step();
     const auto refused = world->poll(kReceiver);
@@ -350,7 +311,7 @@ TEST_F(WorkerSrqTest, EveryRefusedReceiveOfAChainGetsItsCompletionAndTheOthersAr
     EXPECT_EQ(receives_in_flight(), 6u);
     ops.post_srq_recv = post;
     for (const std::uint64_t tag : {0, 1, 3, 4, 6, 7}) {
-        send(0, 100 + tag);
+        submit(send(100 + tag));
         const auto received = world->await(1, kReceiver);
         ASSERT_EQ(received.size(), 1u);
         EXPECT_EQ(received[0].tag, tag);
@@ -361,7 +322,7 @@ TEST_F(WorkerSrqTest, EveryRefusedReceiveOfAChainGetsItsCompletionAndTheOthersAr
 TEST_F(WorkerSrqTest, AReceiveWhoseCompletionWasLostWithItsCqEndsWithTheQueue) {
     make(4, 1);
     for (std::uint64_t tag = 0; tag < 3; ++tag) {
-        ASSERT_EQ(submit_recv(tag), Refusal::none);
+        submit(srq_recv(tag));
     }
     world->step();
     world->device->context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) { return -1; };
@@ -379,14 +340,14 @@ TEST_F(WorkerSrqTest, AReceiveWhoseCompletionWasLostWithItsCqEndsWithTheQueue) {
 
 TEST_F(WorkerSrqTest, ExtendedPollingNamesTheQueuePairToo) {
     make(4, 2, {.extended_cqs = true});
-    ASSERT_EQ(submit_recv(1), Refusal::none);
-    ASSERT_EQ(world->session(kReceiver).try_submit(recv(2, 4)), Refusal::none);
-    send(1, 10);
+    submit(srq_recv(1));
+    submit(srq_recv(2, 4));
+    submit(send(10, {.qp = from[1]}));
     auto received = world->await(1, kReceiver);
     ASSERT_EQ(received.size(), 1u);
     EXPECT_EQ(received[0].qp, to[1]->handle());
     EXPECT_EQ(received[0].byte_len, 8u);
-    send(0, 11);
+    submit(send(11));
     received = world->await(1, kReceiver);
     ASSERT_EQ(received.size(), 1u);
     EXPECT_EQ(received[0].status, Status::loc_len_err);
@@ -402,18 +363,13 @@ TEST_F(WorkerSrqTest, RandomTrafficOverflowsNothingAndMeetsTheLimit) {
             for (const std::uint32_t submission_slots : {1u, 2u, 4u}) {
                 SCOPED_TRACE(::testing::Message() << "depth " << depth << ", " << completion_slots << " completion slots, "
                                                   << submission_slots << " submission slots");
-                from.clear();
-                to.clear();
-                make(depth, 0, {.submission_slots = submission_slots, .completion_slots = completion_slots});
-                for (int pair = 0; pair < 3; ++pair) {
-                    add_pair();
-                }
+                make(depth, 3, {.submission_slots = submission_slots, .completion_slots = completion_slots});
                 std::mt19937_64 random(seed++);
                 std::uint64_t sent = 0;
                 std::uint64_t posted = 0;
                 std::uint64_t received = 0;
                 std::uint64_t acknowledged = 0;
-                const auto turn = [&] {
+                const auto turn_once = [&] {
                     world->step();
                     world->now += 20'000;
                     for (const Completion& completion : world->poll(kReceiver)) {
@@ -423,13 +379,10 @@ TEST_F(WorkerSrqTest, RandomTrafficOverflowsNothingAndMeetsTheLimit) {
                     acknowledged += world->poll(kSender).size();
                 };
                 const auto try_send = [&] {
-                    WorkRequest message{.sge = sge(8, 20), .qp = from[random() % 3]->handle(), .opcode = Opcode::send};
-                    message.flags = kSignaled;
-                    message.num_sge = 1;
-                    sent += world->session(kSender).try_submit(message) == Refusal::none;
+                    sent += try_submit(send(0, {.qp = from[random() % 3]})) == Refusal::none;
                 };
                 const auto try_recv = [&] {
-                    const Refusal refusal = submit_recv(posted);
+                    const Refusal refusal = try_submit(srq_recv(posted));
                     ++causes[refusal];
                     posted += refusal == Refusal::none;
                 };
@@ -437,7 +390,7 @@ TEST_F(WorkerSrqTest, RandomTrafficOverflowsNothingAndMeetsTheLimit) {
                     switch (random() % 3) {
                         case 0: try_send(); break;
                         case 1: try_recv(); break;
-                        default: turn(); break;
+                        default: turn_once(); break;
                     }
                 }
                 for (int i = 0; i < 20'000 && (received < std::max(sent, posted) || acknowledged < sent); ++i) {
@@ -446,7 +399,7 @@ TEST_F(WorkerSrqTest, RandomTrafficOverflowsNothingAndMeetsTheLimit) {
                     } else if (posted < sent) {
                         try_recv();
                     }
-                    turn();
+                    turn_once();
                 }
                 EXPECT_EQ(received, posted);
                 EXPECT_EQ(acknowledged, sent);

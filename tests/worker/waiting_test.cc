@@ -2,12 +2,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
-#include <array>
 #include <string>
 #include <vector>
 
-#include "stepped_world.hpp"
 #include "worker/run.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -54,41 +53,31 @@ private:
     int turns_;
 };
 
-class WaitingTest : public ::testing::Test {
+class WaitingTest : public WorkerFixture {
 protected:
-    WaitingTest() : world(options()) {
-        std::tie(a, b) = world.pair(SteppedWorld::QpShape{});
-        memory = &world.register_memory(bytes.data(), bytes.size());
-    }
+    WaitingTest() { make({}, options()); }
     static SteppedWorld::Options options() {
         SteppedWorld::Options options;
         options.sleeps = true;
         return options;
     }
-    void turn(LadderScript& turns, const IdleLadder& ladder) {
-        turn_worker(world.worker, turns.stop, ladder, turns, [&] { return turns.now(); }, 1.0);
+    void climb(LadderScript& turns, const IdleLadder& ladder) {
+        turn_worker(world->worker, turns.stop, ladder, turns, [&] { return turns.now(); }, 1.0);
     }
-    [[nodiscard]] WorkRequest write(std::uint64_t tag) const { return SteppedWorld::write(tag, *a, *memory); }
     [[nodiscard]] bool readable(int fd) const {
         pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
         return ::poll(&one, 1, 0) == 1;
     }
-
-    alignas(64) std::array<std::byte, 256> bytes{};
-    SteppedWorld world;
-    SteppedWorld::Qp* a = nullptr;
-    SteppedWorld::Qp* b = nullptr;
-    ibv_mr* memory = nullptr;
 };
 
 TEST_F(WaitingTest, TheLadderIsClimbedByTheTimesOfItsRungs) {
-    LadderScript turns(world, 12);
-    turn(turns, {{IdlePolicy::yield, 50ns}, {IdlePolicy::monitor, 30ns}, {IdlePolicy::event}});
+    LadderScript turns(*world, 12);
+    climb(turns, {{IdlePolicy::yield, 50ns}, {IdlePolicy::monitor, 30ns}, {IdlePolicy::event}});
     const std::vector<std::string> expected{"yield", "yield", "yield", "yield", "yield",
                                             "watch", "watch", "watch", "sleep", "sleep", "sleep", "sleep"};
     EXPECT_EQ(turns.seen, expected);
     const auto cycles = [&](IdlePolicy policy) {
-        return world.worker.counters().idle_cycles[static_cast<std::size_t>(policy)].value();
+        return world->worker.counters().idle_cycles[static_cast<std::size_t>(policy)].value();
     };
     EXPECT_GE(cycles(IdlePolicy::yield), 50u);
     EXPECT_GE(cycles(IdlePolicy::monitor), 30u);
@@ -97,30 +86,30 @@ TEST_F(WaitingTest, TheLadderIsClimbedByTheTimesOfItsRungs) {
 }
 
 TEST_F(WaitingTest, WorkBringsItBackToTheFirstRung) {
-    LadderScript turns(world, 9);
+    LadderScript turns(*world, 9);
     turns.on_turn = [&, n = 0]() mutable {
         if (++n == 6) {
-            ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
+            submit(write(1));
         }
     };
-    turn(turns, {{IdlePolicy::yield, 45ns}, {IdlePolicy::monitor}});
+    climb(turns, {{IdlePolicy::yield, 45ns}, {IdlePolicy::monitor}});
     const std::vector<std::string> expected{"yield", "yield", "yield", "yield", "yield", "watch", "yield", "yield", "yield"};
     EXPECT_EQ(turns.seen, expected);
-    EXPECT_EQ(world.poll().size(), 1u);
+    EXPECT_EQ(world->poll().size(), 1u);
 }
 
 TEST_F(WaitingTest, OneRungNeedsNoTime) {
-    LadderScript turns(world, 3);
-    turn(turns, IdlePolicy::event);
+    LadderScript turns(*world, 3);
+    climb(turns, IdlePolicy::event);
     EXPECT_EQ(turns.seen, (std::vector<std::string>{"sleep", "sleep", "sleep"}));
-    EXPECT_EQ(world.worker.counters().sleeps.value(), 1u) << "what woke it before was nothing to wake up for";
+    EXPECT_EQ(world->worker.counters().sleeps.value(), 1u) << "what woke it before was nothing to wake up for";
 }
 
 TEST_F(WaitingTest, AWakeUpWithNothingBehindItIsCounted) {
-    LadderScript turns(world, 4);
-    turns.on_sleep = [&] { signal_event(world.worker.bell()); };
-    turn(turns, IdlePolicy::event);
-    const WorkerCounters& counters = world.worker.counters();
+    LadderScript turns(*world, 4);
+    turns.on_sleep = [&] { signal_event(world->worker.bell()); };
+    climb(turns, IdlePolicy::event);
+    const WorkerCounters& counters = world->worker.counters();
     EXPECT_EQ(counters.sleeps.value(), 4u);
     EXPECT_EQ(counters.spurious_wakeups.value(), 3u) << "after the fourth it was to stop";
     EXPECT_EQ(counters.asleep.value(), 0u);
@@ -128,164 +117,157 @@ TEST_F(WaitingTest, AWakeUpWithNothingBehindItIsCounted) {
 
 // A worker that hangs in what it does between two waits must not pass for one that sleeps.
 TEST_F(WaitingTest, SleepsByItsOwnWordOnlyWhileItWaits) {
-    const WorkerCounters& counters = world.worker.counters();
-    const Heartbeat& heartbeat = world.worker.heartbeat();
-    LadderScript turns(world, 3);
+    const WorkerCounters& counters = world->worker.counters();
+    const Heartbeat& heartbeat = world->worker.heartbeat();
+    LadderScript turns(*world, 3);
     int waits = 0;
     turns.on_turn = [&] {
         ++waits;
         EXPECT_EQ(counters.asleep.value(), 1u);
         EXPECT_EQ(heartbeat.since(), Heartbeat::kForever);
     };
-    ASSERT_TRUE(world.worker.fall_asleep(world.now));
+    ASSERT_TRUE(world->worker.fall_asleep(world->now));
     std::vector<bool> awake;
-    sleep_until_woken(world.worker, turns.stop, turns, [&] {
+    sleep_until_woken(world->worker, turns.stop, turns, [&] {
         awake.push_back(counters.asleep.value() == 0 && heartbeat.since() != Heartbeat::kForever);
         return turns.now();
     });
     EXPECT_EQ(waits, 3);
     // The clock is read when a wait is over, and by what is done then: to say that it is awake, and to look for a reason to be.
     EXPECT_EQ(awake, (std::vector<bool>{false, true, false, true, false, true}));
-    EXPECT_EQ(heartbeat.since(), world.now - 1) << "the last time but one";
+    EXPECT_EQ(heartbeat.since(), world->now - 1) << "the last time but one";
 }
 
 TEST_F(WaitingTest, TheCoreWatchesARingOnlyWhereNothingElseCanCome) {
-    EXPECT_NE(world.worker.only_source(), nullptr);
-    WorkRequest receive{.tag = 1, .qp = b->handle(), .opcode = Opcode::recv};
-    ASSERT_EQ(world.session().try_submit(receive), Refusal::none);
-    world.step();
-    EXPECT_EQ(world.worker.only_source(), nullptr) << "a message may come";
-    world.close(*b);
-    (void)world.poll();
-    EXPECT_NE(world.worker.only_source(), nullptr);
-    world.add_session();
-    EXPECT_EQ(world.worker.only_source(), nullptr) << "two sessions are two lines";
+    EXPECT_NE(world->worker.only_source(), nullptr);
+    submit(recv(1));
+    world->step();
+    EXPECT_EQ(world->worker.only_source(), nullptr) << "a message may come";
+    world->close(*b);
+    (void)world->poll();
+    EXPECT_NE(world->worker.only_source(), nullptr);
+    world->add_session();
+    EXPECT_EQ(world->worker.only_source(), nullptr) << "two sessions are two lines";
 }
 
 TEST_F(WaitingTest, SleepsOnlyWhenThereIsNothing) {
-    EXPECT_TRUE(world.worker.fall_asleep(world.now));
-    EXPECT_EQ(world.worker.counters().asleep.value(), 1u);
-    world.worker.wake_up(world.now);
-    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
-    EXPECT_FALSE(world.worker.fall_asleep(world.now)) << "a request stands in the ring";
-    EXPECT_EQ(world.worker.counters().asleep.value(), 0u);
-    ASSERT_EQ(world.poll().size(), 0u);
-    world.step();
-    const std::size_t at_once = world.poll().size();
-    EXPECT_EQ(world.worker.fall_asleep(world.now), at_once == 1) << "its completion stands in the CQ";
-    EXPECT_EQ(at_once + world.poll().size(), 1u) << "and was taken by that look";
-    world.worker.wake_up(world.now);
-    EXPECT_TRUE(world.worker.fall_asleep(world.now));
-    world.worker.wake_up(world.now);
+    EXPECT_TRUE(world->worker.fall_asleep(world->now));
+    EXPECT_EQ(world->worker.counters().asleep.value(), 1u);
+    world->worker.wake_up(world->now);
+    submit(write(1));
+    EXPECT_FALSE(world->worker.fall_asleep(world->now)) << "a request stands in the ring";
+    EXPECT_EQ(world->worker.counters().asleep.value(), 0u);
+    ASSERT_EQ(world->poll().size(), 0u);
+    world->step();
+    const std::size_t at_once = world->poll().size();
+    EXPECT_EQ(world->worker.fall_asleep(world->now), at_once == 1) << "its completion stands in the CQ";
+    EXPECT_EQ(at_once + world->poll().size(), 1u) << "and was taken by that look";
+    world->worker.wake_up(world->now);
+    EXPECT_TRUE(world->worker.fall_asleep(world->now));
+    world->worker.wake_up(world->now);
 }
 
 TEST_F(WaitingTest, ASessionRingsOnceAndOnlyForASleeper) {
-    ASSERT_EQ(world.session().try_submit(write(1)), Refusal::none);
-    EXPECT_FALSE(readable(world.worker.bell())) << "it is awake";
-    (void)world.await(1);
-    ASSERT_TRUE(world.worker.fall_asleep(world.now));
-    ASSERT_EQ(world.session().try_submit(write(2)), Refusal::none);
-    EXPECT_TRUE(readable(world.worker.bell()));
-    EXPECT_TRUE(drain_event(world.worker.bell()));
-    ASSERT_EQ(world.session().try_submit(write(3)), Refusal::none);
-    EXPECT_FALSE(readable(world.worker.bell())) << "it is being woken already";
-    world.worker.wake_up(world.now);
-    EXPECT_EQ(world.await(2).size(), 2u);
+    submit(write(1));
+    EXPECT_FALSE(readable(world->worker.bell())) << "it is awake";
+    (void)world->await(1);
+    ASSERT_TRUE(world->worker.fall_asleep(world->now));
+    submit(write(2));
+    EXPECT_TRUE(readable(world->worker.bell()));
+    EXPECT_TRUE(drain_event(world->worker.bell()));
+    submit(write(3));
+    EXPECT_FALSE(readable(world->worker.bell())) << "it is being woken already";
+    world->worker.wake_up(world->now);
+    EXPECT_EQ(world->await(2).size(), 2u);
 }
 
 TEST_F(WaitingTest, ACommandRings) {
-    ASSERT_TRUE(world.worker.fall_asleep(world.now));
-    world.add_session();  // the proxy turns the worker by itself
-    EXPECT_TRUE(readable(world.worker.bell()));
+    ASSERT_TRUE(world->worker.fall_asleep(world->now));
+    world->add_session();  // the proxy turns the worker by itself
+    EXPECT_TRUE(readable(world->worker.bell()));
 }
 
 TEST_F(WaitingTest, DoesNotSleepWhileAQueuePairIsParkedOrRetiring) {
-    world.proxy.park(a->handle());
-    EXPECT_FALSE(world.worker.fall_asleep(world.now));
-    world.proxy.unpark(a->handle(), QpState::ready);
-    EXPECT_TRUE(world.worker.fall_asleep(world.now));
-    world.worker.wake_up(world.now);
+    world->proxy.park(a->handle());
+    EXPECT_FALSE(world->worker.fall_asleep(world->now));
+    world->proxy.unpark(a->handle(), QpState::ready);
+    EXPECT_TRUE(world->worker.fall_asleep(world->now));
+    world->worker.wake_up(world->now);
 }
 
 TEST_F(WaitingTest, StaysAwakeWhereACqCannotBeArmed) {
-    world.device->inject({.kind = SoftFault::Kind::req_notify_cq, .count = 2, .error = ENOMEM});
-    EXPECT_FALSE(world.worker.fall_asleep(world.now));
-    EXPECT_FALSE(world.worker.fall_asleep(world.now));
-    EXPECT_EQ(world.worker.counters().failed_arms.value(), 2u);
-    EXPECT_TRUE(world.worker.fall_asleep(world.now));
-    world.worker.wake_up(world.now);
+    world->device->inject({.kind = SoftFault::Kind::req_notify_cq, .count = 2, .error = ENOMEM});
+    EXPECT_FALSE(world->worker.fall_asleep(world->now));
+    EXPECT_FALSE(world->worker.fall_asleep(world->now));
+    EXPECT_EQ(world->worker.counters().failed_arms.value(), 2u);
+    EXPECT_TRUE(world->worker.fall_asleep(world->now));
+    world->worker.wake_up(world->now);
 }
 
 TEST_F(WaitingTest, EventsAreAcknowledgedInBatches) {
-    WorkRequest receive{.qp = b->handle(), .opcode = Opcode::recv};
-    WorkRequest message{.qp = a->handle(), .opcode = Opcode::send};
-    const WorkerCounters& counters = world.worker.counters();
+    const WorkerCounters& counters = world->worker.counters();
     while (counters.cq_events.value() < 130) {
-        receive.tag = message.tag = counters.cq_events.value();
-        ASSERT_EQ(world.session().try_submit(receive), Refusal::none);
-        ASSERT_EQ(world.session().try_submit(message), Refusal::none);
-        world.step();
-        while (!world.worker.fall_asleep(world.now)) {
-            world.step();
+        submit(recv(counters.cq_events.value()));
+        submit(send(counters.cq_events.value(), {.flags = 0}));
+        world->step();
+        while (!world->worker.fall_asleep(world->now)) {
+            world->step();
         }
-        world.worker.wake_up(world.now);
-        (void)world.poll();
+        world->worker.wake_up(world->now);
+        (void)world->poll();
     }
     EXPECT_EQ(counters.cq_event_acks.value(), 2u);
 }
 
 TEST_F(WaitingTest, AnApplicationIsWokenOnceAndOnlyIfItSleeps) {
-    Session& session = world.session();
-    ASSERT_EQ(session.try_submit(write(1)), Refusal::none);
-    (void)world.await(1);
+    Session& session = world->session();
+    submit(write(1));
+    (void)world->await(1);
     EXPECT_FALSE(readable(session.event_fd()));
     ASSERT_TRUE(session.arm());
-    ASSERT_EQ(session.try_submit(write(2)), Refusal::none);
-    ASSERT_EQ(session.try_submit(write(3)), Refusal::none);
-    world.step(3);
+    submit(write(2));
+    submit(write(3));
+    world->step(3);
     EXPECT_TRUE(readable(session.event_fd()));
-    EXPECT_EQ(world.worker.counters().applications_woken.value(), 1u);
+    EXPECT_EQ(world->worker.counters().applications_woken.value(), 1u);
     EXPECT_FALSE(session.arm()) << "completions stand in the ring";
-    EXPECT_EQ(world.poll().size(), 2u);
+    EXPECT_EQ(world->poll().size(), 2u);
     EXPECT_TRUE(session.arm());
     EXPECT_FALSE(readable(session.event_fd()));
 }
 
 // One alone is answered in its request's line, several go by the ring, and an atomic is not ordinary.
 TEST_F(WaitingTest, AnApplicationIsWokenWhicheverWayItsCompletionComes) {
-    Session& session = world.session();
-    WorkRequest atomic = write(9);
-    atomic.opcode = Opcode::atomic_fetch_and_add;
-    atomic.sge.length = 8;
-    const std::vector<std::vector<WorkRequest>> ways{{write(1)}, {write(2), write(3), write(4)}, {atomic}};
+    Session& session = world->session();
+    const std::vector<std::vector<WorkRequest>> ways{
+        {write(1)}, {write(2), write(3), write(4)}, {request(Opcode::atomic_fetch_and_add, 9)}};
     for (const std::vector<WorkRequest>& requests : ways) {
         SCOPED_TRACE(requests.size());
         ASSERT_TRUE(session.arm());
         ASSERT_FALSE(readable(session.event_fd()));
-        ASSERT_EQ(session.try_submit(requests).accepted, requests.size());
-        world.step(3);
+        submit(requests);
+        world->step(3);
         EXPECT_TRUE(readable(session.event_fd()));
-        const auto completions = world.poll();
+        const auto completions = world->poll();
         ASSERT_EQ(completions.size(), requests.size());
         EXPECT_TRUE(completions.front().ok());
     }
-    EXPECT_EQ(world.worker.counters().applications_woken.value(), ways.size());
+    EXPECT_EQ(world->worker.counters().applications_woken.value(), ways.size());
 }
 
 // The simulation found applications that slept for ever, with a queue full of unsignaled requests that had long succeeded.
 TEST_F(WaitingTest, AnApplicationIsWokenForTheRoomOfUnsignaledRequests) {
-    Session& session = world.session();
-    WorkRequest quiet = write(1);
-    quiet.flags = 0;
-    while (session.try_submit(quiet) == Refusal::none) {
+    Session& session = world->session();
+    const WorkRequest quiet = write(1, {.flags = 0});
+    while (try_submit(quiet) == Refusal::none) {
     }
     ASSERT_TRUE(session.arm());
-    world.step(20);
+    world->step(20);
     EXPECT_TRUE(readable(session.event_fd()));
     EXPECT_FALSE(session.arm()) << "some were retired";
-    EXPECT_TRUE(world.poll().empty());
+    EXPECT_TRUE(world->poll().empty());
     EXPECT_EQ(session.try_submit(quiet), Refusal::none);
-    world.step(20);
+    world->step(20);
     EXPECT_FALSE(session.wait(0ns) && session.wait(0ns)) << "each is told once";
 }
 
@@ -293,20 +275,18 @@ TEST_F(WaitingTest, AnApplicationIsWokenForTheRoomOfUnsignaledRequests) {
 TEST_F(WaitingTest, AnApplicationDoesNotSleepWhileTheRingIsFull) {
     SteppedWorld::Options small = options();
     small.submission_slots = 2;
-    SteppedWorld tight(small);
-    tight.pair(SteppedWorld::QpShape{});
-    Session& session = tight.session();
-    WorkRequest receive{.tag = 1, .qp = tight.qps[0]->handle(), .opcode = Opcode::recv};
-    ASSERT_EQ(session.try_submit(receive), Refusal::none);
-    ASSERT_EQ(session.try_submit(receive), Refusal::none);
-    ASSERT_EQ(session.try_submit(receive), Refusal::submission_ring_full);
+    make({}, small);
+    Session& session = world->session();
+    submit(recv(1));
+    submit(recv(1));
+    ASSERT_EQ(try_submit(recv(1)), Refusal::submission_ring_full);
     EXPECT_FALSE(session.wait(0ns)) << "it is full";
     EXPECT_FALSE(session.arm()) << "try again";
-    ASSERT_EQ(session.try_submit(receive), Refusal::submission_ring_full);
-    tight.step(2);
+    ASSERT_EQ(try_submit(recv(1)), Refusal::submission_ring_full);
+    world->step(2);
     EXPECT_TRUE(session.wait(0ns));
     EXPECT_FALSE(session.wait(0ns)) << "told once";
-    ASSERT_EQ(session.try_submit(receive), Refusal::none);
+    submit(recv(1));
     EXPECT_TRUE(session.arm());
 }
 

@@ -85,7 +85,7 @@ private:
 
 class Side {
 public:
-    Side(Way way, bool credits) : way_(way), world_(options(way)), region_(&world_.register_memory(memory_.data(), memory_.size())) {
+    Side(Way way, bool credits) : way_(way), world_(options(way)), buffer_(world_.add_buffer(2 * kHalf)) {
         world_.add_session();
         world_.add_session();
         world_.add_cq();
@@ -106,7 +106,7 @@ public:
         hold();
         std::vector<int> told;
         for (int i = 0; i < 8; ++i) {
-            WorkRequest receive{.tag = 1'000'000, .sge = {address() + 2048, 512, region_->lkey}, .qp = qps_[turn.receiver]->handle()};
+            WorkRequest receive{.tag = 1'000'000, .sge = buffer_.sge(512, 2048), .qp = qps_[turn.receiver]->handle()};
             receive.opcode = Opcode::recv;
             receive.num_sge = 1;
             told.push_back(static_cast<int>(world_.session(0).try_submit(receive)));
@@ -152,7 +152,7 @@ public:
     /// In the order of each session's part of a queue; between queues there is none (completion.hpp).
     using Queue = std::tuple<std::uint32_t, std::uint16_t, bool>;
     [[nodiscard]] const std::map<Queue, std::vector<std::string>>& seen() const { return seen_; }
-    [[nodiscard]] const auto& memory() const { return memory_; }
+    [[nodiscard]] const auto& memory() const { return buffer_.memory; }
     [[nodiscard]] std::vector<std::uint64_t> counted() const {
         const WorkerCounters& counters = world_.worker.counters();
         return {counters.sends.value(), counters.delivered.value(), counters.retired.value(), counters.forced_signals.value(), counters.send_doorbells.value()};
@@ -173,12 +173,11 @@ private:
             }
         }
     }
-    [[nodiscard]] std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory_.data()); }
     [[nodiscard]] WorkRequest made(const Wish& wish) const {
         WorkRequest request{.tag = wish.tag,
-                            .sge = {address() + wish.offset, wish.length, region_->lkey},
-                            .remote_addr = address() + kHalf + wish.remote_offset,
-                            .rkey = wish.bad_key ? region_->rkey ^ 0x5a5a : region_->rkey,
+                            .sge = buffer_.sge(wish.length, wish.offset),
+                            .remote_addr = buffer_.addr(kHalf + wish.remote_offset),
+                            .rkey = wish.bad_key ? buffer_.rkey() ^ 0x5a5a : buffer_.rkey(),
                             .qp = qps_[wish.qp]->handle(),
                             .opcode = wish.opcode,
                             .flags = wish.flags,
@@ -205,9 +204,8 @@ private:
     }
 
     const Way way_;
-    alignas(64) std::array<std::byte, 2 * kHalf> memory_{};
     SteppedWorld world_;
-    ibv_mr* region_;
+    SteppedWorld::Buffer& buffer_;
     std::vector<SteppedWorld::Qp*> qps_;
     std::map<Queue, std::vector<std::string>> seen_;
 };

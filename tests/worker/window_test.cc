@@ -3,29 +3,26 @@
 
 #include <array>
 
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
 constexpr int kBindable = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND;
 
-class WorkerWindows : public ::testing::Test {
+class WorkerWindows : public WorkerFixture {
 protected:
-    WorkerWindows() : WorkerWindows(PathAttributes{}) {}
-    explicit WorkerWindows(const PathAttributes& path) {
-        std::tie(a, b) = world.pair(SteppedWorld::QpShape{}, path);
-        mr = &world.register_memory(memory.data(), memory.size(), kBindable);
-        region = world.make_bindable(*mr);
-        window = &world.add_window();
+    WorkerWindows() {
+        make();
+        bindable = &buffer(4096, kBindable);
+        region = world->make_bindable(*bindable->mr);
+        window = &world->add_window();
     }
-    [[nodiscard]] std::uint64_t address(std::size_t offset = 0) const {
-        return reinterpret_cast<std::uintptr_t>(memory.data()) + offset;
-    }
+    /// Of the window to the beginning of `bindable`, on b.
     [[nodiscard]] WorkRequest bind(std::uint64_t tag, std::uint32_t key, std::uint8_t flags = kSignaled) const {
         return {.tag = tag,
                 .bind = {window->end.handle, region, 256},
-                .remote_addr = address(1024),
+                .remote_addr = bindable->addr(),
                 .bind_access = kWindowWrite | kWindowRead,
                 .rkey = key,
                 .qp = b->handle(),
@@ -35,38 +32,29 @@ protected:
     [[nodiscard]] WorkRequest invalidate(std::uint64_t tag, std::uint32_t key) const {
         return {.tag = tag, .invalidate_rkey = key, .qp = b->handle(), .opcode = Opcode::local_inv, .flags = kSignaled};
     }
-    [[nodiscard]] WorkRequest write(std::uint64_t tag, SteppedWorld::Qp& by, std::uint32_t key) const {
-        return {.tag = tag,
-                .sge = {address(), 8, mr->lkey},
-                .remote_addr = address(1024),
-                .rkey = key,
-                .qp = by.handle(),
-                .opcode = Opcode::rdma_write,
-                .flags = kSignaled,
-                .num_sge = 1};
+    /// By the peer, to what the key names.
+    [[nodiscard]] WorkRequest write_by_key(std::uint64_t tag, std::uint32_t key) const {
+        WorkRequest request = write(tag);
+        request.remote_addr = bindable->addr();
+        request.rkey = key;
+        return request;
     }
-    [[nodiscard]] WorkRequest send(std::uint64_t tag, SteppedWorld::Qp& by) const {
-        return {.tag = tag, .qp = by.handle(), .opcode = Opcode::send, .flags = kSignaled};
-    }
-    void submit(const WorkRequest& request) { ASSERT_EQ(world.session().try_submit(request), Refusal::none); }
-    Completion one() {
-        const auto all = world.await(1);
-        EXPECT_EQ(all.size(), 1u);
-        return all.empty() ? Completion{} : all[0];
+    /// By the peer, of so many bytes.
+    [[nodiscard]] WorkRequest send_with_inv(std::uint64_t tag, std::uint32_t key, std::uint32_t length) const {
+        WorkRequest request = send(tag, {.length = length});
+        request.opcode = Opcode::send_with_inv;
+        request.invalidate_rkey = key;
+        return request;
     }
     void expect_refused(const WorkRequest& request) {
         submit(request);
         const Completion completion = one();
         EXPECT_EQ(completion.status, Status::request_refused);
-        EXPECT_EQ(world.session().state(request.qp), QpState::ready);
+        EXPECT_EQ(world->session().state(request.qp), QpState::ready);
     }
 
-    alignas(64) std::array<std::byte, 8192> memory{};
-    SteppedWorld world;
-    SteppedWorld::Qp* a = nullptr;
-    SteppedWorld::Qp* b = nullptr;
-    ibv_mr* mr = nullptr;
-    MrHandle region;
+    Buffer* bindable = nullptr;
+    MrHandle region;  ///< of `bindable`
     SteppedWorld::Window* window = nullptr;
 };
 
@@ -78,13 +66,13 @@ TEST_F(WorkerWindows, ABindsCompletionSaysTheKeyThatPeersUse) {
     EXPECT_EQ(bound.opcode, CompletionOpcode::bind_mw);
     EXPECT_EQ(bound.window_rkey, next_rkey(first));
     EXPECT_FALSE(bound.from_recv_queue());
-    submit(write(2, *a, bound.window_rkey));
+    submit(write_by_key(2, bound.window_rkey));
     EXPECT_EQ(one().status, Status::success);
     submit(invalidate(3, bound.window_rkey));
     const Completion ended = one();
     EXPECT_EQ(ended.status, Status::success);
     EXPECT_EQ(ended.opcode, CompletionOpcode::local_inv);
-    submit(write(4, *a, bound.window_rkey));
+    submit(write_by_key(4, bound.window_rkey));
     EXPECT_EQ(one().status, Status::rem_access_err);
 }
 
@@ -97,12 +85,12 @@ TEST_F(WorkerWindows, TheUpperBytesOfTheKeyAreTheDevices) {
 TEST_F(WorkerWindows, BindsAndInvalidationsOfOneBurstFollowEachOther) {
     std::uint32_t key = window->mw->rkey;
     for (std::uint64_t tag = 0; tag < 12; tag += 3) {
-        submit(write(tag, *b, mr->rkey));
+        submit(write(tag, {.qp = b}));
         key = next_rkey(key);
         submit(bind(tag + 1, key));
         submit(invalidate(tag + 2, key));
     }
-    const auto completions = world.await(12);
+    const auto completions = world->await(12);
     ASSERT_EQ(completions.size(), 12u);
     for (std::uint64_t tag = 0; tag < 12; ++tag) {
         EXPECT_EQ(completions[tag].tag, tag);
@@ -114,11 +102,11 @@ TEST_F(WorkerWindows, BindsAndInvalidationsOfOneBurstFollowEachOther) {
 TEST_F(WorkerWindows, AnUnsignaledBindIsRetiredAndItsKeyIsTheWindows) {
     const std::uint32_t key = next_rkey(window->mw->rkey);
     submit(bind(1, key, 0));
-    submit(write(2, *b, mr->rkey));
+    submit(write(2, {.qp = b}));
     EXPECT_EQ(one().tag, 2u);
-    EXPECT_EQ(world.session().retired(b->handle()), 1u);
+    EXPECT_EQ(world->session().retired(b->handle()), 1u);
     EXPECT_EQ(window->end.rkey.load(), key);
-    EXPECT_TRUE(world.proxy.remove_window(window->end.handle));
+    EXPECT_TRUE(world->proxy.remove_window(window->end.handle));
 }
 
 TEST_F(WorkerWindows, ABindThatFailsTakesItsKeyBack) {
@@ -126,7 +114,7 @@ TEST_F(WorkerWindows, ABindThatFailsTakesItsKeyBack) {
     submit(bind(1, next_rkey(first)));
     submit(bind(2, next_rkey(next_rkey(first))));  // bound already
     submit(invalidate(3, first));
-    const auto completions = world.await(3);
+    const auto completions = world->await(3);
     ASSERT_EQ(completions.size(), 3u);
     EXPECT_EQ(completions[0].status, Status::success);
     EXPECT_EQ(completions[1].status, Status::mw_bind_err);
@@ -134,24 +122,24 @@ TEST_F(WorkerWindows, ABindThatFailsTakesItsKeyBack) {
     EXPECT_EQ(completions[2].status, Status::wr_flush_err);
     EXPECT_EQ(completions[2].opcode, CompletionOpcode::local_inv);
     EXPECT_EQ(window->mw->rkey, next_rkey(first));
-    EXPECT_EQ(world.session().cause(b->handle()), Status::mw_bind_err);
-    EXPECT_TRUE(world.proxy.remove_window(window->end.handle));
+    EXPECT_EQ(world->session().cause(b->handle()), Status::mw_bind_err);
+    EXPECT_TRUE(world->proxy.remove_window(window->end.handle));
 }
 
 TEST_F(WorkerWindows, ABindOnAQueuePairInErrorIsFlushedAndNamesNothingAfterwards) {
-    world.proxy.park(b->handle());
+    world->proxy.park(b->handle());
     submit(bind(1, next_rkey(window->mw->rkey)));
     submit(bind(2, next_rkey(window->mw->rkey), 0));
     Transition error = to_state(IBV_QPS_ERR);
-    world.device->modify(b->qp.get(), error.attr, error.mask);
-    world.proxy.unpark(b->handle(), QpState::error, Status::wr_flush_err);
-    for (const Completion& completion : world.await(2)) {
+    world->device->modify(b->qp.get(), error.attr, error.mask);
+    world->proxy.unpark(b->handle(), QpState::error, Status::wr_flush_err);
+    for (const Completion& completion : world->await(2)) {
         EXPECT_FALSE(completion.ok());
     }
-    EXPECT_EQ(world.session().figures().in_flight(), 0u);
-    EXPECT_TRUE(world.close(*b));
-    EXPECT_TRUE(world.proxy.remove_window(window->end.handle));
-    EXPECT_TRUE(world.proxy.remove_region(region));
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+    EXPECT_TRUE(world->close(*b));
+    EXPECT_TRUE(world->proxy.remove_window(window->end.handle));
+    EXPECT_TRUE(world->proxy.remove_region(region));
 }
 
 TEST_F(WorkerWindows, WhatABindNamesMustBeThereAndOfTheSameProtectionDomain) {
@@ -174,66 +162,66 @@ TEST_F(WorkerWindows, WhatABindNamesMustBeThereAndOfTheSameProtectionDomain) {
 
 TEST_F(WorkerWindows, ABindWithAnEmptyListOfSgesIsABind) {
     const std::uint32_t key = next_rkey(window->mw->rkey);
-    EXPECT_EQ(world.session().try_submit(bind(1, key), std::span<const Sge>{}), Refusal::none);
+    EXPECT_EQ(world->session().try_submit(bind(1, key), std::span<const Sge>{}), Refusal::none);
     EXPECT_EQ(one().window_rkey, key);
 }
 
 // They share a place in the table of what is in flight.
 TEST_F(WorkerWindows, AnAddressHandleIsNotTakenForWhatABindNames) {
-    region = world.make_bindable(*mr);
+    region = world->make_bindable(*bindable->mr);
     const AhHandle same_bits{window->end.handle.index, region.index};
     ASSERT_TRUE(same_bits.valid());
-    submit(send(1, *b));  // waits for a receive
+    submit(send(1, {.qp = b}));  // waits for a receive
     submit(bind(2, next_rkey(window->mw->rkey)));
-    world.step(20);
-    EXPECT_TRUE(world.uses_window(window->end.handle));
-    EXPECT_FALSE(world.uses_ah({.handle = same_bits}));
-    submit({.tag = 3, .qp = a->handle(), .opcode = Opcode::recv});
-    EXPECT_EQ(world.await(3).size(), 3u);
+    world->step(20);
+    EXPECT_TRUE(world->uses_window(window->end.handle));
+    EXPECT_FALSE(world->uses_ah({.handle = same_bits}));
+    submit(recv(3, {.qp = a}));
+    EXPECT_EQ(world->await(3).size(), 3u);
 }
 
 TEST_F(WorkerWindows, WhatNoDeviceCouldTakeIsRefusedBySubmission) {
     WorkRequest request = bind(1, 1);
     request.num_sge = 1;
-    EXPECT_EQ(world.session().try_submit(request), Refusal::too_many_sges);
-    EXPECT_EQ(world.session().try_submit(bind(1, 1), std::array{Sge{}}), Refusal::too_many_sges);
-    EXPECT_EQ(world.session().try_submit(bind(1, 1, kSignaled | kSolicited)), Refusal::bad_flags);
-    EXPECT_EQ(world.session().try_submit_inline(bind(1, 1), {}), Refusal::bad_opcode);
+    EXPECT_EQ(world->session().try_submit(request), Refusal::too_many_sges);
+    EXPECT_EQ(world->session().try_submit(bind(1, 1), std::array{Sge{}}), Refusal::too_many_sges);
+    EXPECT_EQ(world->session().try_submit(bind(1, 1, kSignaled | kSolicited)), Refusal::bad_flags);
+    EXPECT_EQ(world->session().try_submit_inline(bind(1, 1), {}), Refusal::bad_opcode);
     request = bind(1, 1);
     request.bind_access = IBV_ACCESS_LOCAL_WRITE;
-    EXPECT_EQ(world.session().try_submit(request), Refusal::bad_flags);
-    EXPECT_EQ(world.session().try_submit(invalidate(1, 1)), Refusal::none);  // its key is the device's matter
+    EXPECT_EQ(world->session().try_submit(request), Refusal::bad_flags);
+    EXPECT_EQ(world->session().try_submit(invalidate(1, 1)), Refusal::none);  // its key is the device's matter
     EXPECT_EQ(one().status, Status::mw_bind_err);
 }
 
 TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlight) {
-    submit(send(1, *b));  // waits for a receive, and what follows completes behind it
+    submit(send(1, {.qp = b}));  // waits for a receive, and what follows completes behind it
     submit(bind(2, next_rkey(window->mw->rkey)));
-    EXPECT_TRUE(world.uses_window(window->end.handle)) << "in the ring, or since then in flight";
-    world.step(20);
-    EXPECT_TRUE(world.uses_window(window->end.handle));
-    EXPECT_TRUE(world.uses_key(0, 0, mr->lkey, region));
-    EXPECT_FALSE(world.proxy.remove_window(window->end.handle));
-    EXPECT_FALSE(world.proxy.remove_region(region));
-    submit({.tag = 3, .qp = a->handle(), .opcode = Opcode::recv});
-    for (const Completion& completion : world.await(3)) {
+    EXPECT_TRUE(world->uses_window(window->end.handle)) << "in the ring, or since then in flight";
+    world->step(20);
+    EXPECT_TRUE(world->uses_window(window->end.handle));
+    EXPECT_TRUE(world->uses_key(0, 0, bindable->lkey(), region));
+    EXPECT_FALSE(world->proxy.remove_window(window->end.handle));
+    EXPECT_FALSE(world->proxy.remove_region(region));
+    submit(recv(3, {.qp = a}));
+    for (const Completion& completion : world->await(3)) {
         EXPECT_EQ(completion.status, Status::success);
     }
-    EXPECT_FALSE(world.uses_window(window->end.handle));
-    EXPECT_FALSE(world.uses_key(0, 0, mr->lkey, region));
-    EXPECT_TRUE(world.proxy.remove_window(window->end.handle));
-    EXPECT_TRUE(world.proxy.remove_region(region));
+    EXPECT_FALSE(world->uses_window(window->end.handle));
+    EXPECT_FALSE(world->uses_key(0, 0, bindable->lkey(), region));
+    EXPECT_TRUE(world->proxy.remove_window(window->end.handle));
+    EXPECT_TRUE(world->proxy.remove_region(region));
     expect_refused(bind(4, 1));
 }
 
 TEST_F(WorkerWindows, ABindThatStandsInARingIsFoundThere) {
-    world.proxy.park(b->handle());  // so that the worker does not take it
+    world->proxy.park(b->handle());  // so that the worker does not take it
     submit(bind(1, next_rkey(window->mw->rkey)));
-    EXPECT_TRUE(world.uses_window(window->end.handle));
-    EXPECT_TRUE(world.uses_key(0, 0, 12345, region));
-    EXPECT_FALSE(world.uses_window(world.add_window().end.handle));
-    EXPECT_FALSE(world.uses_key(0, 0, 12345));
-    world.proxy.unpark(b->handle(), QpState::ready);
+    EXPECT_TRUE(world->uses_window(window->end.handle));
+    EXPECT_TRUE(world->uses_key(0, 0, 12345, region));
+    EXPECT_FALSE(world->uses_window(world->add_window().end.handle));
+    EXPECT_FALSE(world->uses_key(0, 0, 12345));
+    world->proxy.unpark(b->handle(), QpState::ready);
     EXPECT_EQ(one().status, Status::success);
 }
 
@@ -241,15 +229,9 @@ TEST_F(WorkerWindows, ASendWithInvalidateTellsTheReceiverTheKey) {
     const std::uint32_t key = next_rkey(window->mw->rkey);
     submit(bind(1, key));
     EXPECT_EQ(one().status, Status::success);
-    submit({.tag = 2, .sge = {address(), 64, mr->lkey}, .qp = b->handle(), .opcode = Opcode::recv, .num_sge = 1});
-    submit({.tag = 3,
-            .sge = {address(512), 16, mr->lkey},
-            .invalidate_rkey = key,
-            .qp = a->handle(),
-            .opcode = Opcode::send_with_inv,
-            .flags = kSignaled,
-            .num_sge = 1});
-    for (const Completion& completion : world.await(2)) {
+    submit(recv(2));
+    submit(send_with_inv(3, key, 16));
+    for (const Completion& completion : world->await(2)) {
         EXPECT_EQ(completion.status, Status::success);
         if (completion.from_recv_queue()) {
             EXPECT_EQ(completion.flags, kFromRecvQueue | kWithInv);
@@ -260,28 +242,25 @@ TEST_F(WorkerWindows, ASendWithInvalidateTellsTheReceiverTheKey) {
             EXPECT_EQ(completion.flags, 0);
         }
     }
-    submit(write(4, *a, key));
+    submit(write_by_key(4, key));
     EXPECT_EQ(one().status, Status::rem_access_err);
 }
 
 TEST_F(WorkerWindows, AReceiveThatIsSharedTellsTheKeyToo) {
-    SteppedWorld::Srq& srq = world.add_srq({});
-    SteppedWorld::Qp& sender = world.add_qp({});
-    SteppedWorld::Qp& receiver = world.add_qp({.shares = {{0, 16, 0}}, .srq = &srq});
-    world.connect(sender, receiver);
-    world.connect(receiver, sender);
+    SteppedWorld::Srq& srq = world->add_srq({});
+    const auto [sender, receiver] = pair({}, {.shares = {{0, 16, 0}}, .srq = &srq});
     const std::uint32_t key = next_rkey(window->mw->rkey);
     WorkRequest request = bind(1, key);
-    request.qp = receiver.handle();
+    request.qp = receiver->handle();
     submit(request);
     EXPECT_EQ(one().status, Status::success);
-    submit({.tag = 2, .sge = {address(), 64, mr->lkey}, .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1});
-    submit({.tag = 3, .invalidate_rkey = key, .qp = sender.handle(), .opcode = Opcode::send_with_inv});
+    submit(recv(2, {.srq = &srq}));
+    submit({.tag = 3, .invalidate_rkey = key, .qp = sender->handle(), .opcode = Opcode::send_with_inv});
     const Completion received = one();
     EXPECT_EQ(received.tag, 2u);
     EXPECT_EQ(received.status, Status::success);
     EXPECT_EQ(received.srq, srq.handle());
-    EXPECT_EQ(received.qp, receiver.handle());
+    EXPECT_EQ(received.qp, receiver->handle());
     EXPECT_EQ(received.flags, kFromRecvQueue | kWithInv);
     EXPECT_EQ(received.invalidated_rkey, key);
 }
@@ -290,30 +269,24 @@ TEST_F(WorkerWindows, ASendWithInvalidateMayBeInline) {
     const std::uint32_t key = next_rkey(window->mw->rkey);
     submit(bind(1, key));
     EXPECT_EQ(one().status, Status::success);
-    submit({.tag = 2, .sge = {address(), 64, mr->lkey}, .qp = b->handle(), .opcode = Opcode::recv, .num_sge = 1});
+    submit(recv(2));
     const std::array payload{std::byte{1}, std::byte{2}};
-    ASSERT_EQ(world.session().try_submit_inline({.tag = 3,
-                                                 .invalidate_rkey = key,
-                                                 .qp = a->handle(),
-                                                 .opcode = Opcode::send_with_inv,
-                                                 .flags = kSignaled},
-                                                payload),
-              Refusal::none);
-    EXPECT_EQ(world.await(2).size(), 2u);
-    EXPECT_EQ(memory[1], std::byte{2});
+    ASSERT_EQ(world->session().try_submit_inline(send_with_inv(3, key, 0), payload), Refusal::none);
+    EXPECT_EQ(world->await(2).size(), 2u);
+    EXPECT_EQ(*target->data(kReceived + 1), std::byte{2});
 }
 
 TEST_F(WorkerWindows, TypeOneIsBoundByItsVerbAndARefusalOfItComesAtOnce) {
-    SteppedWorld::Window& type_1 = world.add_window(IBV_MW_TYPE_1);
+    SteppedWorld::Window& type_1 = world->add_window(IBV_MW_TYPE_1);
     const std::uint32_t first = type_1.mw->rkey;
     WorkRequest request = bind(1, 0);
     request.bind = {type_1.end.handle, region, 256};
     submit(request);
     EXPECT_EQ(one().window_rkey, next_rkey(first));
-    submit(write(2, *a, next_rkey(first)));
+    submit(write_by_key(2, next_rkey(first)));
     EXPECT_EQ(one().status, Status::success);
 
-    ibv_context_ops& ops = world.device->context()->ops;
+    ibv_context_ops& ops = world->device->context()->ops;
     const auto verb = ops.bind_mw;
     ops.bind_mw = [](ibv_qp*, ibv_mw*, ibv_mw_bind*) { return ENOMEM; };
     submit(request);
@@ -323,7 +296,7 @@ TEST_F(WorkerWindows, TypeOneIsBoundByItsVerbAndARefusalOfItComesAtOnce) {
     request.bind = {type_1.end.handle, region, 64};
     submit(request);  // it may move
     EXPECT_EQ(one().window_rkey, next_rkey(next_rkey(first)));
-    EXPECT_TRUE(world.proxy.remove_window(type_1.end.handle));
+    EXPECT_TRUE(world->proxy.remove_window(type_1.end.handle));
 }
 
 }  // namespace

@@ -1,0 +1,177 @@
+// The queue pairs of a SteppedWorld: made, connected and ended as the control side does (runtime/control/queue_pairs.cc). The second
+// half of stepped_world.hpp, which includes it.
+#pragma once
+
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+
+inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
+    auto qp = std::make_unique<Qp>();
+    std::uint32_t send_depth = kMarkersPerQp + (shape.credits || shape.rings ? CreditFlow::kWritesMax + CreditFlow::kReadsMax : 0);
+    std::uint32_t recv_depth = 0;
+    for (const ShareOptions& share : shape.shares) {
+        send_depth += share.send_depth;
+        recv_depth += share.recv_depth;
+    }
+    if (shape.pool.pool != nullptr && !shape.rings) {
+        recv_depth = shape.pool.depth;
+    }
+    QpOptions make{.pd = pd_.get(),
+                   .domain = domain_.get(),
+                   .send_cq = verbs_cqs_[shape.send_cq].get(),
+                   .recv_cq = verbs_cqs_[shape.recv_cq].get(),
+                   .srq = shape.srq != nullptr ? shape.srq->srq.get() : nullptr,
+                   .type = static_cast<ibv_qp_type>(shape.type),
+                   .cap = {.max_send_wr = send_depth,
+                           .max_recv_wr = std::max(recv_depth, 1u),
+                           .max_send_sge = shape.sges_max + shape.rings,
+                           .max_recv_sge = shape.sges_max,
+                           .max_inline_data = shape.rings ? record_bytes(shape.inline_max) : shape.inline_max}};
+    qp->qp = UniqueQp(device->create_qp(make), {device.get()});
+    qp->psn = 100 + 7 * next_index_;
+    const bool datagram = shape.type == QpType::ud;
+    Transition init = datagram ? to_datagram_init(1, kQkey) : to_init(1, access_flags({}));
+    device->modify(qp->qp.get(), init.attr, init.mask);
+    WorkerQp& end = qp->end;
+    end.qp = qp->qp.get();
+    end.handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), next_generation_++};
+    end.signal_interval = std::max(1u, (send_depth - kMarkersPerQp) / 4);
+    end.sends = InFlightTable(send_depth, shape.sges_max);
+    end.recvs = InFlightTable(std::max(recv_depth, 1u), shape.sges_max);
+    end.send_cq = shape.send_cq;
+    end.recv_cq = shape.recv_cq;
+    end.qp_num = qp->qp->qp_num;
+    end.srq = shape.srq != nullptr ? &shape.srq->end : nullptr;
+    end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
+    end.inline_max = shape.inline_max;
+    end.opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes;
+    end.datagram = datagram;
+    end.shares = shape.shares;
+    if (shape.pool.pool != nullptr) {
+        end.pool.pool = &shape.pool.pool->end;
+        if (!shape.rings) {
+            end.pool.set_depth(shape.pool.depth, shape.pool.share);
+        }
+    }
+    if (shape.credits || shape.rings) {
+        add_credits(*qp, shape, send_depth, recv_depth);
+    }
+    if (datagram) {
+        qp->marker_ah = make_verbs_ah();
+        end.marker_ah = qp->marker_ah.get();
+        Transition rtr = to_state(IBV_QPS_RTR);
+        device->modify(qp->qp.get(), rtr.attr, rtr.mask);
+        Transition rts = to_rts(qp->psn, {}, QpType::ud);
+        device->modify(qp->qp.get(), rts.attr, rts.mask);
+        end.state = QpState::ready;
+    }
+    proxy.add_qp(end);
+    qps.push_back(std::move(qp));
+    return *qps.back();
+}
+
+inline void SteppedWorld::connect(Qp& from, Qp& to, const PathAttributes& path) {
+    const GidEntry gid = device->gids().front();
+    QpInfo peer;
+    std::memcpy(peer.gid.data(), gid.gid.raw, 16);
+    peer.qp_num = to.qp->qp_num;
+    peer.psn = to.psn;
+    proxy.while_parked(from.handle(), QpState::init, QpState::ready, Status::success, [&] {
+        Transition rtr = to_rtr(peer, path, 1, static_cast<std::uint8_t>(gid.index), IBV_MTU_1024);
+        device->modify(from.qp.get(), rtr.attr, rtr.mask);
+        Transition rts = to_rts(from.psn, path);
+        device->modify(from.qp.get(), rts.attr, rts.mask);
+    });
+    if (from.block != nullptr) {
+        start_flow(from, to);
+    }
+}
+
+inline void SteppedWorld::start_flow(Qp& from, const Qp& to) {
+    proxy.start_flow(from.handle(), {.addr = reinterpret_cast<std::uintptr_t>(to.block), .rkey = to.block_rkey}, {});
+}
+
+inline std::pair<SteppedWorld::Qp*, SteppedWorld::Qp*> SteppedWorld::pair(const QpShape& shape, const PathAttributes& path) {
+    if (ends.empty()) {
+        add_session();
+    }
+    if (cqs_.empty()) {
+        add_cq();
+    }
+    Qp& a = add_qp(shape);
+    Qp& b = add_qp(shape);
+    connect(a, b, path);
+    connect(b, a, path);
+    return {&a, &b};
+}
+
+inline void SteppedWorld::to_error(Qp& qp, QpState before) {
+    proxy.while_parked(qp.handle(), before, QpState::error, Status::wr_flush_err, [&] {
+        Transition error = to_state(IBV_QPS_ERR);
+        device->modify(qp.qp.get(), error.attr, error.mask);
+    });
+}
+
+inline bool SteppedWorld::close(Qp& qp, std::uint64_t patience) {
+    to_error(qp);
+    const bool drained = proxy.retire(qp.handle(), now + patience, std::chrono::milliseconds(1000));
+    proxy.park(qp.handle());
+    EXPECT_EQ(device->destroy(qp.qp.get()), 0);
+    (void)qp.qp.release();
+    proxy.forget(qp.handle());
+    std::erase_if(qps, [&](const auto& other) { return other.get() == &qp; });
+    return drained;
+}
+
+inline bool SteppedWorld::reset(Qp& qp, std::uint64_t patience) {
+    to_error(qp);
+    const bool drained = proxy.retire(qp.handle(), now + patience, std::chrono::milliseconds(1000));
+    proxy.park(qp.handle());
+    Transition reset = to_state(IBV_QPS_RESET);
+    device->modify(qp.qp.get(), reset.attr, reset.mask);
+    Transition init = to_init(1, access_flags({}));
+    device->modify(qp.qp.get(), init.attr, init.mask);
+    proxy.renew(qp.handle(), next_generation_++);
+    return drained;
+}
+
+inline void SteppedWorld::add_credits(Qp& qp, const QpShape& shape, std::uint32_t send_depth, std::uint32_t recv_depth) {
+    blocks_.push_back(std::make_unique<ControlBlock>());
+    qp.block = blocks_.back().get();
+    const ibv_mr& mr = register_memory(qp.block, sizeof(ControlBlock), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    qp.block_rkey = mr.rkey;
+    qp.end.flow = std::make_unique<CreditFlow>();
+    const WorkerPool* pool = shape.srq != nullptr ? shape.srq->end.pool.pool : shape.pool.pool != nullptr ? &shape.pool.pool->end : nullptr;
+    qp.end.flow->own = {.depth = shape.srq != nullptr ? shape.srq->end.granted_max : recv_depth,
+                        .message_max = pool != nullptr ? pool->buffer_bytes : 0xffffffffu};
+    if (shape.rendezvous.pool != nullptr) {
+        qp.end.rendezvous.pool = &shape.rendezvous.pool->end;
+        qp.end.rendezvous.set_depth(1, 2);
+    }
+    if (shape.rings) {
+        add_rings(*qp.end.flow, shape, std::bit_ceil(send_depth));
+    }
+    qp.end.flow->block = qp.block;
+    qp.end.flow->lkey = mr.lkey;
+    qp.end.flow->waiting =
+        WaitingRequests(send_depth, std::max(slots_for_sges(shape.sges_max), slots_for_inline(shape.inline_max)));
+}
+
+inline void SteppedWorld::add_rings(CreditFlow& flow, const QpShape& shape, std::uint32_t frames) {
+    frames_.emplace_back(frames);
+    flow.rings = true;
+    flow.frames = frames_.back().data();
+    flow.frames_mask = frames - 1;
+    flow.frames_lkey = register_memory(flow.frames, frames * sizeof(RecordFrame), 0).lkey;
+    flow.own = {};
+    if (shape.pool.pool != nullptr) {
+        const WorkerPool& ring = shape.pool.pool->end;
+        flow.own = {.depth = ring.ring->lines(),
+                    .message_max = ring.ring->message_max(),
+                    .ring_addr = ring.addr,
+                    .ring_rkey = ring.rkey};
+    }
+}
+
+}  // namespace pollcore::testing
