@@ -26,6 +26,7 @@ enum class Bug : std::uint8_t {
     no_last_look,       ///< a worker sleeps without looking once more
     late_word,          ///< who submits looks whether the worker sleeps, and then publishes
     careless_sleeper,   ///< an application sleeps without looking once more
+    kept_shared,        ///< the receive that a failed queue pair took from a shared receive queue does not complete
     ring_first,         ///< what stands in the completion ring is taken before what it came behind
 };
 

@@ -212,6 +212,9 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         counters_.stale_completions.add();
         return;
     }
+    if (wc.status != IBV_WC_SUCCESS && planted(Bug::kept_shared)) {
+        return;
+    }
     WorkerQp* qp = srq->qps.find(wc.qp_num);
     Completion completion;
     const ibv_wc* datagram = take_recv_fields(qp, wc, completion);
