@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/planted.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -64,6 +65,9 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
             on_async_event(device, *taken, event);
         } catch (const std::exception& error) {
             log_error("device \"{}\": {}: {}", device.config.name, event_type_name(event.type), error.what());
+        }
+        if (planted(Bug::unacknowledged)) {
+            return;
         }
         device.device->acknowledge(*taken);
         counters.async_events_acknowledged.add();

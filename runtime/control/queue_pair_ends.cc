@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "base/planted.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -68,6 +69,9 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle, std
         return std::nullopt;  // of one that was lost with its device nothing is in flight
     }
     forget_connection_here(*qp);
+    if (planted(Bug::given_back_early)) {
+        return std::nullopt;
+    }
     Retirement retirement{.handle = handle, .deadline = deadline, .last_wqe_deadline = platform->now() + kDrainAtLeast};
     try {
         Transition error = to_state(IBV_QPS_ERR);
@@ -122,8 +126,15 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     renew_windows_here(qp);  // those that are bound to it
     worker.park(qp.handle);
+    const bool early = planted(Bug::given_back_early);
+    if (early) {
+        worker.forget(qp.handle, leftovers);
+        platform->sleep(std::chrono::microseconds(500));
+    }
     destroy_verbs_qp(qp, leftovers);
-    worker.forget(qp.handle, leftovers);
+    if (!early) {
+        worker.forget(qp.handle, leftovers);
+    }
     renew_windows_here(qp);  // those whose binds it did not complete
     release_entries(qp);
     return_share(qp.pool);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/clock.hpp"
+#include "base/planted.hpp"
 #include "session/in_flight_log.hpp"
 #include "session/layout.hpp"
 #include "session/owner_check.hpp"
@@ -226,7 +227,7 @@ template <class Record>
             return n + take_from_ring(out.subspan(n));
         }
         const std::size_t ready = completions_.ready() ? completions_.peek((out.size() - n) << wide_) >> wide_ : 0;
-        if (take_reply(out[n])) {
+        if (!(planted(Bug::ring_first) && ready != 0) && take_reply(out[n])) {
             if constexpr (std::is_same_v<Record, WideCompletion>) {
                 static_cast<CompletionExtension&>(out[n]) = {};
             }

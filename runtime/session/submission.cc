@@ -4,6 +4,7 @@
 
 #include "base/clock.hpp"
 #include "base/event_fd.hpp"
+#include "base/planted.hpp"
 #include "flow/record.hpp"
 #include "pollcore/session.hpp"
 #include "session/in_flight_log.hpp"
@@ -89,7 +90,7 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     // Acquire, with the worker's release: the limits belong to this status.
     const std::uint64_t status = record.status.load(std::memory_order_acquire);
     const auto qp = QpStatusWord::unpack(status);
-    if (qp.generation != request.qp.generation || qp.state == QpState::closed) [[unlikely]] {
+    if ((qp.generation != request.qp.generation && !planted(Bug::stale_handle)) || qp.state == QpState::closed) [[unlikely]] {
         return Refusal::stale_handle;
     }
     if (qp.state == QpState::error) [[unlikely]] {
@@ -227,6 +228,9 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
 
 [[gnu::always_inline]] inline void Session::count_accepted(const WorkRequest& request) noexcept {
     ++accepted_;
+    if (planted(Bug::late_word)) {
+        wake_worker();
+    }
     if (logging_) [[unlikely]] {
         note(request);
     }
@@ -251,6 +255,13 @@ namespace {
 /// Of a request with one SGE at most.
 [[nodiscard]] std::span<const Sge> own_sges(const WorkRequest& request) noexcept { return {&request.sge, request.num_sge}; }
 [[nodiscard]] std::uint64_t own_bytes(const WorkRequest& request) noexcept { return request.num_sge == 0 ? 0 : request.sge.length; }
+
+/// Bug::published_early.
+void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noexcept {
+    (void)ring.try_push(WorkRequest{});
+    schedule_point(SchedulePoint::publish);
+    ring.write(std::size_t(-1), request);
+}
 
 }  // namespace
 
@@ -301,7 +312,7 @@ namespace {
 
 // A worker that never sleeps costs no more than the question.
 [[gnu::always_inline]] inline void Session::submitted() noexcept {
-    if (worker_sleeps_) [[unlikely]] {
+    if (worker_sleeps_ && !planted(Bug::late_word)) [[unlikely]] {
         wake_worker();
     }
 }
@@ -324,6 +335,11 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
         return refusal;
     }
     count_accepted(request);
+    if (planted(Bug::published_early)) {
+        push_early(submissions_, request);
+        submitted();
+        return Refusal::none;
+    }
     if (summing_) [[unlikely]] {
         (void)submissions_.try_push(summed(request, own_sges(request)));
         submitted();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/planted.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore {
@@ -29,6 +30,9 @@ namespace pollcore {
 // on the request that takes the last place this session has, so that a refused session always has a
 // completion or a retirement to wait for.
 [[gnu::always_inline]] inline bool Worker::must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept {
+    if (planted(Bug::wedged)) {
+        return false;
+    }
     return qp.unsignaled_run + 1 >= qp.signal_interval || share.sends >= share.send_depth ||
            session.in_flight >= session.completion_slots || session.unsignaled > session.completion_slots / 2;
 }

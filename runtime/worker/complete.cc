@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "base/planted.hpp"
 #include "session/completion_opcode.hpp"
 #include "session/refused_completion.hpp"
 #include "worker/reply.hpp"
@@ -16,6 +17,9 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
     if (many_qps_) {
         prefetch_entries(n);
+    }
+    if (n > 1 && planted(Bug::swapped)) {
+        std::swap(wcs_[0], wcs_[1]);
     }
     for (std::uint32_t i = 0; (i = route_ordinary(cq, i, n)) < n; ++i) {
         route(cq, wcs_[i]);
@@ -114,6 +118,9 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         Completion completion;
         completion.status = static_cast<Status>(wc.status);
         if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
+            if (wc.status == IBV_WC_REM_ACCESS_ERR && planted(Bug::misread_status)) {
+                completion.status = Status::loc_access_err;
+            }
             completion.vendor_err = wc.vendor_err;
             qp.send_failed = true;
         } else if (entry.opcode == Opcode::rdma_read || is_atomic(entry.opcode)) {
@@ -203,6 +210,9 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     WorkerSrq* srq = find_srq(id.srq);
     if (srq == nullptr || !srq->receives.in_flight(id.slot)) [[unlikely]] {
         counters_.stale_completions.add();
+        return;
+    }
+    if (wc.status != IBV_WC_SUCCESS && planted(Bug::kept_shared)) {
         return;
     }
     WorkerQp* qp = srq->qps.find(wc.qp_num);
@@ -343,7 +353,14 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
         publish_wide(session, completion, datagram);
         return;
     }
-    if (!session.completions.try_push([&](Completion& slot) { return write_slot(slot, completion); })) [[unlikely]] {
+    if (planted(Bug::lost)) {
+        return;
+    }
+    const auto fill = [&](Completion& slot) { return write_slot(slot, completion); };
+    if (planted(Bug::twice)) {
+        (void)session.completions.try_push(fill);
+    }
+    if (!session.completions.try_push(fill)) [[unlikely]] {
         break_session(session);
         return;
     }
@@ -440,7 +457,9 @@ std::uint32_t Worker::sample_clock() noexcept {
                                                   bool from_recv_queue) noexcept {
     WorkerSession& session = *entry.session;
     Share& share = session.shares[qp.handle.index];
-    --(from_recv_queue ? share.recvs : share.sends);
+    if (from_recv_queue || !planted(Bug::kept_reservation)) {
+        --(from_recv_queue ? share.recvs : share.sends);
+    }
     --session.in_flight;
     session.unsignaled -= !entry.signaled();
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/planted.hpp"
 #include "session/completion_opcode.hpp"
 #include "worker/admission.hpp"
 #include "worker/reply.hpp"
@@ -191,7 +192,22 @@ struct Worker::EndRun {
     std::uint32_t ended = 0;    ///< and not in the books yet
     std::uint32_t written = 0;  ///< to the session's ring, of whichever queue pairs, and not published
     std::uint32_t most = 0;     ///< so many have room there
+
+    void write(std::uint64_t tag, std::uint32_t byte_len, Opcode opcode) noexcept;
 };
+
+[[gnu::always_inline]] inline void Worker::EndRun::write(std::uint64_t tag, std::uint32_t byte_len, Opcode opcode) noexcept {
+    if (planted(Bug::lost_ordinary)) {
+        return;
+    }
+    session->completions.write(written++, [&](Completion& slot) {
+        Word* const words = words_of(slot);
+        words[0] = tag;
+        words[1] = std::uint64_t{byte_len} << 32 | handle;
+        words[2] = 0;
+        return std::uint64_t{static_cast<std::uint8_t>(kSendCompletions[static_cast<std::uint8_t>(opcode)])} << 8;
+    });
+}
 
 [[gnu::always_inline]] inline void Worker::settle(EndRun& run) noexcept {
     if (run.ended != 0) {
@@ -252,13 +268,7 @@ std::uint32_t Worker::route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_
                 break;
             }
         }
-        run.session->completions.write(run.written++, [&](Completion& slot) {
-            Word* const words = words_of(slot);
-            words[0] = entry.tag;
-            words[1] = std::uint64_t{byte_len} << 32 | id >> 32;
-            words[2] = 0;
-            return std::uint64_t{static_cast<std::uint8_t>(kSendCompletions[static_cast<std::uint8_t>(opcode)])} << 8;
-        });
+        run.write(entry.tag, byte_len, opcode);
         (void)sends.pop();
         ++run.ended;
     }

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "base/planted.hpp"
 #include "session/request_head.hpp"
 #include "worker/worker.hpp"
 
@@ -31,6 +32,9 @@ namespace pollcore {
     const std::uint64_t index = session.reply_at - 1;
     if (session.reply_at == 0 || !session.submissions.holds(index)) [[unlikely]] {
         return false;
+    }
+    if (planted(Bug::lost_in_line)) {
+        return true;
     }
     session.submissions.answer(index, RequestHead::kReplyWord, std::uint64_t{sampled_at} << 32 | byte_len,
                                std::uint64_t{RequestHead::kReplied} << RequestHead::kFlags);

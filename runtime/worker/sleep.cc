@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/event_fd.hpp"
+#include "base/planted.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore {
@@ -34,7 +35,7 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
     }
     command_sleep_.expect();
     schedule_point(SchedulePoint::arm);
-    if (arm() && !look_again()) {
+    if (arm() && (planted(Bug::no_last_look) || !look_again())) {
         counters_.sleeps.add();
         counters_.asleep.set(1);
         slept_ = true;
@@ -100,7 +101,7 @@ std::uint32_t Worker::take_events() noexcept {
                 counters_.cq_event_acks.add();
                 continue;
             }
-            (*cq)->armed = false;
+            (*cq)->armed = planted(Bug::missed_rearm);
             if (++(*cq)->unacknowledged == kEventsPerAck) {
                 acknowledge(**cq);
             }

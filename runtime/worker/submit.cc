@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/planted.hpp"
 #include "worker/admission.hpp"
 #include "worker/reply.hpp"
 
@@ -172,7 +173,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         return Take::taken;
     }
     Share& share = session.shares[request.qp.index & qps_mask_];
-    if (share.qp == nullptr || share.handle != request.qp) [[unlikely]] {
+    if (share.qp == nullptr || (share.handle != request.qp && !planted(Bug::stale_handle))) [[unlikely]] {
         refuse(session, request, Status::request_refused);
         return Take::taken;
     }

@@ -19,6 +19,7 @@ namespace {
 // A tag names channel, life and request.
 constexpr unsigned kChannelShift = 48;
 constexpr unsigned kLifeShift = 40;
+constexpr std::uint64_t kShared = std::uint64_t{1} << 63;  // and no channel: of its shared receive queue
 constexpr std::uint64_t kSequenceMask = (std::uint64_t{1} << kLifeShift) - 1;
 
 constexpr std::uint32_t kNoKey = 0xdead0000;  // no device here gives such a key
@@ -45,6 +46,11 @@ void Application::use(Channel& channel, std::size_t lane) {
     uses_.push_back(std::move(use));
 }
 
+void Application::use(SharedReceives& shared) {
+    shared_ = &shared;
+    shared_busy_.assign(SharedReceives::kSlots, false);
+}
+
 bool Application::uses(const Channel& channel) const noexcept {
     return std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) { return use.channel == &channel; });
 }
@@ -59,6 +65,7 @@ void Application::run() {
         for (Use& use : uses_) {
             keep_receives(use);
         }
+        keep_shared_receives();
         rest(Scheduler::kForever);
         world_.scheduler.yield();
     }
@@ -103,6 +110,7 @@ void Application::turn() {
     }
     if (may_poll) {
         keep_receives(use);
+        keep_shared_receives();
     }
 }
 
@@ -260,30 +268,34 @@ bool Application::send_one(Use& use) {
     return true;
 }
 
-std::uint32_t Application::receives_wanted(const Channel& channel, std::uint32_t per_cent) const noexcept {
+std::uint32_t Application::receives_wanted(std::uint32_t depth, std::uint32_t per_cent) const noexcept {
     // Receives of one queue pair must leave completion slots for the others', or all would wait for each other's messages.
-    const auto fair = completion_slots_ / 2 / static_cast<std::uint32_t>(uses_.size());
-    return std::clamp(channel.receives_max * per_cent / 100, 1u, std::max(fair, 1u));
+    const auto fair = completion_slots_ / 2 / static_cast<std::uint32_t>(uses_.size() + (shared_ != nullptr));
+    return std::clamp(depth * per_cent / 100, 1u, std::max(fair, 1u));
 }
 
 // So that nobody waits for this application but for what wakes it.
 bool Application::keeps_all_receives() {
+    keep_shared_receives();
+    if (shared_ != nullptr && shared_->state->receives.size() < receives_wanted(shared_->depth, 100)) {
+        return false;
+    }
     return std::all_of(uses_.begin(), uses_.end(), [&](Use& use) {
-        if (!use.receives) {
+        if (!use.receives || use.channel->shared != nullptr) {
             return true;
         }
         keep_receives(use);
         return use.life == use.channel->end && use.life != nullptr &&
-               use.life->receives.size() >= receives_wanted(*use.channel, 100);
+               use.life->receives.size() >= receives_wanted(use.channel->receives_max, 100);
     });
 }
 
 void Application::keep_receives(Use& use) {
     Channel& channel = *use.channel;
-    if (!use.receives || channel.end == nullptr || channel.closed || closed_) {
+    if (!use.receives || channel.shared != nullptr || channel.end == nullptr || channel.closed || closed_) {
         return;
     }
-    const std::uint32_t wanted = receives_wanted(channel, world_.winding_down() ? 100 : shape_.receives);
+    const std::uint32_t wanted = receives_wanted(channel.receives_max, world_.winding_down() ? 100 : shape_.receives);
     // A submission may take long enough for the queue pair to be reset meanwhile.
     while (channel.end->receives.size() < wanted) {
         End& end = *channel.end;
@@ -323,6 +335,76 @@ void Application::keep_receives(Use& use) {
         ++next_sequence_;
         ++submitted_;
         use.recv_busy[slot] = true;
+    }
+}
+
+void Application::keep_shared_receives() {
+    if (shared_ == nullptr || shared_->closed || closed_) {
+        return;
+    }
+    SharedQueue& queue = *shared_->state;
+    const std::uint32_t wanted = receives_wanted(shared_->depth, world_.winding_down() ? 100 : shape_.receives);
+    while (queue.receives.size() < wanted) {
+        const auto slot = static_cast<std::uint32_t>(std::find(shared_busy_.begin(), shared_busy_.end(), false) - shared_busy_.begin());
+        if (slot == SharedReceives::kSlots) {
+            return;
+        }
+        Request request;
+        request.tag = kShared | (next_sequence_ & kSequenceMask);
+        request.opcode = Opcode::srq_recv;
+        request.slot = slot;
+        request.local = shared_->slot(slot);
+        request.length = Channel::kSlotBytes;
+        WorkRequest work;
+        work.tag = request.tag;
+        work.srq = queue.handle;
+        work.opcode = Opcode::srq_recv;
+        work.sge = {reinterpret_cast<std::uintptr_t>(request.local), request.length, shared_->memory.lkey()};
+        work.num_sge = 1;
+        world_.model.submitting(queue, request);
+        in_call_ = true;
+        const Refusal refusal = session_.try_submit(work);
+        in_call_ = false;
+        if (refusal != Refusal::none) {
+            world_.model.refused(queue);
+            return on_refusal(*shared_, refusal);
+        }
+        world_.trace.add("submits shared receive {:#x}", request.tag);
+        world_.scheduler.progress();
+        ++next_sequence_;
+        ++submitted_;
+        shared_busy_[slot] = true;
+    }
+}
+
+void Application::take_shared(const Completion& completion) {
+    if (shared_ == nullptr) {
+        throw Violation("I1 conservation", fmt::format("{}: a completion with tag {:#x}, which it never gave", name_, completion.tag));
+    }
+    const Request request = world_.model.completed(*shared_->state, world_.life_of(shared_->runtime, completion.qp), completion);
+    ++completed_;
+    if (completion.ok()) {
+        shared_busy_[request.slot] = false;
+        return;
+    }
+    fill_pattern({request.local, request.length}, kGivenBack);
+    given_back_.push_back({request.local, request.length});
+}
+
+void Application::on_refusal(const SharedReceives& shared, Refusal refusal) {
+    const SharedQueue& queue = *shared.state;
+    bool right = false;
+    switch (refusal) {
+        case Refusal::submission_ring_full: right = true; break;
+        case Refusal::completion_ring_full: right = session_.figures().in_flight() >= completion_slots_; break;
+        case Refusal::srq_full: right = queue.receives.size() >= shared.depth; break;
+        case Refusal::stale_handle: right = (queue.excuses & (kEnding | kSessionClosing | kDeviceLost)) != 0; break;
+        case Refusal::session_closed: right = (queue.excuses & kSessionClosing) != 0 || closed_; break;
+        default: break;
+    }
+    if (!right) {
+        throw Violation("I3 room", fmt::format("{} was refused a receive of {} with {}, and has {} in flight there (causes: {})", name_,
+                                               queue.name, refusal_name(refusal), queue.receives.size(), causes(queue.excuses)));
     }
 }
 
@@ -407,6 +489,9 @@ void Application::take(const Completion& completion) {
     }
     world_.trace.add((completion.flags & kByRuntime) != 0 ? "polls {0:#x}: {3}, by the runtime" : "polls {0:#x}: {3}",
                      completion.tag, 0, 0, status_name(completion.status));
+    if ((completion.tag & kShared) != 0) {
+        return take_shared(completion);
+    }
     if (use == nullptr) {
         throw Violation("I1 conservation", fmt::format("{}: a completion with tag {:#x}, which it never gave", name_,
                                                        completion.tag));
@@ -481,6 +566,9 @@ void Application::finish() {
         for (End* end : use.channel->lives) {
             kept += world_.model.over(*end, use.lane, [&](const Request& request) { give_back(use, *end, request); });
         }
+    }
+    if (shared_ != nullptr) {
+        kept += world_.model.over(*shared_->state);
     }
     check_figures();
     if (submitted_ != completed_ + retired_ + kept) {

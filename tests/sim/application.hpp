@@ -15,6 +15,7 @@ namespace pollcore::sim {
 
 class World;
 struct Channel;
+struct SharedReceives;
 
 /// How an application behaves.
 struct Shape {
@@ -33,6 +34,8 @@ public:
 
     /// Posts to it, as this one of the sessions that do. The first has the receives.
     void use(Channel& channel, std::size_t lane);
+    /// Keeps it filled. One at most.
+    void use(SharedReceives& shared);
     /// Its thread.
     void run();
 
@@ -46,6 +49,7 @@ public:
     [[nodiscard]] bool closing() const noexcept { return close_wanted_; }
     [[nodiscard]] bool ended() const noexcept { return ended_; }
     [[nodiscard]] bool uses(const Channel& channel) const noexcept;
+    [[nodiscard]] SharedReceives* shared() const noexcept { return shared_; }
     /// Nothing of its sends is in flight, but what is unsignaled, or of ends that have one of these excuses or a peer that
     /// the provider may have kept.
     [[nodiscard]] bool sends_rest(std::uint32_t but_with) const noexcept;
@@ -76,12 +80,16 @@ private:
     void send_some(Use& use);
     [[nodiscard]] bool send_one(Use& use);
     void keep_receives(Use& use);
-    [[nodiscard]] std::uint32_t receives_wanted(const Channel& channel, std::uint32_t per_cent) const noexcept;
+    void keep_shared_receives();
+    void take_shared(const Completion& completion);
+    /// Of a receive queue of that depth.
+    [[nodiscard]] std::uint32_t receives_wanted(std::uint32_t depth, std::uint32_t per_cent) const noexcept;
     [[nodiscard]] bool keeps_all_receives();
     void poll_all_and_retire();
     bool poll();
     void try_old_handle(Use& use);
     void take(const Completion& completion);
+    void on_refusal(const SharedReceives& shared, Refusal refusal);
     void on_refusal(Use& use, const End& end, const Request& request, Refusal refusal);
     void give_back(Use& use, End& end, const Request& request);
     void begin_life(Use& use);
@@ -93,6 +101,8 @@ private:
     Session session_;
     Shape shape_;
     std::vector<Use> uses_;
+    SharedReceives* shared_ = nullptr;
+    std::vector<bool> shared_busy_;  ///< by slot
     std::uint64_t no_poll_until_ = 0;
     std::uint64_t next_sequence_ = 1;
     std::uint64_t submitted_ = 0;

@@ -299,7 +299,7 @@ int run_campaign(const Campaign& campaign) {
             }
         }));
     }
-    std::vector<std::pair<std::uint64_t, Clock::time_point>> at(campaign.jobs);
+    std::vector<std::pair<std::uint64_t, Clock::time_point>> at(campaign.jobs, {0, began});
     std::vector<bool> running(campaign.jobs, true);
     bool failed = false;
     auto next_line = began + std::chrono::seconds(5);

@@ -309,6 +309,96 @@ void Model::found(End& end, const Request& receive, const Completion& completion
                                            of_write ? ", of a write" : "", next.empty() ? "; the peer sent nothing" : next));
 }
 
+// ---- Shared receive queues ----
+
+SharedQueue& Model::begin_shared(std::string name, SrqHandle handle) {
+    SharedQueue& queue = shared_.emplace_back();
+    queue.name = std::move(name);
+    queue.handle = handle;
+    return queue;
+}
+
+void Model::submitting(SharedQueue& queue, Request request) {
+    request.order = ++queue.submitted;
+    queue.receives.push_back(request);
+}
+
+void Model::refused(SharedQueue& queue) {
+    queue.receives.pop_back();
+    --queue.submitted;
+}
+
+namespace {
+
+/// What explains that a shared receive ended in no queue pair's name.
+[[nodiscard]] std::uint32_t causes_without_a_queue_pair(Status status) noexcept {
+    switch (status) {
+        case Status::srq_closed: return kEnding | kSessionClosing;
+        case Status::session_closed: return kSessionClosing;
+        case Status::request_refused: return kEnding | kSessionClosing | kDeviceLost;
+        case Status::device_removed:
+        case Status::post_refused: return kDeviceLost;
+        default: return 0;
+    }
+}
+
+}  // namespace
+
+Request Model::completed(SharedQueue& queue, End* end, const Completion& completion) {
+    const auto at = std::find_if(queue.receives.begin(), queue.receives.end(),
+                                 [&](const Request& request) { return request.tag == completion.tag; });
+    if (at == queue.receives.end()) {
+        throw Violation("I1 conservation", fmt::format("{}: a completion with tag {:#x}, which is not in flight: it came twice, or was "
+                                                       "never submitted",
+                                                       queue.name, completion.tag));
+    }
+    const Request request = *at;
+    queue.receives.erase(at);
+    const std::string which = fmt::format("{}: receive {:#x}", queue.name, request.tag);
+    if (completion.srq != queue.handle || !completion.from_recv_queue()) {
+        throw Violation("I6 fields", which + " completed as one of another queue");
+    }
+    const bool by_runtime = (completion.flags & kByRuntime) != 0;
+    // What a queue pair took may have been lost with the queue pair, its CQ or its device.
+    const bool may_be_lost = (queue.excuses & (kCqLost | kDeviceLost | kKept | kModifyFails)) != 0;
+    if (by_runtime) {  // no message took it
+        const std::uint32_t causes_of_it = causes_without_a_queue_pair(completion.status);
+        if ((queue.excuses & causes_of_it) == 0) {
+            throw Violation("status", fmt::format("{} ended with {}, for which there is no cause (known: {})", which,
+                                                  status_name(completion.status), causes(queue.excuses)));
+        }
+        if (completion.status == Status::srq_closed && request.order < queue.taken && !may_be_lost) {
+            throw Violation("I1 conservation", which + " was taken, since a later one was, and did not complete before the queue was closed");
+        }
+        return request;
+    }
+    if (end == nullptr) {
+        throw Violation("I6 fields", which + " completed and names no queue pair of this side");
+    }
+    if (request.order < end->shared_taken && !may_be_lost) {
+        throw Violation("I2 order", fmt::format("{} was taken by {} after a later one", which, end->name));
+    }
+    end->shared_taken = request.order;
+    queue.taken = std::max(queue.taken, request.order);
+    if (completion.ok()) {
+        found(*end, request, completion);
+        return request;
+    }
+    require_cause(*end, request, completion);
+    end->receive_failed = true;
+    if (end->peer != nullptr) {
+        excuse(*end->peer, kPeerEnding);
+    }
+    return request;
+}
+
+std::size_t Model::over(const SharedQueue& queue) const {
+    if (!queue.receives.empty() && (queue.excuses & kKept) == 0) {
+        throw Violation("I1 conservation", fmt::format("{}: receive {:#x} never completed", queue.name, queue.receives.front().tag));
+    }
+    return queue.receives.size();
+}
+
 void Model::require_cause(const End& end, const Request& request, const Completion& completion) const {
     if (!explained(end, request, completion)) {
         throw Violation("status", fmt::format("{} ended with {}, for which there is no cause (known: {})",

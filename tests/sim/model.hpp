@@ -67,6 +67,7 @@ struct Request {
     std::uint64_t before = 0;            ///< atomics: what the word held, as far as this request tells
     std::uint64_t add = 0;
     std::uint32_t slot = 0;              ///< the application's own
+    std::uint64_t order = 0;             ///< among the receives of its shared receive queue
 };
 
 /// A message that takes a receive, as its receiver is to find it.
@@ -99,12 +100,23 @@ struct End {
     std::vector<Lane> lanes;       ///< one for each session that posts
     std::deque<Request> receives;  ///< in flight, oldest first
     bool receive_failed = false;
+    std::uint64_t shared_taken = 0;    ///< Request::order of the last that it took from a shared receive queue
     std::uint64_t messages_done = 0;   ///< of those sent, the ones that succeeded
     std::uint64_t messages_found = 0;  ///< by the peer
     std::uint64_t added = 0;           ///< to the peer's word by atomics that succeeded
     std::uint64_t added_perhaps = 0;   ///< by those that failed
 
     [[nodiscard]] bool sends_in_flight() const noexcept;
+};
+
+/// A shared receive queue. It goes on when queue pairs that take from it end.
+struct SharedQueue {
+    std::string name;
+    SrqHandle handle{};
+    std::uint32_t excuses = 0;     ///< kEnding: it is being closed
+    std::deque<Request> receives;  ///< in flight, oldest first
+    std::uint64_t submitted = 0;
+    std::uint64_t taken = 0;       ///< Request::order of the last that any queue pair took
 };
 
 [[nodiscard]] std::string_view opcode_name(Opcode opcode) noexcept;
@@ -135,6 +147,16 @@ public:
     void refused(End& end, std::size_t lane, const Request& request);
     /// The runtime says that it has ended. Returns it, and gives `on_retired` all unsignaled ones that this ends too.
     Request completed(End& end, std::size_t lane, const Completion& completion, const OnRetired& on_retired);
+
+    SharedQueue& begin_shared(std::string name, SrqHandle handle);
+    void excuse(SharedQueue& queue, std::uint32_t excuses) { queue.excuses |= excuses; }
+    void submitting(SharedQueue& queue, Request request);
+    void refused(SharedQueue& queue);
+    /// `end` is the life of the queue pair that the completion names; null when it names none.
+    Request completed(SharedQueue& queue, End* end, const Completion& completion);
+    /// Nothing more comes from it. Returns how many are in flight for ever.
+    [[nodiscard]] std::size_t over(const SharedQueue& queue) const;
+
     /// So many more of the lane's unsignaled requests have succeeded, as the session counts them. Returns how many of
     /// these are the oldest, and ended by this.
     std::uint32_t retired(End& end, std::size_t lane, std::uint32_t more, const OnRetired& on_retired);
@@ -159,6 +181,7 @@ private:
 
     Trace& trace_;
     std::deque<End> ends_;
+    std::deque<SharedQueue> shared_;
 };
 
 }  // namespace pollcore::sim

@@ -35,24 +35,28 @@ constexpr std::uint64_t kStepsToRest = 100'000;
 
 const std::vector<WorldKind>& world_kinds() {
     static const std::vector<WorldKind> kinds{
-        {"calm", "up to three connections and nothing that goes wrong", 3, 0, {}},
-        {"any", "up to three connections and four troubles of any kind", 3, 4, {}},
-        {"network", "packets that are late or lost, ports that go down", 3, 4,
+        {"calm", "up to three connections and nothing that goes wrong", 3, 0, 4, {}},
+        {"any", "up to three connections and four troubles of any kind", 3, 4, 4, {}},
+        {"network", "packets that are late or lost, ports that go down", 3, 4, 4,
          {Trouble::delay, Trouble::loss, Trouble::outage, Trouble::port_flap}},
-        {"provider", "calls that fail, bad statuses, full CQs, lost devices", 3, 4,
+        {"provider", "calls that fail, bad statuses, full CQs, lost devices", 3, 4, 4,
          {Trouble::send_status, Trouble::receive_status, Trouble::refuse_send, Trouble::refuse_receive, Trouble::overrun,
           Trouble::fail_poll, Trouble::fail_modify, Trouble::fail_destroy, Trouble::fail_create, Trouble::fail_arm,
           Trouble::device_fatal,
           Trouble::device_removed}},
-        {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6,
+        {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6, 4,
          {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::stop_runtime,
           Trouble::stop_polling, Trouble::delay}},
-        {"resets", "queue pairs that have trouble while they are reset and connected again", 2, 16,
+        {"resets", "queue pairs that have trouble while they are reset and connected again", 2, 16, 8,
          {Trouble::reset, Trouble::reset, Trouble::loss, Trouble::outage, Trouble::delay, Trouble::refuse_receive,
           Trouble::refuse_send, Trouble::receive_status, Trouble::send_status, Trouble::fail_modify, Trouble::fail_create,
           Trouble::stop_polling, Trouble::device_fatal, Trouble::fail_arm, Trouble::disconnect,
           Trouble::too_long}},
-        {"storm", "one connection and many troubles", 1, 12, {}},
+        {"storm", "one connection and many troubles", 1, 12, 4, {}},
+        {"shared", "queue pairs that take their receives from shared queues, and end while those go on", 4, 6, 1,
+         {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::end_shared, Trouble::end_shared,
+          Trouble::arm_limit, Trouble::stop_polling, Trouble::delay, Trouble::loss, Trouble::outage, Trouble::too_long,
+          Trouble::receive_status, Trouble::device_fatal}},
     };
     return kinds;
 }
@@ -103,6 +107,7 @@ void World::check() {
             note_met(side);
         }
         if (side.runtime != nullptr) {
+            note_events(side);
             const ControlCounters& counters = side.runtime->control_counters();
             if (counters.async_events.value() - counters.async_events_acknowledged.value() > 1) {
                 throw Violation("I9 events", fmt::format("{} events of {} were taken and {} acknowledged, one after the other",
@@ -199,6 +204,11 @@ void World::set_up() {
             *this, fmt::format("{} {} {}", side.name, shape.name, i % 2), random_.split(), side.runtime->open_session(options),
             options.completion_slots, shape));
     }
+    for (std::uint32_t i = 0; i < 4; ++i) {
+        if (random_.one_in(kind_->shared_in)) {
+            make_shared(i / 2, *applications_[i]);
+        }
+    }
     const std::uint32_t connections = random_.between(1, kind_->connections_max);
     for (std::uint32_t i = 0; i < connections; ++i) {
         const std::uint32_t from = random_.below(2);
@@ -238,6 +248,10 @@ void World::make_channel(std::uint32_t runtime) {
         options.shares.push_back({.session = &user->session(), .send_depth = channel.sends_max});
     }
     options.recv_depth = channel.receives_max;
+    if (first.shared() != nullptr && !random_.one_in(4)) {
+        channel.shared = first.shared();
+        options.srq = &channel.shared->queue;
+    }
     options.sges_max = channel.sges_max;
     options.inline_max = channel.inline_max;
     options.separate_cqs = random_.one_in(2);
@@ -251,12 +265,34 @@ void World::make_channel(std::uint32_t runtime) {
     }
 }
 
+void World::make_shared(std::uint32_t runtime, Application& application) {
+    auto made = std::make_unique<SharedReceives>();
+    made->runtime = runtime;
+    made->depth = random_.between(1, 16);
+    made->memory = sides_[runtime].runtime->allocate(std::size_t{SharedReceives::kSlots} * Channel::kSlotBytes);
+    made->queue = sides_[runtime].runtime->create_shared_receive_queue({.session = &application.session(), .depth = made->depth});
+    made->state = &model.begin_shared(fmt::format("the shared receive queue of {}", application.name()), made->queue.handle());
+    application.use(*made);
+    shared_.push_back(std::move(made));
+}
+
+End* World::life_of(std::uint32_t runtime, QpHandle qp) const noexcept {
+    for (const auto& channel : channels_) {
+        const auto at = std::find(channel->handles.begin(), channel->handles.end(), qp);
+        if (channel->runtime == runtime && at != channel->handles.end()) {
+            return channel->lives[static_cast<std::size_t>(at - channel->handles.begin())];
+        }
+    }
+    return nullptr;
+}
+
 void World::begin_life(Channel& channel) {
     End& end = model.begin(fmt::format("queue pair {} of {}, life {}", channel.index, sides_[channel.runtime].name,
                                        channel.lives.size()),
                            channel.users.size());
     channel.end = &end;
     channel.lives.push_back(&end);
+    channel.handles.push_back(channel.qp.handle());
     fill_pattern({channel.source(), Channel::kSlotBytes}, Channel::source_pattern(end));
     model.excuse(end, channel.lasting);
     if (channel.lives.size() > 1) {
@@ -343,10 +379,16 @@ void World::wind_down() {
             attempt("closes a queue pair", [] { return false; }, [&] { (void)channel->qp.close(); });
         }
     }
+    for (const auto& shared : shared_) {
+        if (!shared->closed) {
+            end_shared(*shared);
+        }
+    }
     for (const auto& channel : channels_) {
         closes_session(*channel);
     }
     for (const auto& application : applications_) {
+        closes_session(*application);
         application->close_session();
     }
     scheduler.wait([&] {
@@ -374,8 +416,16 @@ void World::wind_down() {
             }
         });
     }
+    for (const auto& shared : shared_) {
+        attempt("deregisters memory", [] { return false; }, [&] {
+            if (!sides_[shared->runtime].stopping) {
+                shared->memory.deregister();
+            }
+        });
+    }
     for (Side& side : sides_) {
         side.device = nullptr;
+        side.stopping = true;
         (void)side.runtime->stop();
         const ControlCounters& counters = side.runtime->control_counters();
         if (counters.async_events.value() != counters.async_events_acknowledged.value()) {
@@ -387,6 +437,10 @@ void World::wind_down() {
     for (const auto& channel : channels_) {
         channel->qp = QueuePair();
         channel->memory = MemoryRegion();
+    }
+    for (const auto& shared : shared_) {
+        shared->queue = SharedReceiveQueue();
+        shared->memory = MemoryRegion();
     }
     for (const auto& application : applications_) {
         application->session() = Session();

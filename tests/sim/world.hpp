@@ -24,6 +24,22 @@
 
 namespace pollcore::sim {
 
+/// A shared receive queue, as the application that it belongs to sees it.
+struct SharedReceives {
+    static constexpr std::uint32_t kSlots = 64;  ///< of memory: one whose receive has failed is not used again
+
+    std::uint32_t runtime = 0;
+    std::uint32_t depth = 0;
+    SharedReceiveQueue queue;
+    MemoryRegion memory;
+    SharedQueue* state = nullptr;
+    bool closed = false;
+    std::uint32_t limits_armed = 0;
+    std::uint32_t limits_reached = 0;  ///< as events told
+
+    [[nodiscard]] std::byte* slot(std::uint32_t slot) const noexcept;
+};
+
 /// A queue pair, as the applications that post to it see it.
 struct Channel {
     // Its memory, for each of its lives: receives, sends, what the peer writes, what the peer reads. Then one word for
@@ -41,6 +57,8 @@ struct Channel {
     Channel* peer = nullptr;
     End* end = nullptr;         ///< its present life
     std::vector<End*> lives;
+    std::vector<QpHandle> handles;      ///< of its lives
+    SharedReceives* shared = nullptr;   ///< where its receives are from; null: its own
     std::uint32_t lasting = 0;  ///< excuses of what was planned for the queue pair, whichever life it meets
     bool ready = false;         ///< connected, and not being ended
     bool closed = false;
@@ -64,6 +82,8 @@ struct Channel {
     [[nodiscard]] static std::uint64_t source_pattern(const End& end) noexcept { return end.number << 40 | 0xf0; }
 };
 
+inline std::byte* SharedReceives::slot(std::uint32_t slot) const noexcept { return memory.data() + slot * Channel::kSlotBytes; }
+
 /// The world of a history that is of the kind that its number says.
 inline constexpr std::string_view kAllWorlds = "all";
 
@@ -81,6 +101,7 @@ struct WorldKind {
     std::string_view about;
     std::uint32_t connections_max;
     std::uint32_t troubles_max;
+    std::uint32_t shared_in;     ///< of so many applications one has a shared receive queue
     std::vector<Trouble> among;  ///< empty: all
 };
 [[nodiscard]] const std::vector<WorldKind>& world_kinds();
@@ -104,6 +125,8 @@ public:
     /// Whether a request of this channel shall have this defect now.
     [[nodiscard]] Defect take_defect(Channel& channel);
     void met(Trouble trouble, const Channel& channel);
+    /// The life of a queue pair of this side that has, or had, that handle. Null: there is none.
+    [[nodiscard]] End* life_of(std::uint32_t runtime, QpHandle qp) const noexcept;
 
     // ---- afterwards ----
 
@@ -126,6 +149,7 @@ private:
         std::unique_ptr<Runtime> runtime;
         SoftDevice* device = nullptr;  ///< null when it is, or may be, gone
         std::vector<Injected> injected;  ///< and not met yet
+        std::uint64_t events_told = 0;
         bool stopping = false;
         bool lost = false;
     };
@@ -134,6 +158,7 @@ private:
     void set_up();
     [[nodiscard]] std::unique_ptr<Device> open_device(Side& side, const DeviceConfig& config);
     void make_channel(std::uint32_t runtime);
+    void make_shared(std::uint32_t runtime, Application& application);
     void begin_life(Channel& channel);
     void connect(Channel& a, Channel& b);
     void wind_down();
@@ -146,6 +171,10 @@ private:
     void excuse_device(const Side& side, std::uint32_t own, std::uint32_t peers);
     void end_life(Channel& channel, std::uint32_t excuses);
     void closes_session(Channel& channel);
+    void closes_session(Application& application);
+    void end_shared(SharedReceives& shared);
+    void arm_limit(SharedReceives& shared, Random& chance);
+    void note_events(Side& side);
     void reset(Channel& channel);
     void create_more(Side& side, Application& application);
     /// False when the call failed, which it must not unless may_fail() says so then.
@@ -163,6 +192,7 @@ private:
     std::vector<Side> sides_;
     std::vector<std::unique_ptr<Application>> applications_;
     std::vector<std::unique_ptr<Channel>> channels_;
+    std::vector<std::unique_ptr<SharedReceives>> shared_;
     std::vector<std::pair<Channel*, Defect>> defects_;  ///< wanted, of the next request
     bool control_may_fail_ = false;
     bool winding_down_ = false;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
+#include <utility>
 
 #include "sim/world.hpp"
 
@@ -55,9 +57,18 @@ void World::closes_session(Channel& channel) {
     }
 }
 
+void World::closes_session(Application& application) {
+    if (application.shared() != nullptr) {
+        model.excuse(*application.shared()->state, kSessionClosing);
+    }
+}
+
 /// What is planned for a queue pair, or its device, meets it in this life or a later one.
 void World::excuse(Channel& channel, std::uint32_t own, std::uint32_t peers) {
     channel.lasting |= own;
+    if (channel.shared != nullptr) {
+        model.excuse(*channel.shared->state, own & (kKept | kModifyFails));
+    }
     model.excuse(*channel.end, own);
     if (channel.peer != nullptr) {
         channel.peer->lasting |= peers;
@@ -71,6 +82,68 @@ void World::excuse_device(const Side& side, std::uint32_t own, std::uint32_t pee
     for (const auto& channel : channels_) {
         if (&sides_[channel->runtime] == &side) {
             excuse(*channel, own, peers);
+        }
+    }
+    for (const auto& shared : shared_) {
+        if (&sides_[shared->runtime] == &side) {
+            model.excuse(*shared->state, own & (kDeviceLost | kCqLost));
+        }
+    }
+}
+
+// It cannot be closed before its queue pairs. What is left in it completes then.
+void World::end_shared(SharedReceives& shared) {
+    const auto gone = [&] {
+        return control_may_fail_ || (shared.state->excuses & (kSessionClosing | kDeviceLost)) != 0 || sides_[shared.runtime].stopping;
+    };
+    const auto in_use = [&] {
+        return std::any_of(channels_.begin(), channels_.end(),
+                           [&](const auto& channel) { return channel->shared == &shared && !channel->closed && !may_be_gone(*channel); });
+    };
+    if (in_use()) {
+        bool closed = true;
+        try {
+            shared.queue.close();
+        } catch (const Error& error) {
+            closed = false;
+            if (error.code().value() != EBUSY && !gone()) {
+                throw Violation("control", fmt::format("a shared receive queue in use is not closed: {}", error.what()));
+            }
+        }
+        if (closed && !gone()) {
+            throw Violation("control", shared.state->name + " was closed while queue pairs used it");
+        }
+    }
+    for (const auto& channel : channels_) {
+        if (channel->shared == &shared && !channel->closed) {
+            end_life(*channel, kEnding);
+            channel->closed = true;
+            attempt("closes a queue pair", [] { return false; }, [&] { (void)channel->qp.close(); });
+        }
+    }
+    model.excuse(*shared.state, kEnding);
+    shared.closed = true;
+    attempt("closes a shared receive queue", gone, [&] { shared.queue.close(); });
+}
+
+void World::arm_limit(SharedReceives& shared, Random& chance) {
+    const auto gone = [&] { return (shared.state->excuses & (kSessionClosing | kDeviceLost)) != 0 || sides_[shared.runtime].stopping; };
+    ++shared.limits_armed;
+    attempt("arms a limit", gone, [&] { shared.queue.arm_limit(chance.between(1, shared.depth)); });
+}
+
+// A limit is reached once for each time that it was armed.
+void World::note_events(Side& side) {
+    const std::uint64_t told = side.runtime->control_counters().async_events_acknowledged.value();
+    if (side.stopping || std::exchange(side.events_told, told) == told) {
+        return;
+    }
+    while (const std::optional<Event> event = side.runtime->poll_event()) {
+        for (const auto& shared : shared_) {
+            if (event->type == EventType::srq_limit_reached && event->srq == shared->state->handle &&
+                &sides_[shared->runtime] == &side && ++shared->limits_reached > shared->limits_armed) {
+                throw Violation("I9 events", shared->state->name + " has reached a limit that was not armed");
+            }
         }
     }
 }
@@ -237,6 +310,17 @@ void World::cause(const Planned& planned) {
                 reset(channel);
             }
             return;
+        case Trouble::end_shared:
+        case Trouble::arm_limit:
+            if (channel.shared != nullptr && !channel.shared->closed) {
+                for (const auto& each : channels_) {
+                    if (each->shared == channel.shared) {
+                        met(trouble, *each);
+                    }
+                }
+                trouble == Trouble::end_shared ? end_shared(*channel.shared) : arm_limit(*channel.shared, chance);
+            }
+            return;
         case Trouble::disconnect:
             if (!channel.closed) {
                 met(trouble, channel);
@@ -260,6 +344,7 @@ void World::cause(const Planned& planned) {
                     closes_session(*each);
                 }
             }
+            closes_session(application);
             return application.close_session();
         case Trouble::stop_runtime:
             side.stopping = true;
@@ -268,6 +353,11 @@ void World::cause(const Planned& planned) {
                     met(trouble, *each);
                     end_life(*each, kEnding);
                     closes_session(*each);
+                }
+            }
+            for (std::size_t i = 0; i < applications_.size(); ++i) {
+                if (i / 2 == channel.runtime) {
+                    closes_session(*applications_[i]);
                 }
             }
             side.device = nullptr;

@@ -60,6 +60,15 @@ if ldd "$work/client" | grep -E 'librte_|libibverbs|librdmacm'; then
     echo "pollcore-client links DPDK or verbs" >&2
     exit 1
 fi
+# Nothing of the places where the simulation has planted bugs and schedule points is there.
+for library in "$libdir"/libpollcore*.{so,a}; do
+    symbols=$(nm -C "$library" 2>/dev/null)
+    if grep -E 'push_early|planted|schedule_point' <<<"$symbols"; then
+        echo "$library has what is the simulation's" >&2
+        exit 1
+    fi
+    grep -q 'pollcore::' <<<"$symbols"
+done
 # Each public header compiles alone.
 for header in "$(pkg-config --variable=includedir pollcore)"/pollcore/*.hpp; do
     echo "#include <pollcore/$(basename "$header")>" >"$work/alone.cc"

@@ -1,0 +1,77 @@
+// I1 by sheer number: of more than a million completions by each way that there is, none is lost, none comes twice, and each is in its
+// place. What happens once in a million requests is met here, and nowhere else in one process.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "pair_fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+class WorkerConservation : public WorkerPairTest {
+protected:
+    static constexpr std::uint64_t kCompletions = 1'100'000;  // by each way
+    static constexpr std::uint32_t kBurst = 16;
+    static constexpr int kStepsMax = 1000;
+
+    WorkerConservation() { make({.shares = {{0, 2 * kBurst, kBurst}}}); }
+
+    /// Submits them and takes what comes, until that is `wanted` completions or nothing comes any more. False unless their tags are
+    /// `tag`, tag + apart, tag + 2 * apart and so on, all of them successes.
+    [[nodiscard]] bool carry_out(std::span<const WorkRequest> requests, std::uint32_t wanted, std::uint64_t tag, std::uint64_t apart) {
+        Session& session = world->session();
+        if (session.try_submit(requests).accepted != requests.size()) {
+            return false;
+        }
+        std::array<Completion, 2 * kBurst> completions;
+        std::uint32_t n = 0;
+        for (int steps = 0; n < wanted && steps < kStepsMax; ++steps) {
+            (void)world->step();
+            const std::size_t more = session.poll(completions);
+            for (std::size_t i = 0; i < more; ++i, ++n) {
+                if (!completions[i].ok() || completions[i].tag != tag + n * apart) {
+                    return false;
+                }
+            }
+        }
+        return n == wanted && session.poll(completions) == 0;
+    }
+    /// With `each` requests to a completion, of which the last is signaled, and so many completions at a time.
+    void carry_out_all(std::uint32_t each, std::uint32_t at_once) {
+        std::array<WorkRequest, 2 * kBurst> requests;
+        const std::uint32_t n = each * at_once;
+        for (std::uint64_t tag = 1; tag < kCompletions * each; tag += n) {
+            for (std::uint32_t i = 0; i < n; ++i) {
+                requests[i] = write(tag + i, (i + 1) % each == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0});
+            }
+            ASSERT_TRUE(carry_out(std::span(requests).first(n), at_once, tag + each - 1, each)) << "requests from number " << tag << " on";
+        }
+        const SessionFigures figures = world->session().figures();
+        EXPECT_EQ(figures.in_flight(), 0u);
+        EXPECT_EQ(figures.completed * each, figures.accepted);
+        EXPECT_EQ(figures.retired, figures.accepted - figures.completed);
+    }
+    [[nodiscard]] std::uint64_t by_ring() const { return world->ends[0]->worker_end->completions.produced(); }
+};
+
+TEST_F(WorkerConservation, NoneOfAMillionOrdinaryCompletionsIsLost) {
+    carry_out_all(1, kBurst);
+    EXPECT_GE(by_ring(), kCompletions);
+}
+
+// The completion of one that stands behind an unsignaled one goes the general way.
+TEST_F(WorkerConservation, NoneOfAMillionGeneralCompletionsIsLost) {
+    carry_out_all(2, kBurst);
+    EXPECT_GE(by_ring(), kCompletions);
+}
+
+TEST_F(WorkerConservation, NoneOfAMillionAnswersInARequestsLineIsLost) {
+    carry_out_all(1, 1);
+    EXPECT_EQ(by_ring(), 0u);
+}
+
+}  // namespace
+}  // namespace pollcore::testing
