@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <span>
 
-#include "pair_fixture.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-class WorkerConservation : public WorkerPairTest {
+class WorkerConservation : public WorkerFixture {
 protected:
     static constexpr std::uint64_t kCompletions = 1'100'000;  // by each way
     static constexpr std::uint32_t kBurst = 16;
@@ -45,7 +45,7 @@ protected:
         const std::uint32_t n = each * at_once;
         for (std::uint64_t tag = 1; tag < kCompletions * each; tag += n) {
             for (std::uint32_t i = 0; i < n; ++i) {
-                requests[i] = write(tag + i, (i + 1) % each == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0});
+                requests[i] = write(tag + i, {.flags = signaled_if((i + 1) % each == 0)});
             }
             ASSERT_TRUE(carry_out(std::span(requests).first(n), at_once, tag + each - 1, each)) << "requests from number " << tag << " on";
         }
