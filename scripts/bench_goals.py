@@ -1,7 +1,8 @@
 """The goals that scripts/bench measures: what is made of their samples, and how they were at earlier commits.
 
 A goal is a dictionary: `goal` its name, `bound`, `at_least` (else at most), `samples`, and `tables`, the beginnings of the names of the
-tables that its figures are from. Noise is a list of dictionaries: `text`, and `table` where only the figures of that one are in doubt. A goal without samples could not be measured.
+tables that its figures are from; one without samples could not be measured. Noise is a list of dictionaries: `text`, and `table` where only
+the figures of that one are in doubt.
 """
 import json
 import statistics

@@ -57,7 +57,8 @@ struct Worker::SendRun {
     if (run.qp == nullptr || bits_of(run.share->handle) != head.qp_bits()) [[unlikely]] {
         return false;
     }
-    run.left = kAdmission ? std::min({run.share->send_depth - std::min(run.share->sends, run.share->send_depth), run.qp->sends.room(), budget_left(*run.qp)})
+    run.left = kAdmission ? std::min({run.share->send_depth - std::min(run.share->sends, run.share->send_depth), run.qp->sends.room(),
+                                      budget_left(*run.qp)})
                           : budget_left(*run.qp);
     run.flow = run.qp->flow.get();
     if (run.flow != nullptr) [[unlikely]] {

@@ -59,7 +59,7 @@ private:
         const std::uint64_t first = read_;
         const std::uint64_t began = cycles_now();
         std::uint64_t now = began;
-        for (const std::uint64_t until = began + cycles_from(time); now < until; now = cycles_now()) {
+        for (const std::uint64_t until = began + cycles_from(time); now < until || read_ == first; now = cycles_now()) {
             turn();
         }
         const double messages = static_cast<double>(read_ - first);
@@ -134,7 +134,10 @@ public:
         from_.connect(to_.info());
         to_.connect(info);
         for (std::uint64_t i = 0; i < kRequests; ++i) {
-            const WorkRequest request{.sge = {memory_.addr(), kBytes, memory_.lkey()}, .qp = from_.handle(), .opcode = Opcode::send, .num_sge = 1};
+            const WorkRequest request{.sge = {memory_.addr(), kBytes, memory_.lkey()},
+                                      .qp = from_.handle(),
+                                      .opcode = Opcode::send,
+                                      .num_sge = 1};
             if (session.try_submit(request) != Refusal::none) {
                 throw std::runtime_error("a request that is to wait was refused");
             }
@@ -198,7 +201,8 @@ std::vector<double> turns(const Setting& setting) {
 std::vector<Measurement> flow_costs(const Setting& setting) {
     return {{.table = "64-byte messages to a receive pool or a write ring, through a worker on another CPU, software device",
              .row = "pollcore",
-             .columns = {"M/s, no flow control", "M/s, credits", "M/s, credits, beside 60 requests that wait", "ns, no flow control", "ns, credits", "ns, write ring"},
+             .columns = {"M/s, no flow control", "M/s, credits", "M/s, credits, beside 60 requests that wait", "ns, no flow control",
+                         "ns, credits", "ns, write ring"},
              .once = [setting] { return turns(setting); }}};
 }
 

@@ -30,7 +30,7 @@ std::vector<double> cycles_beside(const Setting& setting, const char* manners) {
     std::uint64_t counted = 0;
     bool failed = false;
     bool at_work = false;  // or ended
-    for (std::uint64_t until = 0; !failed && (!at_work || cycles_now() < until);) {
+    for (std::uint64_t until = 0; !failed && (!at_work || counted == 0 || cycles_now() < until);) {
         while (submitted - completed < kWindow && session.try_submit(both.write(Neighbours::kVictim)) == Refusal::none) {
             ++submitted;
         }

@@ -33,7 +33,8 @@ public:
         world_.add_cq();
         from_ = &world_.add_qp(shape(kSender));
         testing::SteppedWorld::QpShape reading = shape(kReader);
-        reading.pool.pool = messages.flow == FlowControl::ring ? &world_.add_ring(512, 2 * kDepth, kReader) : &world_.add_pool(2 * kDepth, kBytes, kReader);
+        reading.pool.pool = messages.flow == FlowControl::ring ? &world_.add_ring(512, 2 * kDepth, kReader)
+                                                               : &world_.add_pool(2 * kDepth, kBytes, kReader);
         reading.send_cq = reading.recv_cq = 1;  // a burst and what is written to its sender are more than one poll takes
         reading.pool.depth = kDepth;
         reading.pool.share = 2 * kDepth;

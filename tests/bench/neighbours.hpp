@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <random>
 #include <stdexcept>
@@ -159,8 +159,11 @@ private:
 /// For an instruction counter: the victim's bursts, in a thread with its neighbour.
 class NeighbourLoad {
 public:
-    explicit NeighbourLoad(const std::string& manners, std::uint32_t burst)
-        : both_(Neighbours::On::instant_device), neighbour_(both_, manners), requests_(burst, both_.write(Neighbours::kVictim)), completions_(burst) {}
+    NeighbourLoad(const std::string& manners, std::uint32_t burst)
+        : both_(Neighbours::On::instant_device),
+          neighbour_(both_, manners),
+          requests_(burst, both_.write(Neighbours::kVictim)),
+          completions_(burst) {}
 
     void prepare() { neighbour_.turn(); }
     [[gnu::noinline]] void submit() {
