@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/bare.hpp"
 #include "base/clock.hpp"
 #include "base/planted.hpp"
 #include "session/in_flight_log.hpp"
@@ -189,6 +190,10 @@ template <class Record>
         if constexpr (std::is_same_v<Record, WideCompletion>) {
             static_cast<CompletionExtension&>(out[n]) =
                 wide != 0 ? std::bit_cast<CompletionExtension>(completions_.slot((n << wide) + 1)) : CompletionExtension{};
+        }
+        if (!kAdmission) {  // nothing is in the books
+            ++n;
+            continue;
         }
         if (!is_ordinary(last)) [[unlikely]] {
             settle_sends(qp, std::exchange(ended, 0));  // what follows looks at the account

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/bare.hpp"
 #include "base/clock.hpp"
 #include "base/event_fd.hpp"
 #include "base/planted.hpp"
@@ -68,7 +69,7 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     const QpAccount& mine = accounts_[index];
     // Acquire, with the worker's release: as in admit().
     return records_[index].status.load(std::memory_order_acquire) == mine.known_status && head.qp_generation() == mine.generation &&
-           head.is_one_of(mine.ordinary) && inline_length <= mine.inline_max && mine.send_outstanding < mine.send_depth;
+           head.is_one_of(mine.ordinary) && inline_length <= mine.inline_max && (!kAdmission || mine.send_outstanding < mine.send_depth);
 }
 
 // Inlined, so that each way of submitting has only those checks that it can fail.
@@ -284,7 +285,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 
 /// A request that stands in its slot and is not published may be the one of many that is followed.
 [[gnu::always_inline]] inline void Session::sample(WorkRequest& slot, Opcode opcode) noexcept {
-    if (accepted_ >= next_sample_) [[unlikely]] {
+    if (kStageLatency && accepted_ >= next_sample_) [[unlikely]] {
         follow(slot, opcode);
     }
 }
@@ -359,6 +360,9 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
     if (closed_ || header_ == nullptr || logging_) [[unlikely]] {
         return 0;
     }
+    if (!kAdmission) {
+        return reserve_slots(wanted);
+    }
     const auto room = [&]() -> std::uint64_t {
         // More than there are slots, where messages of pools were taken and their slots not yet given back.
         const std::uint64_t used = accepted_ + pooled_taken_ - retired_seen_ - replied_ - (completions_.published() >> wide_);
@@ -395,10 +399,11 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
             looked_up = head.qp_bits();
             mine = &accounts_[head.qp_index()];
             outstanding = mine->send_outstanding;
-        } else if (!head.is_plain(kInline | RequestHead::kReplyInLine) || !head.is_one_of(mine->ordinary) || outstanding >= mine->send_depth) [[unlikely]] {
+        } else if (!head.is_plain(kInline | RequestHead::kReplyInLine) || !head.is_one_of(mine->ordinary) ||
+                   (kAdmission && outstanding >= mine->send_depth)) [[unlikely]] {
             break;
         }
-        ++outstanding;
+        outstanding += kAdmission;
         submissions_.write(ahead + n, requests[n]);
     }
     settle();
@@ -432,7 +437,7 @@ Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
         ++result.accepted;
     }
     if (result.accepted > 0) {
-        if (accepted_ >= next_sample_) [[unlikely]] {
+        if (kStageLatency && accepted_ >= next_sample_) [[unlikely]] {
             follow_one_of(requests.first(result.accepted));
         }
         submissions_.commit(result.accepted);

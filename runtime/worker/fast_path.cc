@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/bare.hpp"
 #include "base/planted.hpp"
 #include "session/completion_opcode.hpp"
 #include "worker/admission.hpp"
@@ -24,6 +25,9 @@ void Worker::choose_way(WorkerQp& qp) noexcept {
 
 /// So many requests may be taken whatever they are: each one's completion has a place (I3), and the chains have room.
 [[gnu::always_inline]] inline std::uint32_t Worker::ordinary_room(WorkerSession& session, std::uint32_t wanted) noexcept {
+    if (!kAdmission) {
+        return static_cast<std::uint32_t>(std::min<std::size_t>(wanted, kChainWrs - wrs_used_));
+    }
     if (session.closing) [[unlikely]] {
         return 0;
     }
@@ -54,7 +58,9 @@ struct Worker::SendRun {
     if (run.qp == nullptr || bits_of(run.share->handle) != head.qp_bits()) [[unlikely]] {
         return false;
     }
-    run.left = std::min({run.share->send_depth - std::min(run.share->sends, run.share->send_depth), run.qp->sends.room(), budget_left(*run.qp)});
+    run.left = kAdmission ? std::min({run.share->send_depth - std::min(run.share->sends, run.share->send_depth), run.qp->sends.room(),
+                                      budget_left(*run.qp)})
+                          : budget_left(*run.qp);
     run.flow = run.qp->flow.get();
     if (run.flow != nullptr) [[unlikely]] {
         if (!run.flow->flows()) {
@@ -69,8 +75,10 @@ struct Worker::SendRun {
 
 /// What was taken of it stands in the books.
 [[gnu::always_inline]] inline void Worker::count(SendRun& run, WorkerSession& session) noexcept {
-    run.share->sends += run.taken;
-    session.in_flight += run.taken;
+    if (kAdmission) {
+        run.share->sends += run.taken;
+        session.in_flight += run.taken;
+    }
     run.qp->budget_used += run.taken;
     run.taken = 0;
 }
@@ -152,7 +160,7 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
         if (entry.replies_in_line()) [[unlikely]] {
             expect_reply(session, taken + n);
         }
-        if (const auto since = static_cast<std::uint32_t>(rkey_and_sample >> 32); since != 0) [[unlikely]] {
+        if (const auto since = static_cast<std::uint32_t>(rkey_and_sample >> 32); kStageLatency && since != 0) [[unlikely]] {
             begin_sample(session, entry, since);
         }
         bool signal = (head.flags() & kSignaled) != 0;
@@ -210,7 +218,7 @@ struct Worker::EndRun {
 }
 
 [[gnu::always_inline]] inline void Worker::settle(EndRun& run) noexcept {
-    if (run.ended != 0) {
+    if (kAdmission && run.ended != 0) {
         run.session->shares[run.qp->handle.index].sends -= run.ended;
         run.session->in_flight -= run.ended;
         run.ended = 0;
@@ -263,7 +271,8 @@ std::uint32_t Worker::route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_
             publish_written(run.session, run.written);
             run.session = entry.session;
             run.written = 0;
-            run.most = static_cast<std::uint32_t>(run.session->completions.reserve(std::min(n - i, kPublishedAtOnce)));
+            run.most = kAdmission ? static_cast<std::uint32_t>(run.session->completions.reserve(std::min(n - i, kPublishedAtOnce)))
+                                  : std::min(n - i, kPublishedAtOnce);
             if (run.most == 0) [[unlikely]] {
                 break;
             }

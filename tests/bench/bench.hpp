@@ -24,5 +24,7 @@ struct Setting {
 [[nodiscard]] std::vector<Measurement> hops(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> bursts(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> singles(const Setting& setting);
+[[nodiscard]] std::vector<Measurement> flow_costs(const Setting& setting);
+[[nodiscard]] std::vector<Measurement> hostile_costs(const Setting& setting);
 
 }  // namespace pollcore::bench

@@ -3,7 +3,6 @@
 // Thread safety: pure functions.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "measurement.hpp"
@@ -13,7 +12,7 @@ namespace pollcore::bench {
 /// Those whose figures were measured.
 [[nodiscard]] std::vector<Goal> make_goals(const std::vector<Measurement>& measurements);
 
-/// Limits that were not the same all the time: a virtual machine's CPUs may have been moved. A line each.
-[[nodiscard]] std::vector<std::string> restlessness(const std::vector<Measurement>& measurements);
+/// Limits that were not the same all the time: a virtual machine's CPUs may have been moved.
+[[nodiscard]] std::vector<Noise> restlessness(const std::vector<Measurement>& measurements);
 
 }  // namespace pollcore::bench

@@ -2,17 +2,22 @@
 // instruction_guard.py.
 #include <cstdlib>
 #include <iostream>
+#include <string>
 
+#include "message_load.hpp"
+#include "neighbours.hpp"
 #include "stepped_load.hpp"
 
-int main(int argc, char** argv) {
-    if (argc != 6) {
-        std::cerr << "usage: instruction-load ROUNDS BURST QPS SESSIONS CQS\n";
-        return 2;
-    }
-    const auto number = [&](int i) { return static_cast<std::uint32_t>(std::strtoul(argv[i], nullptr, 10)); };
-    pollcore::bench::SteppedLoad load({.burst = number(2), .qps = number(3), .sessions = number(4), .cqs = number(5)});
-    for (std::uint32_t i = 0; i < number(1); ++i) {
+namespace pollcore::bench {
+namespace {
+
+constexpr const char* kUsage = "usage: instruction-load ROUNDS BURST writes QPS SESSIONS CQS\n"
+                               "       instruction-load ROUNDS BURST messages off|credits|ring WAITING\n"
+                               "       instruction-load ROUNDS BURST beside MANNERS\n";
+
+template <class Load>
+int run(std::uint32_t rounds, Load&& load) {
+    for (std::uint32_t i = 0; i < rounds; ++i) {
         load.prepare();
         load.submit();
         load.step();
@@ -20,4 +25,35 @@ int main(int argc, char** argv) {
         load.check();
     }
     return 0;
+}
+
+int run(int argc, char** argv) {
+    const auto word = [&](int i) { return std::string(i < argc ? argv[i] : ""); };
+    const auto number = [&](int i) { return static_cast<std::uint32_t>(std::strtoul(word(i).c_str(), nullptr, 10)); };
+    const std::uint32_t rounds = number(1);
+    const std::uint32_t burst = number(2);
+    if (argc == 7 && word(3) == "writes") {
+        return run(rounds, SteppedLoad({.burst = burst, .qps = number(4), .sessions = number(5), .cqs = number(6)}));
+    }
+    if (argc == 6 && word(3) == "messages") {
+        const FlowControl flow = word(4) == "credits" ? FlowControl::credits : word(4) == "ring" ? FlowControl::ring : FlowControl::off;
+        return run(rounds, MessageLoad({.burst = burst, .flow = flow, .waiting = number(5)}));
+    }
+    if (argc == 5 && word(3) == "beside") {
+        return run(rounds, NeighbourLoad(word(4), burst));
+    }
+    std::cerr << kUsage;
+    return 2;
+}
+
+}  // namespace
+}  // namespace pollcore::bench
+
+int main(int argc, char** argv) {
+    try {
+        return pollcore::bench::run(argc, argv);
+    } catch (const std::exception& error) {
+        std::cerr << "instruction-load: " << error.what() << '\n';
+        return 1;
+    }
 }

@@ -21,7 +21,8 @@ struct Part {
     const char* name;
     std::vector<Measurement> (*make)(const Setting&);
 };
-constexpr Part kParts[] = {{"rings", ring_streams}, {"trips", ring_trips}, {"worker", worker_costs}, {"hop", hops}, {"bursts", bursts}, {"singles", singles}};
+constexpr Part kParts[] = {{"rings", ring_streams}, {"trips", ring_trips}, {"worker", worker_costs}, {"hop", hops},
+                           {"bursts", bursts},      {"singles", singles},  {"flow", flow_costs},     {"hostile", hostile_costs}};
 
 int run(int argc, char** argv) {
     CLI::App app{"Measures the ring, the worker and the hop beside the machine's limit and other rings", "pollbench"};
@@ -66,24 +67,20 @@ int run(int argc, char** argv) {
             }
         }
     }
-    std::vector<std::string> complaints = noise.complaints();
-    const std::vector<Goal> goals = make_goals(measurements);
-    for (std::string& line : restlessness(measurements)) {
-        complaints.push_back(std::move(line));
+    std::vector<Noise> complaints = noise.complaints();
+    for (Noise& one : restlessness(measurements)) {
+        complaints.push_back(std::move(one));
     }
 
     print_tables(std::cout, measurements);
     if (const HardwareCounters counters; !counters.available()) {
         std::cout << fmt::format("\nThis machine's CPU counts neither instructions nor cache misses for us ({}).\n", counters.why_not());
     }
-    if (!goals.empty()) {
-        print_goals(std::cout, goals);
-    }
-    for (bool first = true; const std::string& line : complaints) {
-        std::cout << (std::exchange(first, false) ? "\nToo noisy to be believed:\n" : "") << "- " << line << '\n';
+    for (bool first = true; const Noise& one : complaints) {
+        std::cout << (std::exchange(first, false) ? "\nToo noisy to be believed:\n" : "") << "- " << one.text << '\n';
     }
     if (!json.empty()) {
-        write_json(json, measurements, goals, complaints);
+        write_json(json, measurements, make_goals(measurements), complaints);
     }
     return 0;
 }

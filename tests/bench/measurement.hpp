@@ -31,15 +31,19 @@ struct Measurement {
     [[nodiscard]] double typical(std::size_t column) const { return median(samples[column]); }
 };
 
-/// A goal: what must be reached, as a ratio or a figure of each repetition.
+/// A goal: what must be reached, as a ratio or a figure of each repetition. scripts/bench judges it.
 struct Goal {
     std::string text;
     bool at_least = false;  ///< else at most
     double bound = 0;
-    std::vector<double> reached;  ///< by repetition
+    std::vector<double> reached;      ///< by repetition
+    std::vector<std::string> tables;  ///< how the names of those begin that its figures are from
+};
 
-    [[nodiscard]] double typical() const { return median(reached); }
-    [[nodiscard]] bool met() const { return at_least ? typical() >= bound : typical() <= bound; }
+/// Why not to believe what was measured meanwhile.
+struct Noise {
+    std::string text;
+    std::string table{};  ///< only the figures of this one; empty: all
 };
 
 }  // namespace pollcore::bench

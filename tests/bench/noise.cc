@@ -28,17 +28,17 @@ NoiseWatch::Reading NoiseWatch::read() {
     return reading;
 }
 
-std::vector<std::string> NoiseWatch::complaints() const {
+std::vector<Noise> NoiseWatch::complaints() const {
     const Reading now = read();
     const double seconds = std::chrono::duration<double>(now.when - began_.when).count();
-    std::vector<std::string> lines;
+    std::vector<Noise> lines;
     const double stolen = static_cast<double>(now.steal_ms - began_.steal_ms) / 1e3;
     if (stolen > kShareMax * seconds) {
-        lines.push_back(fmt::format("the hypervisor gave {:.2f} of {:.1f} s to others", stolen, seconds));
+        lines.push_back({fmt::format("the hypervisor gave {:.2f} of {:.1f} s to others", stolen, seconds)});
     }
     const double waited = static_cast<double>(now.waiting_us - began_.waiting_us) / 1e6;
     if (waited > kShareMax * seconds) {
-        lines.push_back(fmt::format("threads waited for a CPU for {:.2f} of {:.1f} s: something else ran", waited, seconds));
+        lines.push_back({fmt::format("threads waited for a CPU for {:.2f} of {:.1f} s: something else ran", waited, seconds)});
     }
     return lines;
 }

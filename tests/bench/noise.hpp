@@ -5,16 +5,17 @@
 
 #include <chrono>
 #include <cstdint>
-#include <string>
 #include <vector>
+
+#include "measurement.hpp"
 
 namespace pollcore::bench {
 
 class NoiseWatch {
 public:
     NoiseWatch();
-    /// What others took meanwhile, a line each; empty: nothing worth a word.
-    [[nodiscard]] std::vector<std::string> complaints() const;
+    /// What others took meanwhile; empty: nothing worth a word.
+    [[nodiscard]] std::vector<Noise> complaints() const;
 
 private:
     struct Reading {

@@ -47,19 +47,18 @@ void print_tables(std::ostream& out, const std::vector<Measurement>& measurement
     }
 }
 
-void print_goals(std::ostream& out, const std::vector<Goal>& goals) {
-    out << "\n| goal | wanted | reached | |\n|---|---|---|---|\n";
-    for (const Goal& goal : goals) {
-        out << fmt::format("| {} | {} {} | {} | {} |\n", goal.text, goal.at_least ? "≥" : "≤", figure(goal.bound),
-                           with_spread(goal.reached), goal.met() ? "met" : "**missed**");
-    }
-}
-
 void write_json(const std::string& path, const std::vector<Measurement>& measurements, const std::vector<Goal>& goals,
-                const std::vector<std::string>& complaints) {
+                const std::vector<Noise>& noise) {
     const perf::Machine machine = perf::this_machine();
     nlohmann::ordered_json json{{"machine", {{"cpu", machine.cpu_model}, {"cpus", machine.cpus_online}, {"kernel", machine.kernel}}},
-                                {"noise", complaints}};
+                                {"noise", nlohmann::ordered_json::array()},
+                                {"goals", nlohmann::ordered_json::array()}};
+    for (const Noise& one : noise) {
+        json["noise"].push_back({{"text", one.text}});
+        if (!one.table.empty()) {
+            json["noise"].back()["table"] = one.table;
+        }
+    }
     for (const Measurement& row : measurements) {
         for (std::size_t i = 0; i < row.columns.size(); ++i) {
             json["measurements"].push_back({{"table", row.table},
@@ -73,9 +72,8 @@ void write_json(const std::string& path, const std::vector<Measurement>& measure
         json["goals"].push_back({{"goal", goal.text},
                                  {"at_least", goal.at_least},
                                  {"bound", goal.bound},
-                                 {"median", goal.typical()},
-                                 {"met", goal.met()},
-                                 {"samples", goal.reached}});
+                                 {"samples", goal.reached},
+                                 {"tables", goal.tables}});
     }
     std::ofstream file(path);
     file << json.dump(2) << '\n';

@@ -3,10 +3,9 @@
 #
 #   scripts/rxe-vm tests/system/perf_vs_perftest.sh POLLPERF
 #
-# Fails when one of pollperf's ways to measure does not work there. With LIMIT=1.10 (scripts/bench) it also fails when pollperf's
-# typical latency is more than 1.10 of perftest's for send, write or read: then the baseline that the runtime is compared with would
-# not be honest. Rounds of the two take turns, and medians are compared, since single runs on a shared machine differ by more than the
-# two programs do. Where three rounds do not tell there are more, of both.
+# Fails when one of pollperf's ways to measure does not work there. With GOALS=FILE (scripts/bench) it writes goals to that file, with
+# what was reached in each of ROUNDS, to be judged by others: pollperf's typical latency is at most 1.10 of perftest's for send, write
+# and read, else the baseline that the runtime is compared with would not be honest. Rounds of the two take turns.
 set -euo pipefail
 
 pollperf=${1:?usage: perf_vs_perftest.sh POLLPERF}
@@ -16,8 +15,7 @@ address=${POLLCORE_RXE_ADDRESS:?is not set: run this by scripts/rxe-vm}
 size=8
 iterations=2000
 rounds=${ROUNDS:-3}
-rounds_max=$((5 * rounds))
-limit=${LIMIT:-}
+goals=${GOALS:-/dev/null}
 port=18600
 
 work=$(mktemp -d)
@@ -100,25 +98,22 @@ undisturbed() { # MEASURE COMMAND...
 
 median() { sort -n "$1" | awk '{ at[NR] = $1 } END { print at[int((NR + 1) / 2)] }'; }
 ratio() { awk -v a="$(median "$work/ours")" -v b="$(median "$work/theirs")" 'BEGIN { printf "%.3f", a / b }'; }
-within_limit() { [[ -z $limit ]] || awk -v ratio="$(ratio)" -v limit="$limit" 'BEGIN { exit !(ratio <= limit) }'; }
 
-too_slow=0
+: >"$goals"
 printf '%-8s %18s %18s %10s   (typical, usec, medians)\n' op perftest 'pollperf direct' ratio
 for op in send write read; do
     : >"$work/theirs"
     : >"$work/ours"
-    for ((round = 1; round <= rounds_max; round++)); do
+    for ((round = 1; round <= rounds; round++)); do
         undisturbed measure_perftest "ib_${op}_lat" -R -s "$size" -n "$iterations" -F
         echo "$typical" >>"$work/theirs"
         undisturbed measure "$pollperf" lat --path direct -o "$op" -s "$size" -n "$iterations" -F
         echo "$typical" >>"$work/ours"
-        if ((round % rounds == 0)) && within_limit; then
-            break
-        fi
     done
     printf '%-8s %18s %18s %10s   perftest: %s  pollperf: %s\n' "$op" "$(median "$work/theirs")" "$(median "$work/ours")" \
         "$(ratio)" "$(tr '\n' ' ' <"$work/theirs")" "$(tr '\n' ' ' <"$work/ours")"
-    within_limit || too_slow=$((too_slow + 1))
+    printf '{"goal": "pollperf direct / perftest on Soft-RoCE, %s", "at_least": false, "bound": 1.10, "samples": [%s]}\n' "$op" \
+        "$(paste "$work/ours" "$work/theirs" | awk '{ printf "%s%.4f", (NR > 1 ? ", " : ""), $1 / $2 }')" >>"$goals"
 done
 
 echo
@@ -140,7 +135,3 @@ for flow in off ring; do
         fail "pollperf lat --flow $flow failed"
     printf '%-48s %s usec\n' "pollperf lat --path runtime --flow $flow" "$(awk -v size="$size" '$1 == size && NF >= 9 { print $5 }' "$work/client")"
 done
-
-if ((too_slow > 0)); then
-    fail "$too_slow of 3 operations are slower than $limit times perftest's"
-fi

@@ -1,6 +1,11 @@
 // What the sessions of different processes have of a worker (ClientShare), counted in steps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <random>
 #include <vector>
 
 #include "worker_fixture.hpp"
@@ -91,6 +96,56 @@ TEST_F(FairShare, CountsBytesToo) {
     EXPECT_GT(taken(bulk), 0u);
     EXPECT_NEAR(static_cast<double>(taken(bulk)) * kLong, 400.0 * kBurst * ClientShare::kRequest, 2.0 * kLong);
     EXPECT_GT(taken(small), 10 * taken(bulk));
+}
+
+// What is refused takes of its share what a request takes: so garbage costs its neighbours no more of the worker than work does.
+TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {
+    constexpr std::uint64_t kSteps = 400;
+    struct Rings {
+        SteppedWorld::End& end;
+        RingProducer<WorkRequest> submissions;
+        RingConsumer<Completion> completions;
+    };
+    ClientShare of_hostile;
+    ClientShare of_good;
+    std::vector<Rings> hostile;
+    for (int i = 0; i < 4; ++i) {
+        SteppedWorld::End& end = *world->ends[add_session(&of_hostile).end.shares[0].session];
+        auto* const block = static_cast<std::byte*>(end.block);
+        hostile.push_back({end, {block + end.layout.submissions(), kDepth}, {block + end.layout.completions(), end.layout.completion_ring_slots()}});
+    }
+    Qp& good = add_session(&of_good);
+    std::mt19937_64 random(1);
+    const auto garbage = [&] {
+        std::array<std::uint64_t, sizeof(WorkRequest) / 8> words;
+        std::generate(words.begin(), words.end(), std::ref(random));
+        auto request = std::bit_cast<WorkRequest>(words);
+        request.num_sge %= 2;
+        request.flags &= static_cast<std::uint8_t>(~kInline);  // one slot each
+        request.sge.length %= ClientShare::kRequest;
+        return request;
+    };
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+        for (Rings& rings : hostile) {
+            while (rings.submissions.try_push(garbage())) {
+            }
+        }
+        fill(good, 8);
+        world->step();
+        for (Rings& rings : hostile) {
+            rings.completions.release(rings.completions.peek(kDepth));
+            rings.completions.publish();
+        }
+        poll(good);
+    }
+    std::uint64_t together = 0;
+    for (const Rings& rings : hostile) {
+        EXPECT_FALSE(rings.end.worker_end->broken);
+        EXPECT_GT(rings.end.worker_end->refused.value(), 0u);
+        together += rings.end.worker_end->submissions.released();
+    }
+    EXPECT_LE(together, kSteps * kBurst);
+    EXPECT_GE(taken(good), kSteps * kBurst * 9 / 10);
 }
 
 TEST_F(FairShare, OfAProcessAloneIsWhatItsSessionCanTake) {

@@ -1,0 +1,40 @@
+// A process that has just attached itself: a session, a region, and two queue pairs that are connected to each other.
+#pragma once
+
+#include <string>
+
+#include "daemon_process.hpp"
+#include "pollcore/attach.hpp"
+
+namespace pollcore::test {
+
+struct AttachedPair {
+    explicit AttachedPair(const std::string& path)
+        : daemon({.path = path, .name = "cost", .timeout = kPatience}),
+          session(daemon.open_session()),
+          memory(daemon.allocate(64 * 1024)),
+          a(daemon.create_queue_pair({.shares = {{.session = &session}}})),
+          b(daemon.create_queue_pair({.shares = {{.session = &session}}})) {
+        const QpInfo info = a.info();
+        a.connect(b.info());
+        b.connect(info);
+    }
+    /// A write that tells when it is done.
+    Refusal submit() {
+        return session.try_submit({.sge = {memory.addr(), 8, memory.lkey()},
+                                   .remote_addr = memory.addr() + 64,
+                                   .rkey = memory.rkey(),
+                                   .qp = a.handle(),
+                                   .opcode = Opcode::rdma_write,
+                                   .flags = kSignaled,
+                                   .num_sge = 1});
+    }
+
+    Attachment daemon;
+    Session session;
+    MemoryRegion memory;
+    QueuePair a;
+    QueuePair b;
+};
+
+}  // namespace pollcore::test
