@@ -1,5 +1,5 @@
-// Everything may be closed in any order, from any state, with work in flight: each within the time limit, and what was
-// accepted is accounted for on every session that can still be asked.
+// Everything may be closed in any order, from any state, with work in flight: no queue pair is cut short, and what was accepted is
+// accounted for on every session that can still be asked.
 #include <algorithm>
 #include <functional>
 #include <future>
@@ -15,9 +15,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// What takes so long is cut short, and counted. A close that waits for anything else shows here as a hang.
 constexpr auto kDrainTimeout = 2000ms;
-// For one close. A session's may close several queue pairs, which share the time to drain.
-constexpr auto kCloseLimit = kDrainTimeout + 3000ms;
+constexpr auto kPatience = 20s;
 
 enum class From { init, half_connected, connected, by_address, in_error };
 constexpr From kFroms[] = {From::init, From::half_connected, From::connected, From::by_address, From::in_error};
@@ -114,7 +114,6 @@ public:
 
     /// Closes what `part` names; closing twice is closing once.
     void close(std::size_t part) {
-        const auto began = std::chrono::steady_clock::now();
         switch (part) {
             case 0: EXPECT_TRUE(a.close()) << "was cut short"; break;
             case 1: EXPECT_TRUE(b.close()) << "was cut short"; break;
@@ -126,7 +125,6 @@ public:
             case 7: pd = ProtectionDomain(); break;
             default: FAIL() << part;
         }
-        EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit) << "part " << part;
         expect_conserved();
     }
     void expect_conserved() {
@@ -136,6 +134,7 @@ public:
             }
             client->expect_conserved();
         }
+        EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
     }
     /// Work of either session on either QP, as much as there is room for.
     void load(int requests) {
@@ -158,9 +157,7 @@ public:
             [this] { listener = Listener(); }, [this] { pd = ProtectionDomain(); }};
         std::shuffle(ends.begin(), ends.end(), random);
         for (const auto& end : ends) {
-            const auto began = std::chrono::steady_clock::now();
             end();
-            EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit);
         }
     }
 
@@ -181,11 +178,11 @@ private:
             case From::half_connected: a.connect(b.info(), kPath); return;
             case From::by_address: {
                 std::future<void> answered = std::async(std::launch::async, [this] {
-                    std::optional<ConnectionRequest> request = listener.next_request(10s);
+                    std::optional<ConnectionRequest> request = listener.next_request(kPatience);
                     ASSERT_TRUE(request.has_value());
                     request->accept(b, {.path = kPath});
                 });
-                (void)a.connect(listener.address(), {.path = kPath, .timeout = 10s});
+                (void)a.connect(listener.address(), {.path = kPath, .timeout = kPatience});
                 answered.get();
                 return;
             }
@@ -203,7 +200,7 @@ private:
                     bad.qp = a.handle();
                     bad.rkey ^= 0x5500;
                     near->submit(bad);
-                    const auto deadline = std::chrono::steady_clock::now() + 10s;
+                    const auto deadline = std::chrono::steady_clock::now() + kPatience;
                     while (near->session.state(a.handle()) != QpState::error &&
                            std::chrono::steady_clock::now() < deadline) {
                         sched_yield();
@@ -289,7 +286,6 @@ TEST_P(Teardown, OfAllPartsInAnyOrderWhileTheRuntimeGoesOn) {
             return;
         }
     }
-    EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
     EXPECT_TRUE(runtime.stop());
 }
 
@@ -304,9 +300,7 @@ TEST_P(Teardown, OfTheRuntimeBetweenAnyTwoOthers) {
                      print(parts));
         for (std::size_t i = 0; i < parts.size(); ++i) {
             if (i == before) {
-                const auto began = std::chrono::steady_clock::now();
                 EXPECT_TRUE(runtime.stop());
-                EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit);
                 scene.expect_conserved();
             }
             scene.close(parts[i]);
@@ -324,11 +318,12 @@ TEST_P(Teardown, OfTheObjectsThemselvesBeforeOrAfterTheRuntime) {
         auto runtime = std::make_unique<Runtime>(teardown_config());
         Scene scene(*runtime, GetParam(), random);
         if (round % 2 == 0) {
-            const auto began = std::chrono::steady_clock::now();
             runtime.reset();
-            EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit);
         }
         scene.destroy_in_any_order();
+        if (runtime != nullptr) {
+            EXPECT_EQ(runtime->control_counters().cut_short.value(), 0u);
+        }
     }
 }
 
@@ -346,24 +341,22 @@ TEST_P(TeardownWhileConnecting, EndsTheWaitAndNothingHangs) {
     QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &client.session}}});
     std::future<std::errc> outcome = std::async(std::launch::async, [&] {
         try {
-            (void)qp.connect(listener.address(), {.timeout = 20s});
+            (void)qp.connect(listener.address(), {.timeout = 2 * kPatience});
         } catch (const Error& error) {
             return static_cast<std::errc>(error.code().value());
         }
         return std::errc{};
     });
     // The peer has heard of it and does not answer.
-    std::optional<ConnectionRequest> request = listener.next_request(10s);
+    std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
-    const auto began = std::chrono::steady_clock::now();
     switch (GetParam()) {
         case 0: client.session.close(); break;   // takes its queue pairs along
         case 1: EXPECT_TRUE(runtime.stop()); break;
         case 2: request.reset(); break;          // rejects
         default: FAIL();
     }
-    EXPECT_EQ(outcome.wait_for(kCloseLimit), std::future_status::ready);
-    EXPECT_LT(std::chrono::steady_clock::now() - began, kCloseLimit);
+    EXPECT_EQ(outcome.wait_for(kPatience), std::future_status::ready) << "only its own time ends it";
     EXPECT_EQ(outcome.get(), GetParam() == 2 ? std::errc::connection_refused : std::errc::operation_canceled);
 }
 
@@ -371,7 +364,7 @@ INSTANTIATE_TEST_SUITE_P(By, TeardownWhileConnecting, ::testing::Values(0, 1, 2)
     return std::string(by.param == 0 ? "Session" : by.param == 1 ? "Runtime" : "Peer");
 });
 
-// ---- A device that completes nothing any more ----
+// ---- A device that completes nothing any more; tests/faults/silent_device_test.cc says when that is noticed ----
 
 int poll_nothing(ibv_cq*, int, ibv_wc*) { return 0; }
 
@@ -408,11 +401,7 @@ protected:
 };
 
 TEST_F(SilentDeviceInThisProcess, HasItsQueuePairsCutShortAtTheLimitAndItIsReported) {
-    const auto began = std::chrono::steady_clock::now();
     EXPECT_FALSE(a.close());
-    const auto took = std::chrono::steady_clock::now() - began;
-    EXPECT_GE(took, kLimit - 5ms) << "it was not given its time";
-    EXPECT_LT(took, kLimit + 3000ms);
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 1u);
     EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 5u) << "unsignaled ones too: nobody knows how they ended";
     expect_completed_by_runtime(5);
@@ -425,18 +414,14 @@ TEST_F(SilentDeviceInThisProcess, HasItsQueuePairsCutShortAtTheLimitAndItIsRepor
 }
 
 TEST_F(SilentDeviceInThisProcess, DoesNotHoldUpASessionsEnd) {
-    const auto began = std::chrono::steady_clock::now();
     session.close();
-    EXPECT_LT(std::chrono::steady_clock::now() - began, kLimit + 3000ms) << "both queue pairs share the limit";
     expect_completed_by_runtime(15);
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 2u);
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
 TEST_F(SilentDeviceInThisProcess, DoesNotHoldUpTheRuntimesEnd) {
-    const auto began = std::chrono::steady_clock::now();
     EXPECT_FALSE(runtime.stop());
-    EXPECT_LT(std::chrono::steady_clock::now() - began, kLimit + 3000ms);
     expect_completed_by_runtime(15);
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 2u);
     EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 15u);

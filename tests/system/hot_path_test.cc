@@ -1,5 +1,5 @@
 // I4: in spin mode neither the worker nor the application's thread makes a system call, allocates, or is
-// switched away by its own doing, over a million operations.
+// switched away by its own doing, over a million operations. Nor do they where the application is attached.
 //
 // A child process installs a seccomp filter on both threads that kills on any system call, so a violation
 // cannot go unseen; the parent looks at how the child ended. The worker installs its filter itself, through
@@ -16,12 +16,16 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "device/soft/soft_device.hpp"
+#include "pollcore/attach.hpp"
+#include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace {
@@ -112,7 +116,8 @@ enum Outcome { kClean = 0, kNoRefusals = 91, kFailedWork = 92, kAllocated = 93, 
 // `sabotage` makes one of the forbidden things happen, so that the test is known to see it.
 enum class Sabotage { none, system_call, allocation };
 
-[[noreturn]] void child(const IdleLadder& idle, PollVerbs poll, Sabotage sabotage) {
+// `attach_path`: the application's thread works by an attachment to this process's own server there; empty: by the runtime itself.
+[[noreturn]] void child(const IdleLadder& idle, PollVerbs poll, Sabotage sabotage, const std::string& attach_path) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(0, &one);
@@ -130,11 +135,20 @@ enum class Sabotage { none, system_call, allocation };
     worker.poll = poll;
     config.workers = {worker};
     Runtime runtime(config);
-    Session session = runtime.open_session();
-    MemoryRegion memory = runtime.allocate(1 << 16);
+    std::optional<AttachServer> server;
+    std::optional<Attachment> attachment;
+    if (!attach_path.empty()) {
+        AttachConfig attach;
+        attach.path = attach_path;
+        server.emplace(runtime, attach);
+        attachment.emplace(AttachOptions{.path = attach_path});
+    }
+    Context& context = attachment ? static_cast<Context&>(*attachment) : runtime;
+    Session session = context.open_session();
+    MemoryRegion memory = context.allocate(1 << 16);
     QueuePairOptions options{.shares = {{.session = &session, .send_depth = 128}}, .recv_depth = 64, .inline_max = 64};
-    QueuePair a = runtime.create_queue_pair(options);
-    QueuePair b = runtime.create_queue_pair(options);
+    QueuePair a = context.create_queue_pair(options);
+    QueuePair b = context.create_queue_pair(options);
     const QpInfo info_a = a.info();
     a.connect(b.info());
     b.connect(info_a);
@@ -262,11 +276,11 @@ enum class Sabotage { none, system_call, allocation };
     _exit(outcome);
 }
 
-int run(const IdleLadder& idle, Sabotage sabotage, PollVerbs poll = PollVerbs::extended) {
+int run(const IdleLadder& idle, Sabotage sabotage, PollVerbs poll = PollVerbs::extended, const std::string& attach_path = "") {
     const pid_t pid = fork();
     if (pid == 0) {
         alarm(120);
-        child(idle, poll, sabotage);
+        child(idle, poll, sabotage, attach_path);
     }
     int status = 0;
     waitpid(pid, &status, 0);
@@ -291,6 +305,11 @@ TEST_F(HotPath, IsAsBareWithThePauseInstruction) { EXPECT_EQ(run(IdlePolicy::pau
 // The worker was asleep before the first request. What its CQs were armed for then makes its events without a call.
 TEST_F(HotPath, IsAsBareWhereTheWorkerSleepsWhenThereIsNothingToDo) {
     EXPECT_EQ(run({{IdlePolicy::spin, std::chrono::seconds(1)}, {IdlePolicy::event}}, Sabotage::none), kClean);
+}
+TEST_F(HotPath, IsAsBareForAnAttachedApplication) {
+    const std::filesystem::path path = std::filesystem::temp_directory_path() / ("pollcore-hot-path-" + std::to_string(getpid()));
+    EXPECT_EQ(run(IdlePolicy::spin, Sabotage::none, PollVerbs::extended, path), kClean);
+    std::filesystem::remove(path);  // the child had no time for it
 }
 TEST_F(HotPath, ThisTestSeesASystemCall) { EXPECT_EQ(run(IdlePolicy::spin, Sabotage::system_call), kSystemCall); }
 TEST_F(HotPath, ThisTestSeesAnAllocation) { EXPECT_EQ(run(IdlePolicy::spin, Sabotage::allocation), kAllocated); }

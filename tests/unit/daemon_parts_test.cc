@@ -1,4 +1,5 @@
 // The parts of pollcored that need no daemon: when a watchdog is fed, and where a thread is that hangs.
+#include <stdlib.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,6 +18,9 @@
 #include "control/kernel_place.hpp"
 #include "pollcored/backtrace.hpp"
 #include "pollcored/hang_check.hpp"
+#include "pollcored/notifier.hpp"
+#include "pollcored/watchdog.hpp"
+#include "system/daemon_process.hpp"
 
 namespace pollcore::daemon {
 namespace {
@@ -113,6 +117,41 @@ TEST(HangCheck, AShortLimitIsToldOfNoLaterThanItStarves) {
     EXPECT_EQ(names(findings.begun), Names{"worker0"});
     EXPECT_EQ(names(findings.starving), Names{"worker0"});
     EXPECT_FALSE(findings.feed);
+}
+
+// ---- Watchdog ----
+
+TEST(Watchdog, IsFedTwiceInItsTimeWhichIsWithinFewLooks) {
+    test::TemporaryDirectory directory;
+    test::NotifySocket manager(directory.path() / "notify.sock");
+    ::setenv("NOTIFY_SOCKET", manager.path().c_str(), 1);
+    ::setenv("WATCHDOG_USEC", "400000", 1);
+    Notifier notifier;
+    EXPECT_EQ(notifier.watchdog_interval(), 200ms) << "half of what the manager allows";
+    Backtrace backtrace;
+    std::vector<int> meals;  // after how many looks
+    std::promise<void> enough;
+    int looks = 0;
+    {
+        // It feeds and looks by one thread, which looks four times in an interval at least.
+        const Watchdog watchdog(notifier, backtrace, 60s, {.look = [&]() -> Health {
+                                    ++looks;
+                                    while (const auto message = manager.receive(0ms)) {
+                                        meals.push_back(looks);
+                                        if (meals.size() == 4) {
+                                            enough.set_value();
+                                        }
+                                    }
+                                    return {};
+                                },
+                                .count_hang = [] {}});
+        EXPECT_EQ(enough.get_future().wait_for(test::kPatience), std::future_status::ready);
+    }
+    for (std::size_t i = 1; i < meals.size(); ++i) {
+        EXPECT_LE(meals[i] - meals[i - 1], 4) << "meal " << i;
+    }
+    ::unsetenv("NOTIFY_SOCKET");
+    ::unsetenv("WATCHDOG_USEC");
 }
 
 // ---- Backtrace, and the place in the kernel ----

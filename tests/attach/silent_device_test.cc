@@ -1,0 +1,104 @@
+// A device that flushes nothing: the process whose queue pair it is waits until that is cut short, and nobody else does. The clock is the
+// test's, so it waits as long as the test likes.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "attach/own_server.hpp"
+#include "held_clock_platform.hpp"
+#include "pollcore/attach.hpp"
+#include "pollcore/attach_server.hpp"
+#include "pollcore/runtime.hpp"
+
+namespace pollcore {
+namespace {
+
+using namespace std::chrono_literals;
+
+class SilentDevice : public ::testing::Test {
+protected:
+    static constexpr std::chrono::milliseconds kLimit = 300ms;
+    static constexpr std::chrono::seconds kPatience{20};
+
+    SilentDevice() {
+        runtime.device().context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) { return 0; };  // there is no CQ yet that the worker polls
+    }
+    static Config runtime_config() {
+        Config config = test::one_soft_device(64);
+        config.workers[0].poll = PollVerbs::plain;
+        config.drain_timeout = kLimit;
+        return config;
+    }
+    static AttachConfig attach_config() { return test::socket_named("silent"); }
+    [[nodiscard]] static Attachment attach() { return Attachment({.path = attach_config().path}); }
+
+    /// With nothing in flight, so there is nothing to flush.
+    static void call_everything(Attachment& daemon) {
+        Session session = daemon.open_session();
+        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}});
+        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}});
+        MemoryRegion memory = daemon.allocate(65536);
+        const QpInfo info = a.info();
+        a.connect(b.info());
+        b.connect(info);
+        EXPECT_TRUE(a.close());
+        (void)b.reset();
+        session.close();
+    }
+
+    test::HeldClock clock{20us};
+    Runtime runtime{runtime_config(), std::make_unique<test::HeldClockPlatform>(clock)};
+    AttachServer server{runtime, attach_config()};
+};
+
+TEST_F(SilentDevice, HoldsUpNobodyButTheProcessWhoseQueuePairItIs) {
+    Attachment other = attach();
+    struct Process {
+        Attachment daemon = attach();
+        Session session = daemon.open_session();
+        MemoryRegion memory = daemon.allocate(4096);
+        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}});
+        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}});
+    };
+    const std::vector<std::pair<const char*, std::function<void(Process&)>>> ends{
+        {"close", [](Process& slow) { EXPECT_FALSE(slow.a.close()); }},
+        {"reset", [](Process& slow) { EXPECT_FALSE(slow.a.reset()); }},
+        {"close a session", [](Process& slow) { slow.session.close(); }},
+        {"detach", [](Process& slow) { EXPECT_FALSE(slow.daemon.stop()); }},
+    };
+    for (const auto& [what, end] : ends) {
+        SCOPED_TRACE(what);
+        Process slow;
+        const QpInfo info = slow.a.info();
+        slow.a.connect(slow.b.info());
+        slow.b.connect(info);
+        const std::uint64_t sends = runtime.worker_counters(0).sends.value();
+        ASSERT_EQ(slow.session.try_submit({.sge = {slow.memory.addr(), 8, slow.memory.lkey()}, .remote_addr = slow.memory.addr(),
+                                           .rkey = slow.memory.rkey(), .qp = slow.a.handle(), .opcode = Opcode::rdma_write,
+                                           .flags = kSignaled, .num_sge = 1}),
+                  Refusal::none);
+        for (const auto until = std::chrono::steady_clock::now() + kPatience; runtime.worker_counters(0).sends.value() == sends;) {
+            ASSERT_LT(std::chrono::steady_clock::now(), until);
+            std::this_thread::yield();
+        }
+        const std::uint64_t cut_short = runtime.control_counters().cut_short.value();
+        std::future<void> ended = std::async(std::launch::async, [&end = end, &slow] { end(slow); });
+        for (int i = 0; i < 10; ++i) {
+            call_everything(other);
+        }
+        EXPECT_EQ(ended.wait_for(0s), std::future_status::timeout) << "nobody has cut it short, so it waits";
+        EXPECT_EQ(runtime.control_counters().cut_short.value(), cut_short);
+        clock.advance(2 * kLimit);
+        ended.get();
+        EXPECT_EQ(runtime.control_counters().cut_short.value(), cut_short + 1);
+    }
+}
+
+}  // namespace
+}  // namespace pollcore

@@ -1,0 +1,171 @@
+// How long a device is waited for, by a clock that the test moves: one that completes nothing any more, and one that says late that a
+// queue pair takes no more receives.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cpus.hpp"
+#include "device/soft/soft_device.hpp"
+#include "held_clock_platform.hpp"
+#include "pollcore/runtime.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kLimit = 300ms;
+constexpr std::chrono::seconds kPatience{20};
+
+// Holds back LAST_WQE_REACHED for some looks, and writes down when it was handed out, and when a queue pair went through RESET.
+class LateDevice final : public SoftDevice {
+public:
+    using SoftDevice::SoftDevice;
+
+    std::optional<ibv_async_event> next_async_event() override {
+        if (held_ && ++looks_ >= kLooks) {
+            history += "said ";
+            return std::exchange(held_, std::nullopt);
+        }
+        std::optional<ibv_async_event> event = SoftDevice::next_async_event();
+        if (event && event->event_type == IBV_EVENT_QP_LAST_WQE_REACHED) {
+            held_ = std::exchange(event, std::nullopt);
+            looks_ = 0;
+        }
+        return event;
+    }
+    void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) override {
+        if (qp->srq != nullptr && (mask & IBV_QP_STATE) != 0 && attr.qp_state == IBV_QPS_RESET) {
+            history += "reset ";
+        }
+        SoftDevice::modify(qp, attr, mask);
+    }
+    using SoftDevice::modify;
+
+    std::string history;  // of the control thread
+
+private:
+    static constexpr int kLooks = 5;
+    std::optional<ibv_async_event> held_;
+    int looks_ = 0;
+};
+
+class HeldClockTest : public ::testing::Test {
+protected:
+    HeldClockTest() : memory(runtime.allocate(4096)), session(runtime.open_session()) {}
+
+    static Config config() {
+        Config config;
+        config.share_cores = true;  // other tests may run at the same time
+        config.devices.push_back({.name = "net0"});
+        config.workers.push_back({.name = "w0", .core = test::last_cpu(), .poll = PollVerbs::plain});
+        config.drain_timeout = kLimit;
+        config.log_level = LogLevel::error;
+        return config;
+    }
+    void connect_pair(const SharedReceiveQueue* srq = nullptr) {
+        QueuePairOptions options{.shares = {{.session = &session, .send_depth = 16}}, .recv_depth = 16};
+        a = runtime.create_queue_pair(options);
+        options.srq = srq;
+        b = runtime.create_queue_pair(options);
+        connect();
+    }
+    void connect() {
+        const QpInfo info_a = a.info();
+        const QpInfo info_b = b.info();
+        a.connect(info_b);
+        b.connect(info_a);
+    }
+    void submit(const WorkRequest& request) { ASSERT_EQ(session.try_submit(request), Refusal::none); }
+    [[nodiscard]] WorkRequest write(const QueuePair& qp) const {
+        return {.sge = {memory.addr(), 8, memory.lkey()}, .remote_addr = memory.addr(), .rkey = memory.rkey(), .qp = qp.handle(),
+                .opcode = Opcode::rdma_write, .flags = kSignaled, .num_sge = 1};
+    }
+    template <class Done>
+    static void until(Done done) {
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        while (!done()) {
+            ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+            std::this_thread::yield();
+        }
+    }
+    /// The control thread has looked often, and so has the worker.
+    void let_them_look() {
+        const std::uint64_t looks = clock.looks();
+        const std::uint64_t steps = runtime.worker_counters(0).steps.value();
+        until([&] { return clock.looks() >= looks + 50 && runtime.worker_counters(0).steps.value() >= steps + 50; });
+    }
+    static bool over(const std::future<bool>& end) { return end.wait_for(0s) == std::future_status::ready; }
+    /// What ends by cutting short two queue pairs that have work in flight does so when the time is over, not before, and they share it.
+    template <class End>
+    void expect_given_its_time_once(End end) {
+        runtime.device().context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) { return 0; };  // there is no CQ yet that the worker polls
+        connect_pair();
+        submit(write(a));
+        submit(write(b));
+        until([&] { return runtime.worker_counters(0).sends.value() == 2; });
+        std::future<bool> ends = std::async(std::launch::async, end);
+        let_them_look();
+        clock.advance(kLimit - 1ms);
+        let_them_look();
+        EXPECT_FALSE(over(ends)) << "it was not given its time";
+        EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
+        clock.advance(1ms);
+        let_them_look();
+        clock.advance(20ms);  // who comes later has at least so much
+        if (ends.wait_for(kPatience) != std::future_status::ready) {
+            ADD_FAILURE() << "each has a time of its own";
+            clock.advance(10 * kLimit);
+        }
+        EXPECT_FALSE(ends.get());
+        EXPECT_EQ(runtime.control_counters().cut_short.value(), 2u);
+    }
+
+    test::HeldClock clock;
+    LateDevice* device = nullptr;
+    Runtime runtime{config(), std::make_unique<test::HeldClockPlatform>(clock, [this](const DeviceConfig& of) {
+                        auto late = std::make_unique<LateDevice>(SoftDeviceOptions{.name = of.name});
+                        device = late.get();
+                        return late;
+                    })};
+    MemoryRegion memory;
+    Session session;
+    QueuePair a;
+    QueuePair b;
+};
+
+TEST_F(HeldClockTest, ASilentDevicesQueuePairsShareTheTimeToDrainOfTheirSession) {
+    expect_given_its_time_once([this] {
+        session.close();
+        return false;
+    });
+}
+
+TEST_F(HeldClockTest, ASilentDevicesQueuePairsShareTheTimeToDrainOfTheirRuntime) {
+    expect_given_its_time_once([this] { return runtime.stop(); });
+}
+
+// A message that is half there has taken a receive of an SRQ, and would be lost with it. What was said of the life before says nothing of
+// this one.
+TEST_F(HeldClockTest, EachLifeOfAQueuePairWaitsForItsOwnLastReceive) {
+    SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session});
+    connect_pair(&srq);
+    std::string expected;
+    for (int life = 0; life < 3; ++life) {
+        EXPECT_TRUE(b.reset());
+        EXPECT_TRUE(a.reset());
+        connect();
+        expected += "said reset ";
+    }
+    EXPECT_EQ(device->history, expected);
+}
+
+}  // namespace
+}  // namespace pollcore::testing

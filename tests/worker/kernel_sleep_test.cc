@@ -1,0 +1,103 @@
+// What a thread that has nothing to do asks of the kernel: to sleep until something comes. Without a timer where nothing is due, since
+// that would hide a wake-up that nobody gave.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <ctime>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "control/host_idle_ways.hpp"
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The calls that this program made of ppoll(2): how long they were to last, nothing: for ever.
+std::vector<std::optional<std::chrono::nanoseconds>> sleeps;
+// In place of such a call.
+std::function<void()> instead_of_sleeping;
+
+class KernelSleepTest : public ::testing::Test {
+protected:
+    KernelSleepTest() : world(options()) {
+        std::tie(a, b) = world.pair(SteppedWorld::QpShape{});
+        region = &world.register_memory(memory.data(), memory.size());
+        sleeps.clear();
+    }
+    ~KernelSleepTest() override { instead_of_sleeping = nullptr; }
+    static SteppedWorld::Options options() {
+        SteppedWorld::Options options;
+        options.sleeps = true;
+        return options;
+    }
+    [[nodiscard]] bool woken() {
+        pollfd readable{.fd = world.session().event_fd(), .events = POLLIN, .revents = 0};
+        return ::poll(&readable, 1, 0) == 1;
+    }
+    using Sleeps = std::vector<std::optional<std::chrono::nanoseconds>>;
+
+    alignas(64) std::array<std::byte, 256> memory{};
+    SteppedWorld world;
+    SteppedWorld::Qp* a = nullptr;
+    SteppedWorld::Qp* b = nullptr;
+    ibv_mr* region = nullptr;
+};
+
+TEST_F(KernelSleepTest, AWorkersHasATimerOnlyWhereSomethingIsDue) {
+    HostIdleWays ways;
+    instead_of_sleeping = [] {};
+    ways.wait({}, CompletionChannel::kNever, CompletionChannel::kNever);
+    EXPECT_EQ(sleeps, Sleeps{std::nullopt});
+    constexpr std::chrono::nanoseconds kMost = 50us;
+    const auto in_an_hour = static_cast<std::uint64_t>((std::chrono::steady_clock::now() + 1h).time_since_epoch().count());
+    ways.wait({}, CompletionChannel::kNever, kMost.count());
+    ways.wait({}, in_an_hour, kMost.count());
+    ways.wait({}, 1, CompletionChannel::kNever);
+    EXPECT_EQ(sleeps, (Sleeps{std::nullopt, kMost, kMost, 0ns}));
+}
+
+TEST_F(KernelSleepTest, AnApplicationsEndsByItsWakeUpAlone) {
+    ASSERT_EQ(world.session().try_submit(SteppedWorld::write(1, *a, *region)), Refusal::none);
+    instead_of_sleeping = [&] {
+        EXPECT_FALSE(woken());
+        world.step(3);
+        EXPECT_TRUE(woken());
+    };
+    EXPECT_TRUE(world.session().wait(std::chrono::nanoseconds::max()));
+    EXPECT_EQ(sleeps, Sleeps{std::nullopt});
+    EXPECT_EQ(world.poll().size(), 1u);
+}
+
+TEST_F(KernelSleepTest, AnApplicationsHasTheTimerThatItAskedFor) {
+    ASSERT_EQ(world.session().try_submit(SteppedWorld::write(1, *a, *region)), Refusal::none);
+    instead_of_sleeping = [&] { world.step(3); };
+    EXPECT_TRUE(world.session().wait(1h));
+    ASSERT_EQ(sleeps.size(), 1u);
+    ASSERT_TRUE(sleeps[0].has_value());
+    EXPECT_GT(*sleeps[0], 0ns);
+    EXPECT_LE(*sleeps[0], 1h);
+}
+
+}  // namespace
+}  // namespace pollcore::testing
+
+extern "C" int ppoll(pollfd* fds, nfds_t n, const timespec* limit, const sigset_t* signals) {
+    namespace testing = pollcore::testing;
+    testing::sleeps.push_back(limit == nullptr ? std::nullopt
+                                               : std::optional(std::chrono::seconds(limit->tv_sec) + std::chrono::nanoseconds(limit->tv_nsec)));
+    if (testing::instead_of_sleeping) {
+        testing::instead_of_sleeping();
+        return 0;
+    }
+    timespec left = limit != nullptr ? *limit : timespec{};  // which the kernel writes to
+    return static_cast<int>(::syscall(SYS_ppoll, fds, n, limit != nullptr ? &left : nullptr, signals, _NSIG / 8));
+}
