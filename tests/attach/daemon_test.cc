@@ -281,16 +281,18 @@ TEST_F(DaemonTest, ThatDoesNotAnswerIsWaitedForNoLongerThanWasSaid) {
     Session before = attachment.open_session();
     daemon.halt();
     std::future<Session> answered = std::async(std::launch::async, [&] { return patient.open_session(); });
-    try {
-        (void)attachment.open_session();
-        ADD_FAILURE() << "a daemon that is stopped has answered";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code().value(), ETIMEDOUT) << error.what();
+    for (int i = 0; i < 2; ++i) {  // which is twice as long as who would wait no longer than this one
+        try {
+            (void)attachment.open_session();
+            ADD_FAILURE() << "a daemon that is stopped has answered";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code().value(), ETIMEDOUT) << error.what();
+        }
     }
     EXPECT_FALSE(attachment.lost()) << "slow is not dead";
     EXPECT_EQ(answered.wait_for(0s), std::future_status::timeout) << "it has said that it waits longer";
     daemon.signal(SIGCONT);
-    // It goes on with the one before, too, whose answer nobody waits for.
+    // It goes on with the ones before, too, whose answers nobody waits for.
     Session after = attachment.open_session();
     EXPECT_NE(before.id(), after.id());
     EXPECT_NO_THROW((void)answered.get());

@@ -61,6 +61,9 @@ protected:
     [[nodiscard]] bool asleep(std::size_t worker) { return runtime.worker_counters(worker).asleep.value() != 0; }
     // And nothing that was brought to it before is left to wake it.
     void await_asleep(std::size_t worker) {
+        if (HasFatalFailure()) {
+            return;  // one that never sleeps was waited for already
+        }
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         std::uint64_t before = 0;
         do {
