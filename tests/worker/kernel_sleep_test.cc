@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <ctime>
@@ -14,7 +13,7 @@
 #include <vector>
 
 #include "control/host_idle_ways.hpp"
-#include "stepped_world.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -26,30 +25,18 @@ std::vector<std::optional<std::chrono::nanoseconds>> sleeps;
 // In place of such a call.
 std::function<void()> instead_of_sleeping;
 
-class KernelSleepTest : public ::testing::Test {
+class KernelSleepTest : public WorkerFixture {
 protected:
-    KernelSleepTest() : world(options()) {
-        std::tie(a, b) = world.pair(SteppedWorld::QpShape{});
-        region = &world.register_memory(memory.data(), memory.size());
+    KernelSleepTest() {
+        make({}, {.sleeps = true});
         sleeps.clear();
     }
     ~KernelSleepTest() override { instead_of_sleeping = nullptr; }
-    static SteppedWorld::Options options() {
-        SteppedWorld::Options options;
-        options.sleeps = true;
-        return options;
-    }
     [[nodiscard]] bool woken() {
-        pollfd readable{.fd = world.session().event_fd(), .events = POLLIN, .revents = 0};
+        pollfd readable{.fd = world->session().event_fd(), .events = POLLIN, .revents = 0};
         return ::poll(&readable, 1, 0) == 1;
     }
     using Sleeps = std::vector<std::optional<std::chrono::nanoseconds>>;
-
-    alignas(64) std::array<std::byte, 256> memory{};
-    SteppedWorld world;
-    SteppedWorld::Qp* a = nullptr;
-    SteppedWorld::Qp* b = nullptr;
-    ibv_mr* region = nullptr;
 };
 
 TEST_F(KernelSleepTest, AWorkersHasATimerOnlyWhereSomethingIsDue) {
@@ -66,21 +53,21 @@ TEST_F(KernelSleepTest, AWorkersHasATimerOnlyWhereSomethingIsDue) {
 }
 
 TEST_F(KernelSleepTest, AnApplicationsEndsByItsWakeUpAlone) {
-    ASSERT_EQ(world.session().try_submit(SteppedWorld::write(1, *a, *region)), Refusal::none);
+    submit(write(1));
     instead_of_sleeping = [&] {
         EXPECT_FALSE(woken());
-        world.step(3);
+        world->step(3);
         EXPECT_TRUE(woken());
     };
-    EXPECT_TRUE(world.session().wait(std::chrono::nanoseconds::max()));
+    EXPECT_TRUE(world->session().wait(std::chrono::nanoseconds::max()));
     EXPECT_EQ(sleeps, Sleeps{std::nullopt});
-    EXPECT_EQ(world.poll().size(), 1u);
+    EXPECT_EQ(world->poll().size(), 1u);
 }
 
 TEST_F(KernelSleepTest, AnApplicationsHasTheTimerThatItAskedFor) {
-    ASSERT_EQ(world.session().try_submit(SteppedWorld::write(1, *a, *region)), Refusal::none);
-    instead_of_sleeping = [&] { world.step(3); };
-    EXPECT_TRUE(world.session().wait(1h));
+    submit(write(1));
+    instead_of_sleeping = [&] { world->step(3); };
+    EXPECT_TRUE(world->session().wait(1h));
     ASSERT_EQ(sleeps.size(), 1u);
     ASSERT_TRUE(sleeps[0].has_value());
     EXPECT_GT(*sleeps[0], 0ns);
