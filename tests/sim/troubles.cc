@@ -10,7 +10,7 @@ constexpr std::string_view kTroubleNames[] = {
     "delay",        "loss",         "outage",       "port flap",      "send status",    "receive status",
     "refuse send",  "refuse receive", "overrun",    "fail poll",      "fail modify",    "fail destroy",
     "fail create",  "fail arm",     "device fatal", "device removed", "local key",    "remote key",     "too long",
-    "reset",        "end shared",   "arm limit",    "disconnect",   "close qp",     "close session",  "stop runtime",   "stop polling",
+    "reset",        "end way",      "end shared",   "arm limit",    "disconnect",   "close qp",     "close session",  "stop runtime",   "stop polling",
 };
 static_assert(std::size(kTroubleNames) == kTroubles);
 
