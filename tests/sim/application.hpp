@@ -79,6 +79,8 @@ private:
     void rest(std::uint64_t most_ns);
     void send_some(Use& use);
     [[nodiscard]] bool send_one(Use& use);
+    [[nodiscard]] bool change_window(Use& use, std::uint32_t slot);
+    void window_changed(Channel& channel, const End& end, const Request& request, const Completion& completion);
     [[nodiscard]] bool send_datagram(Use& use, std::uint32_t slot);
     /// The runtime gets it, in one of the ways that there are.
     [[nodiscard]] bool submit(Use& use, const Request& request, const WorkRequest& work);

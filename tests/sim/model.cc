@@ -52,6 +52,8 @@ std::string_view opcode_name(Opcode opcode) noexcept {
         case Opcode::rdma_read: return "RDMA read";
         case Opcode::atomic_cmp_and_swp: return "compare and swap";
         case Opcode::atomic_fetch_and_add: return "fetch and add";
+        case Opcode::bind_mw: return "bind";
+        case Opcode::local_inv: return "local invalidate";
         case Opcode::recv: return "receive";
         default: return "another";
     }
@@ -66,6 +68,8 @@ namespace {
         case Opcode::rdma_read: return CompletionOpcode::rdma_read;
         case Opcode::atomic_cmp_and_swp: return CompletionOpcode::comp_swap;
         case Opcode::atomic_fetch_and_add: return CompletionOpcode::fetch_add;
+        case Opcode::bind_mw: return CompletionOpcode::bind_mw;
+        case Opcode::local_inv: return CompletionOpcode::local_inv;
         case Opcode::recv:
         case Opcode::srq_recv: return CompletionOpcode::recv;
         default: return CompletionOpcode::send;
@@ -104,6 +108,12 @@ bool has_pattern(std::span<const std::byte> bytes, std::uint64_t pattern) noexce
 
 bool End::sends_in_flight() const noexcept {
     return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.sends.empty(); });
+}
+
+bool End::uses_window(std::uint32_t key) const noexcept {
+    return std::any_of(lanes.begin(), lanes.end(), [&](const Lane& lane) {
+        return std::any_of(lane.sends.begin(), lane.sends.end(), [&](const Request& request) { return request.window_key == key; });
+    });
 }
 
 End& Model::begin(std::string name, std::size_t lanes) {

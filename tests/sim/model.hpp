@@ -69,6 +69,7 @@ struct Request {
     std::uint32_t slot = 0;              ///< the application's own
     std::uint64_t order = 0;             ///< among its session's requests, or the receives of its shared receive queue
     End* to = nullptr;                   ///< datagrams: where they go
+    std::uint32_t window_key = 0;        ///< of the window that it goes through, or is to end
     bool way_ends = false;               ///< its address handle was being destroyed when it was submitted
 };
 
@@ -127,6 +128,8 @@ struct End {
     std::uint64_t added_perhaps = 0;   ///< by those that failed
 
     [[nodiscard]] bool sends_in_flight() const noexcept;
+    /// Something that goes through that window.
+    [[nodiscard]] bool uses_window(std::uint32_t key) const noexcept;
 };
 
 /// A shared receive queue. It goes on when queue pairs that take from it end.

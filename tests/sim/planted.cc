@@ -35,6 +35,7 @@ const std::vector<BugKind>& bug_kinds() {
         {Bug::careless_sleeper, "careless-sleeper", "calm"},
         {Bug::kept_shared, "kept-shared", "shared"},
         {Bug::ended_early, "ended-early", "datagrams"},
+        {Bug::window_kept, "window-kept", "windows"},
         {Bug::ring_first, "ring-first", "calm"},
     };
     return kinds;

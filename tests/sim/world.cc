@@ -35,31 +35,34 @@ constexpr std::uint64_t kStepsToRest = 100'000;
 
 const std::vector<WorldKind>& world_kinds() {
     static const std::vector<WorldKind> kinds{
-        {"calm", "up to three connections and nothing that goes wrong", 3, 0, 4, 8, {}},
-        {"any", "up to three connections and four troubles of any kind", 3, 4, 4, 8, {}},
-        {"network", "packets that are late or lost, ports that go down", 3, 4, 4, 8,
+        {"calm", "up to three connections and nothing that goes wrong", 3, 0, 4, 8, 4, {}},
+        {"any", "up to three connections and four troubles of any kind", 3, 4, 4, 8, 4, {}},
+        {"network", "packets that are late or lost, ports that go down", 3, 4, 4, 8, 4,
          {Trouble::delay, Trouble::loss, Trouble::outage, Trouble::port_flap}},
-        {"provider", "calls that fail, bad statuses, full CQs, lost devices", 3, 4, 4, 8,
+        {"provider", "calls that fail, bad statuses, full CQs, lost devices", 3, 4, 4, 8, 4,
          {Trouble::send_status, Trouble::receive_status, Trouble::refuse_send, Trouble::refuse_receive, Trouble::overrun,
           Trouble::fail_poll, Trouble::fail_modify, Trouble::fail_destroy, Trouble::fail_create, Trouble::fail_arm,
           Trouble::device_fatal,
           Trouble::device_removed}},
-        {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6, 4, 8,
+        {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6, 4, 8, 4,
          {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::stop_runtime,
           Trouble::stop_polling, Trouble::delay}},
-        {"resets", "queue pairs that have trouble while they are reset and connected again", 2, 16, 8, 8,
+        {"resets", "queue pairs that have trouble while they are reset and connected again", 2, 16, 8, 8, 4,
          {Trouble::reset, Trouble::reset, Trouble::loss, Trouble::outage, Trouble::delay, Trouble::refuse_receive,
           Trouble::refuse_send, Trouble::receive_status, Trouble::send_status, Trouble::fail_modify, Trouble::fail_create,
           Trouble::stop_polling, Trouble::device_fatal, Trouble::fail_arm, Trouble::disconnect,
           Trouble::too_long}},
-        {"storm", "one connection and many troubles", 1, 12, 4, 8, {}},
-        {"shared", "queue pairs that take their receives from shared queues, and end while those go on", 4, 6, 1, 16,
+        {"storm", "one connection and many troubles", 1, 12, 4, 8, 4, {}},
+        {"shared", "queue pairs that take their receives from shared queues, and end while those go on", 4, 6, 1, 16, 8,
          {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::end_shared, Trouble::end_shared,
           Trouble::arm_limit, Trouble::stop_polling, Trouble::delay, Trouble::loss, Trouble::outage, Trouble::too_long,
           Trouble::receive_status, Trouble::device_fatal}},
-        {"datagrams", "UD queue pairs, and address handles that end", 1, 4, 16, 1,
+        {"datagrams", "UD queue pairs, and address handles that end", 1, 4, 16, 1, 8,
          {Trouble::reset, Trouble::close_qp, Trouble::close_session, Trouble::end_way, Trouble::end_way, Trouble::end_way, Trouble::stop_polling,
           Trouble::local_key, Trouble::refuse_send}},
+        {"windows", "memory windows that are bound and ended, and keys that open nothing any more", 2, 6, 16, 16, 1,
+         {Trouble::reset, Trouble::reset, Trouble::remote_key, Trouble::remote_key, Trouble::remote_key, Trouble::close_qp, Trouble::delay,
+          Trouble::loss, Trouble::stop_polling, Trouble::send_status, Trouble::disconnect}},
     };
     return kinds;
 }
@@ -269,7 +272,13 @@ void World::make_channel(std::uint32_t runtime) {
     options.sges_max = channel.sges_max;
     options.inline_max = channel.inline_max;
     options.separate_cqs = random_.one_in(2);
-    channel.memory = side.runtime->allocate(Channel::kLifeBytes * Channel::kLives);
+    Access access = Access::all();
+    access.window_bind = true;
+    channel.memory = side.runtime->allocate(Channel::kLifeBytes * Channel::kLives, access);
+    if (random_.one_in(kind_->windows_in)) {
+        channel.window = side.runtime->create_memory_window(first.session(), random_.one_in(2) ? WindowType::type_1 : WindowType::type_2);
+        channel.next_key = channel.window.rkey();
+    }
     channel.qp = side.runtime->create_queue_pair(options);
     channel.qp_num = channel.qp.qp_num();
     channels_.push_back(std::move(made));
@@ -348,6 +357,8 @@ void World::begin_life(Channel& channel) {
     }
     channel.end = &end;
     channel.lives.push_back(&end);
+    channel.dead_keys.insert(channel.dead_keys.end(), channel.dying_keys.begin(), channel.dying_keys.end());
+    channel.dying_keys.clear();
     channel.handles.push_back(channel.qp.handle());
     fill_pattern({channel.source(), Channel::kSlotBytes}, Channel::source_pattern(end));
     model.excuse(end, channel.lasting);
@@ -356,6 +367,9 @@ void World::begin_life(Channel& channel) {
     }
     if (channel.lives.size() > 1 && may_be_gone(channel)) {
         model.excuse(end, kSessionClosing);
+    }
+    if (channel.lives.size() > 1 && channel.window.valid()) {  // it may be another's, and is not to be the next one
+        attempt("asks for a window's key", [&] { return control_may_fail_ || may_be_gone(channel); }, [&] { channel.next_key = channel.window.rkey(); });
     }
 }
 
@@ -476,7 +490,14 @@ void World::wind_down() {
         }
     }
     for (const auto& channel : channels_) {
-        attempt("deregisters memory", [] { return false; }, [&] {
+        attempt("deallocates a window", [&] { return control_may_fail_; }, [&] {
+            if (channel->window.valid() && !sides_[channel->runtime].stopping) {
+                channel->window.deallocate();
+            }
+        });
+    }
+    for (const auto& channel : channels_) {
+        attempt("deregisters memory", [&] { return channel->window.valid() && control_may_fail_; }, [&] {
             if (!sides_[channel->runtime].stopping) {
                 channel->memory.deregister();
             }
@@ -503,6 +524,7 @@ void World::wind_down() {
     for (const auto& channel : channels_) {
         channel->qp = QueuePair();
         channel->ways = {};
+        channel->window = MemoryWindow();
         channel->memory = MemoryRegion();
     }
     for (const auto& shared : shared_) {

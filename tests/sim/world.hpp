@@ -69,11 +69,23 @@ struct Channel {
     std::uint32_t sges_max = 1;
     std::vector<Application*> users;
     std::uint64_t sends_submitted = 0;
+    std::uint64_t submitting = 0;       ///< tag of the one whose submission has begun and not ended; 0: none
     // A UD queue pair's:
     static constexpr std::uint32_t kQkey = 0x77;
     bool datagram = false;
     std::array<AddressHandle, 2> ways;  ///< to each side, where there is a UD queue pair
     std::array<bool, 2> way_ends{};     ///< it is being destroyed
+    // A connected one's window, if it has one. It opens where the peer writes.
+    MemoryWindow window;
+    bool window_busy = false;           ///< a bind or an invalidation is in flight
+    std::uint32_t window_key = 0;       ///< what opens it; 0: nothing, or it is being ended
+    const End* window_life = nullptr;   ///< that it was bound in
+    std::uint32_t next_key = 0;
+    std::vector<std::uint32_t> dying_keys;  ///< they end with this life
+    std::vector<std::uint32_t> dead_keys;   ///< that opened it, and do not any more
+
+    /// Of type 2.
+    void ends_with_life(const End& life, std::uint32_t key) { (&life == end ? dying_keys : dead_keys).push_back(key); }
 
     [[nodiscard]] std::byte* receive_slot(std::uint32_t slot) const noexcept {
         return memory.data() + (lives.size() - 1) * kLifeBytes + slot * kSlotBytes;
@@ -110,6 +122,7 @@ struct WorldKind {
     std::uint32_t troubles_max;
     std::uint32_t shared_in;     ///< of so many applications one has a shared receive queue
     std::uint32_t datagrams_in;  ///< and a UD queue pair
+    std::uint32_t windows_in;    ///< of so many ends of connections one has a memory window
     std::vector<Trouble> among;  ///< empty: all
 };
 [[nodiscard]] const std::vector<WorldKind>& world_kinds();

@@ -44,6 +44,9 @@ Defect World::take_defect(Channel& channel) {
 
 void World::end_life(Channel& channel, std::uint32_t excuses) {
     channel.ready = false;
+    if (channel.window_key != 0 && channel.window.type() == WindowType::type_2) {
+        channel.ends_with_life(*channel.end, std::exchange(channel.window_key, 0));
+    }
     model.excuse(*channel.end, excuses);
     if (channel.end->peer != nullptr) {
         model.excuse(*channel.end->peer, kPeerEnding);
@@ -138,6 +141,9 @@ void World::renew_way(Channel& channel, std::uint32_t to) {
     const bool busy = in_flight();
     const std::uint64_t submitted = channel.sends_submitted;
     channel.way_ends[to] = true;
+    for (Request& request : channel.end->lanes.front().sends) {
+        request.way_ends = request.way_ends || request.tag == channel.submitting;
+    }
     try {
         way.destroy();
     } catch (const Error& error) {
