@@ -38,6 +38,8 @@ bool can_meet(Trouble trouble, Doing doing) noexcept {
         case Trouble::fail_modify: return doing == Doing::unconnected || doing == Doing::ending;
         // It is destroyed when it ends, and with its CQ, which is not lost before anything completes.
         case Trouble::fail_destroy: return doing != Doing::unconnected;
+        // A UD queue pair is ready when it is made.
+        case Trouble::end_way: return doing != Doing::unconnected;
         default: return true;
     }
 }
