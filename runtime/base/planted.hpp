@@ -27,6 +27,8 @@ enum class Bug : std::uint8_t {
     late_word,          ///< who submits looks whether the worker sleeps, and then publishes
     careless_sleeper,   ///< an application sleeps without looking once more
     kept_shared,        ///< the receive that a failed queue pair took from a shared receive queue does not complete
+    ended_early,        ///< an address handle is destroyed though sends name it
+    window_kept,        ///< a type 2 window stays bound when its queue pair is reset
     ring_first,         ///< what stands in the completion ring is taken before what it came behind
 };
 

@@ -147,14 +147,14 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
             }
         }
     }
-    if (kept) {
-        std::rethrow_exception(kept);  // its worker goes on with what that one has in flight
-    }
-    // All queue pairs of its shared receive queues were closed above: they have a share in it.
+    // The queue pairs of its shared receive queues have a share in it, so they were closed above, but for one that was kept.
     for (const auto& srq : srqs_) {
-        if (srq != nullptr && srq->session == session_id) {
+        if (srq != nullptr && srq->session == session_id && (!kept || srq->qps == 0)) {
             close_srq_here(*srq);
         }
+    }
+    if (kept) {
+        std::rethrow_exception(kept);  // its worker goes on with what that one has in flight
     }
     detach_pools_here(session_id);
     WorkerSlot& worker = *workers_[session.worker];

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/planted.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -149,7 +150,7 @@ void RuntimeState::renew_windows_here(const QpSlot& qp) {
         }
         // Relaxed, both: the worker stored them before the answer that the control thread has by now.
         const bool bound = slot->mw->type == IBV_MW_TYPE_2 &&
-                           slot->end.bound_on.load(std::memory_order_relaxed) == pack(qp.handle);
+                           slot->end.bound_on.load(std::memory_order_relaxed) == pack(qp.handle) && !planted(Bug::window_kept);
         if (!bound && !slot->end.lost.load(std::memory_order_relaxed)) {
             continue;
         }

@@ -266,7 +266,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
     } else {
         completion.opcode = kSendCompletions[static_cast<std::uint8_t>(entry.opcode)];
         if (entry.opcode == Opcode::bind_mw) [[unlikely]] {
-            end_bind(entry, completion.ok());
+            end_bind(entry, completion.status);
             if (completion.ok()) {
                 completion.window_rkey = entry.new_rkey;
             }
@@ -466,7 +466,7 @@ std::uint32_t Worker::sample_clock() noexcept {
 
 [[gnu::always_inline]] inline void Worker::retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept {
     if (entry.opcode == Opcode::bind_mw) [[unlikely]] {
-        end_bind(entry, true);
+        end_bind(entry, Status::success);
     }
     settle(qp, entry, false);
     WorkerSession& session = *entry.session;

@@ -103,11 +103,13 @@ WorkerRegion* Worker::find_region(MrHandle handle) noexcept {
 }
 
 // With success the window has the key that the bind gave it. When no more binds of it are in flight, what failed is taken
-// back (ibv_bind_mw(3)).
-[[gnu::cold, gnu::noinline]] void Worker::end_bind(const InFlightEntry& entry, bool success) noexcept {
+// back (ibv_bind_mw(3)). One that was flushed may have been carried out, behind requests that were not answered.
+[[gnu::cold, gnu::noinline]] void Worker::end_bind(const InFlightEntry& entry, Status status) noexcept {
     WorkerWindow& window = *windows_[entry.bind.window];
-    if (success) {
+    if (status == Status::success) {
         window.rkey.store(entry.new_rkey, std::memory_order_relaxed);
+    } else if (status == Status::wr_flush_err) {
+        window.lost.store(true, std::memory_order_relaxed);
     }
     --regions_[entry.bind.region].binds;
     if (--window.binds == 0) {

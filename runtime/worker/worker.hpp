@@ -313,7 +313,7 @@ private:
     void let_bind_go(const WorkRequest& request) noexcept;
     void begin_bind(InFlightEntry& entry, const WorkRequest& request) noexcept;
     void post_bind(WorkerQp& qp, const WorkRequest& request, unsigned flags) noexcept;
-    void end_bind(const InFlightEntry& entry, bool success) noexcept;
+    void end_bind(const InFlightEntry& entry, Status status) noexcept;
     [[nodiscard]] bool remove_window(MwHandle handle) noexcept;
     [[nodiscard]] bool remove_region(MrHandle handle) noexcept;
 

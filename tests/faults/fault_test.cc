@@ -262,6 +262,29 @@ TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepTheOthersOfItsSession) {
     other.close();
 }
 
+// The simulation found its receives in flight for ever.
+TEST_P(Faults, AQueuePairThatTheProviderKeepsDoesNotKeepASharedReceiveQueueThatItHasNoPartIn) {
+    reconnect();
+    Session other = runtime.open_session();
+    SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &other, .depth = 4});
+    QueuePairOptions options = shape();
+    options.shares = {{.session = &other}};
+    QueuePair kept = runtime.create_queue_pair(options);
+    WorkRequest receive = recv(1, 64);
+    receive.opcode = Opcode::srq_recv;
+    receive.srq = srq.handle();
+    ASSERT_EQ(other.try_submit(receive), Refusal::none);
+    device.inject({.kind = Kind::destroy_qp, .qp_num = kept.qp_num()});
+    other.close();
+    Completion completion;
+    ASSERT_EQ(other.poll({&completion, 1}), 1u);
+    EXPECT_EQ(completion.tag, 1u);
+    EXPECT_EQ(completion.status, Status::srq_closed);
+    device.clear_faults();
+    EXPECT_TRUE(kept.close());
+    other.close();
+}
+
 TEST_P(Faults, AnApplicationThatSleepsIsToldOfTheEndOfItsSessionAllTheSame) {
     Session other = runtime.open_session({.events = true});
     QueuePairOptions options = shape();

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "sim/violation.hpp"
@@ -22,6 +23,8 @@ constexpr unsigned kLifeShift = 40;
 constexpr std::uint64_t kShared = std::uint64_t{1} << 63;  // and no channel: of its shared receive queue
 constexpr std::uint64_t kSequenceMask = (std::uint64_t{1} << kLifeShift) - 1;
 
+[[nodiscard]] bool writes(Opcode opcode) noexcept { return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm; }
+
 constexpr std::uint32_t kNoKey = 0xdead0000;  // no device here gives such a key
 
 // What a buffer is filled with once a request on it has failed: nobody else is to write there any more.
@@ -30,13 +33,14 @@ constexpr std::uint64_t kGivenBack = 0x6b6b6b6b;
 }  // namespace
 
 Application::Application(World& world, std::string name, Random random, Session session, std::uint32_t completion_slots,
-                         const Shape& shape)
+                         bool wide, const Shape& shape)
     : world_(world),
       name_(std::move(name)),
       random_(random),
       session_(std::move(session)),
       shape_(shape),
-      completion_slots_(completion_slots) {}
+      completion_slots_(completion_slots),
+      wide_(wide) {}
 
 void Application::use(Channel& channel, std::size_t lane) {
     Use use;
@@ -153,7 +157,7 @@ void Application::send_some(Use& use) {
 
 bool Application::send_one(Use& use) {
     Channel& channel = *use.channel;
-    if (channel.end == nullptr || channel.peer == nullptr || channel.peer->end == nullptr ||
+    if (channel.end == nullptr || (!channel.datagram && (channel.peer == nullptr || channel.peer->end == nullptr)) ||
         (!channel.ready && !random_.one_in(8))) {
         return false;
     }
@@ -170,13 +174,19 @@ bool Application::send_one(Use& use) {
     if (slot == end_slot) {
         return false;
     }
+    if (channel.datagram) {
+        return send_datagram(use, slot);
+    }
+    if (use.lane == 0 && channel.window.valid() && random_.one_in(12)) {
+        return change_window(use, slot);
+    }
     constexpr std::array<Opcode, 8> kOpcodes{Opcode::send,       Opcode::send,      Opcode::send_with_imm,
                                              Opcode::rdma_write, Opcode::rdma_write, Opcode::rdma_write_with_imm,
                                              Opcode::rdma_read,  Opcode::atomic_fetch_and_add};
     End& end = *channel.end;
     Request request;
-    request.tag = std::uint64_t{channel.index} << kChannelShift | (channel.lives.size() - 1) << kLifeShift |
-                  (next_sequence_ & kSequenceMask);
+    request.tag = tag_of(channel);
+    request.order = next_sequence_;
     request.defect = world_.take_defect(channel);
     request.opcode = request.defect == Defect::too_long    ? Opcode::send
                      : request.defect == Defect::remote_key ? Opcode::rdma_write
@@ -211,7 +221,13 @@ bool Application::send_one(Use& use) {
     work.sge = {reinterpret_cast<std::uintptr_t>(request.local), request.length,
                 request.defect == Defect::local_key ? kNoKey : channel.memory.lkey()};
     work.num_sge = 1;
-    work.rkey = request.defect == Defect::remote_key ? kNoKey : channel.peer->memory.rkey();
+    Channel& peer = *channel.peer;
+    work.rkey = peer.memory.rkey();
+    if (request.defect == Defect::remote_key) {
+        work.rkey = peer.dead_keys.empty() ? kNoKey : peer.dead_keys[random_.below(static_cast<std::uint32_t>(peer.dead_keys.size()))];
+    } else if (writes(request.opcode) && peer.window_key != 0 && peer.window_life == peer.end && peer.ready && random_.one_in(2)) {
+        work.rkey = request.window_key = peer.window_key;
+    }
     switch (request.opcode) {
         case Opcode::rdma_write:
         case Opcode::rdma_write_with_imm:
@@ -228,14 +244,120 @@ bool Application::send_one(Use& use) {
     if (request.opcode == Opcode::send_with_imm || request.opcode == Opcode::rdma_write_with_imm) {
         work.imm_data = request.imm;
     }
+    return submit(use, request, work);
+}
 
+std::uint64_t Application::tag_of(const Channel& channel) const noexcept {
+    return std::uint64_t{channel.index} << kChannelShift | (channel.lives.size() - 1) << kLifeShift | (next_sequence_ & kSequenceMask);
+}
+
+// Binds the channel's window to where its peer writes, or ends what it opens: type 2 by an invalidation, type 1 by moving it. Not while
+// something goes through it.
+bool Application::change_window(Use& use, std::uint32_t slot) {
+    Channel& channel = *use.channel;
+    if (!channel.ready || channel.window_busy || (channel.window_key != 0 && channel.peer->end->uses_window(channel.window_key))) {
+        return false;
+    }
+    Request request;
+    request.tag = tag_of(channel);
+    request.order = next_sequence_;
+    request.opcode = channel.window_key != 0 && channel.window.type() == WindowType::type_2 ? Opcode::local_inv : Opcode::bind_mw;
+    request.slot = slot;
+    request.local = channel.send_slot(slot);
+    request.window_key = std::exchange(channel.window_key, 0);
+    WorkRequest work;
+    work.tag = request.tag;
+    work.qp = channel.qp.handle();
+    work.opcode = request.opcode;
+    work.flags = kSignaled;
+    if (request.opcode == Opcode::local_inv) {
+        work.invalidate_rkey = request.window_key;
+    } else {
+        work.bind = WindowBind(channel.window.handle(), channel.memory.handle(), std::uint64_t{Channel::kSlots} * Channel::kSlotBytes);
+        work.remote_addr = reinterpret_cast<std::uintptr_t>(channel.landing_slot(0));
+        work.bind_access = kWindowWrite;
+        work.rkey = channel.next_key = next_rkey(channel.next_key);
+    }
+    channel.window_busy = true;
+    if (!submit(use, request, work)) {
+        channel.window_busy = false;
+        channel.window_key = request.window_key;
+        return false;
+    }
+    return true;
+}
+
+void Application::window_changed(Channel& channel, const End& end, const Request& request, const Completion& completion) {
+    channel.window_busy = false;
+    const bool type_2 = channel.window.type() == WindowType::type_2;
+    if (!completion.ok()) {
+        if (type_2 && request.window_key != 0) {
+            channel.ends_with_life(end, request.window_key);
+        }
+        return;
+    }
+    if (request.window_key != 0) {
+        channel.dead_keys.push_back(request.window_key);
+    }
+    if (request.opcode != Opcode::bind_mw) {
+        return;
+    }
+    if (type_2 && (&end != channel.end || !channel.ready)) {
+        return channel.ends_with_life(end, completion.window_rkey);
+    }
+    channel.window_key = completion.window_rkey;
+    channel.window_life = &end;
+}
+
+// To any UD queue pair of either side.
+bool Application::send_datagram(Use& use, std::uint32_t slot) {
+    Channel& channel = *use.channel;
+    Channel& to = *world_.datagrams()[random_.below(static_cast<std::uint32_t>(world_.datagrams().size()))];
+    if (to.end == nullptr || to.closed || !channel.ways[to.runtime].valid()) {
+        return false;
+    }
+    Request request;
+    request.tag = tag_of(channel);
+    request.order = next_sequence_;
+    request.defect = world_.take_defect(channel);
+    request.opcode = random_.one_in(3) ? Opcode::send_with_imm : Opcode::send;
+    request.slot = slot;
+    request.local = channel.send_slot(slot);
+    request.length = random_.one_in(8) ? random_.between(8, Channel::kSlotBytes - kGrhBytes) : random_.between(8, 64);
+    request.signaled = use.unsignaled >= 6 || !random_.one_in(3);
+    request.pattern = channel.end->number << 40 | next_sequence_ << 9;
+    request.imm = static_cast<std::uint32_t>(random_.next());
+    request.to = to.end;
+    request.way_ends = channel.way_ends[to.runtime];
+    fill_pattern({request.local, request.length}, request.pattern);
+    WorkRequest work;
+    work.tag = request.tag;
+    work.qp = channel.qp.handle();
+    work.opcode = request.opcode;
+    work.flags = request.signaled ? kSignaled : 0;
+    work.sge = {reinterpret_cast<std::uintptr_t>(request.local), request.length,
+                request.defect == Defect::local_key ? kNoKey : channel.memory.lkey()};
+    work.num_sge = 1;
+    work.ud = UdDestination(channel.ways[to.runtime].handle(), to.qp_num);
+    work.remote_qkey = Channel::kQkey;
+    if (request.opcode == Opcode::send_with_imm) {
+        work.imm_data = request.imm;
+    }
+    return submit(use, request, work);
+}
+
+bool Application::submit(Use& use, const Request& request, const WorkRequest& work) {
+    Channel& channel = *use.channel;
+    End& end = *channel.end;
     world_.model.submitting(end, use.lane, request);
+    channel.submitting = request.tag;
     in_call_ = true;
     Refusal refusal{};
-    const bool carries = request.opcode != Opcode::rdma_read && request.opcode != Opcode::atomic_fetch_and_add;
+    const bool local = is_local(request.opcode);
+    const bool carries = !local && request.opcode != Opcode::rdma_read && request.opcode != Opcode::atomic_fetch_and_add;
     if (carries && request.defect == Defect::none && request.length <= channel.inline_max && random_.one_in(2)) {
         refusal = session_.try_submit_inline(work, {request.local, request.length});
-    } else if (channel.sges_max > 1 && request.length > 1 && request.opcode != Opcode::atomic_fetch_and_add &&
+    } else if (channel.sges_max > 1 && !local && request.length > 1 && request.opcode != Opcode::atomic_fetch_and_add &&
                random_.one_in(4)) {
         const std::uint32_t first = random_.between(1, request.length - 1);
         const std::array<Sge, 2> sges{Sge{work.sge.addr, first, work.sge.lkey},
@@ -245,6 +367,7 @@ bool Application::send_one(Use& use) {
         refusal = session_.try_submit(work);
     }
     in_call_ = false;
+    channel.submitting = 0;
     if (refusal != Refusal::none) {
         world_.model.refused(end, use.lane, request);
         on_refusal(use, end, request, refusal);
@@ -262,7 +385,8 @@ bool Application::send_one(Use& use) {
     world_.scheduler.progress();
     ++next_sequence_;
     ++submitted_;
-    use.send_busy[slot] = true;
+    ++channel.sends_submitted;
+    use.send_busy[request.slot] = true;
     ++use.sends;
     use.unsignaled = request.signaled ? 0 : use.unsignaled + 1;
     return true;
@@ -309,8 +433,8 @@ void Application::keep_receives(Use& use) {
             }
         }
         Request request;
-        request.tag = std::uint64_t{channel.index} << kChannelShift | (channel.lives.size() - 1) << kLifeShift |
-                      (next_sequence_ & kSequenceMask);
+        request.tag = tag_of(channel);
+        request.order = next_sequence_;
         request.opcode = Opcode::recv;
         request.slot = slot;
         request.local = channel.receive_slot(slot);
@@ -465,20 +589,30 @@ void Application::poll_all_and_retire() {
 }
 
 bool Application::poll() {
-    std::array<Completion, 8> completions;
+    const std::uint32_t most = random_.between(1, 8);
+    return (wide_ ? poll_as<WideCompletion>(most) : poll_as<Completion>(most)) > 0;
+}
+
+template <class Record>
+std::size_t Application::poll_as(std::size_t most) {
+    std::array<Record, 8> completions;
     in_call_ = true;
-    const std::size_t n = session_.poll(std::span(completions).first(random_.between(1, 8)));
+    const std::size_t n = session_.poll(std::span(completions).first(most));
     in_call_ = false;
     for (std::size_t i = 0; i < n; ++i) {
-        take(completions[i]);
+        if constexpr (std::is_same_v<Record, WideCompletion>) {
+            take(completions[i], completions[i]);
+        } else {
+            take(completions[i], {});
+        }
     }
     if (n > 0) {
         world_.scheduler.progress();
     }
-    return n > 0;
+    return n;
 }
 
-void Application::take(const Completion& completion) {
+void Application::take(const Completion& completion, const CompletionExtension& more) {
     const std::uint64_t channel_index = completion.tag >> kChannelShift;
     const std::uint64_t life = completion.tag >> kLifeShift & 0xff;
     Use* use = nullptr;
@@ -504,6 +638,21 @@ void Application::take(const Completion& completion) {
     const bool receive = is_recv(request.opcode);
     if (current && !receive) {
         --use->sends;
+    }
+    if (wide_ && completion.ok() && receive && end.datagrams && more.src_qp != end.found_from->qp_num) {
+        throw Violation("I6 fields", fmt::format("{}: a datagram is said to be of queue pair {}, and was sent by {}", end.name, more.src_qp,
+                                                 end.found_from->name));
+    }
+    if (request.opcode == Opcode::bind_mw || request.opcode == Opcode::local_inv) {
+        window_changed(*use->channel, end, request, completion);
+    }
+    // A send that the device has carried out was taken by the worker after all receives that were submitted before it.
+    if (completion.ok() && !receive) {
+        for (const Use& other : uses_) {
+            if (End* current_end = other.channel->end; current_end != nullptr && current_end->datagrams && other.receives) {
+                current_end->receives_posted = std::max(current_end->receives_posted, request.order);
+            }
+        }
     }
     // Ours again. After a failure the place stays empty, to see whether somebody still writes there.
     if (!completion.ok() && (receive || request.opcode == Opcode::rdma_read)) {

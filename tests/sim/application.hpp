@@ -30,7 +30,7 @@ struct Shape {
 class Application {
 public:
     Application(World& world, std::string name, Random random, Session session, std::uint32_t completion_slots,
-                const Shape& shape);
+                bool wide, const Shape& shape);
 
     /// Posts to it, as this one of the sessions that do. The first has the receives.
     void use(Channel& channel, std::size_t lane);
@@ -79,6 +79,12 @@ private:
     void rest(std::uint64_t most_ns);
     void send_some(Use& use);
     [[nodiscard]] bool send_one(Use& use);
+    [[nodiscard]] bool change_window(Use& use, std::uint32_t slot);
+    void window_changed(Channel& channel, const End& end, const Request& request, const Completion& completion);
+    [[nodiscard]] bool send_datagram(Use& use, std::uint32_t slot);
+    /// The runtime gets it, in one of the ways that there are.
+    [[nodiscard]] bool submit(Use& use, const Request& request, const WorkRequest& work);
+    [[nodiscard]] std::uint64_t tag_of(const Channel& channel) const noexcept;
     void keep_receives(Use& use);
     void keep_shared_receives();
     void take_shared(const Completion& completion);
@@ -88,7 +94,9 @@ private:
     void poll_all_and_retire();
     bool poll();
     void try_old_handle(Use& use);
-    void take(const Completion& completion);
+    template <class Record>
+    [[nodiscard]] std::size_t poll_as(std::size_t most);
+    void take(const Completion& completion, const CompletionExtension& more);
     void on_refusal(const SharedReceives& shared, Refusal refusal);
     void on_refusal(Use& use, const End& end, const Request& request, Refusal refusal);
     void give_back(Use& use, End& end, const Request& request);
@@ -110,6 +118,7 @@ private:
     std::uint64_t retired_ = 0;
     std::vector<std::span<std::byte>> given_back_;
     std::uint32_t completion_slots_;
+    bool wide_;
     bool news_ = false;     ///< it may have been told that something was completed or retired
     bool in_call_ = false;  ///< in the middle of a call, where figures need not agree
     bool close_wanted_ = false;

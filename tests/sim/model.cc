@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iterator>
 #include <span>
+#include <utility>
 
 #include "sim/violation.hpp"
 
@@ -51,6 +52,8 @@ std::string_view opcode_name(Opcode opcode) noexcept {
         case Opcode::rdma_read: return "RDMA read";
         case Opcode::atomic_cmp_and_swp: return "compare and swap";
         case Opcode::atomic_fetch_and_add: return "fetch and add";
+        case Opcode::bind_mw: return "bind";
+        case Opcode::local_inv: return "local invalidate";
         case Opcode::recv: return "receive";
         default: return "another";
     }
@@ -65,6 +68,8 @@ namespace {
         case Opcode::rdma_read: return CompletionOpcode::rdma_read;
         case Opcode::atomic_cmp_and_swp: return CompletionOpcode::comp_swap;
         case Opcode::atomic_fetch_and_add: return CompletionOpcode::fetch_add;
+        case Opcode::bind_mw: return CompletionOpcode::bind_mw;
+        case Opcode::local_inv: return CompletionOpcode::local_inv;
         case Opcode::recv:
         case Opcode::srq_recv: return CompletionOpcode::recv;
         default: return CompletionOpcode::send;
@@ -105,6 +110,12 @@ bool End::sends_in_flight() const noexcept {
     return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.sends.empty(); });
 }
 
+bool End::uses_window(std::uint32_t key) const noexcept {
+    return std::any_of(lanes.begin(), lanes.end(), [&](const Lane& lane) {
+        return std::any_of(lane.sends.begin(), lane.sends.end(), [&](const Request& request) { return request.window_key == key; });
+    });
+}
+
 End& Model::begin(std::string name, std::size_t lanes) {
     End& end = ends_.emplace_back();
     end.name = std::move(name);
@@ -116,6 +127,13 @@ End& Model::begin(std::string name, std::size_t lanes) {
 void Model::connect(End& a, End& b) {
     a.peer = &b;
     b.peer = &a;
+}
+
+void Model::inherit(End& end, End& before) {
+    for (Datagram& datagram : before.arriving) {
+        datagram.lost = true;
+    }
+    end.arriving = before.arriving;
 }
 
 void Model::excuse(End& end, std::uint32_t excuses) {
@@ -130,7 +148,18 @@ void Model::submitting(End& end, std::size_t lane, const Request& request) {
         end.receives.push_back(request);
     } else {
         end.lanes[lane].sends.push_back(request);
-        if (takes_receive(request.opcode)) {
+        if (request.to != nullptr) {
+            End& to = *request.to;
+            const auto posted = static_cast<std::uint64_t>(std::count_if(
+                to.receives.begin(), to.receives.end(), [&](const Request& receive) { return receive.order <= to.receives_posted; }));
+            to.arriving.push_back({.tag = request.tag,
+                                   .from = &end,
+                                   .length = request.length,
+                                   .imm = request.imm,
+                                   .with_imm = with_imm(request.opcode),
+                                   .pattern = request.pattern,
+                                   .room = to.datagrams_found + posted});
+        } else if (takes_receive(request.opcode)) {
             end.lanes[lane].messages.push_back({.tag = request.tag,
                                                 .length = request.length,
                                                 .imm = request.imm,
@@ -154,7 +183,9 @@ void Model::refused(End& end, std::size_t lane, const Request& request) {
         return;
     }
     end.lanes[lane].sends.pop_back();
-    if (takes_receive(request.opcode)) {
+    if (request.to != nullptr) {
+        std::erase_if(request.to->arriving, [&](const Datagram& datagram) { return datagram.tag == request.tag; });
+    } else if (takes_receive(request.opcode)) {
         end.lanes[lane].messages.pop_back();
     }
 }
@@ -176,6 +207,9 @@ Request Model::completed(End& end, std::size_t lane_index, const Completion& com
         require_cause(end, request, completion);
         if (!receive) {
             std::erase_if(lane.messages, [&](const Message& message) { return message.tag == request.tag; });
+            if (request.to != nullptr) {
+                std::erase_if(request.to->arriving, [&](const Datagram& datagram) { return datagram.tag == request.tag; });
+            }
         }
         return request;
     }
@@ -223,6 +257,11 @@ Request Model::settled(End& end, Lane& lane, const Request& request, const Compl
         return request;
     }
     require_cause(end, request, completion);
+    if (request.to != nullptr) {
+        for (Datagram& datagram : request.to->arriving) {
+            datagram.lost = datagram.lost || datagram.tag == request.tag;
+        }
+    }
     if (is_atomic(request.opcode)) {
         end.added_perhaps += request.add;
     }
@@ -257,7 +296,7 @@ void Model::succeeded(End& end, Lane& lane, const Request& request) {
     if (is_atomic(request.opcode)) {
         end.added += request.add;
     }
-    if (takes_receive(request.opcode)) {
+    if (request.to == nullptr && takes_receive(request.opcode)) {
         ++end.messages_done;
         if (std::find(lane.passed_over.begin(), lane.passed_over.end(), request.tag) != lane.passed_over.end()) {
             throw Violation("content", described(end, request) + " has succeeded, and the peer found one behind it and not it");
@@ -273,6 +312,9 @@ void Model::found(End& end, const Request& receive, const Completion& completion
     if (receive.defect != Defect::none && completion.opcode != CompletionOpcode::recv_rdma_with_imm &&
         completion.byte_len != 0) {
         throw Violation("status", described(end, receive) + " succeeded, which it cannot");
+    }
+    if (end.datagrams) {
+        return found_datagram(end, receive, completion);
     }
     static std::vector<Lane> none;
     const bool imm = (completion.flags & kWithImm) != 0;
@@ -307,6 +349,56 @@ void Model::found(End& end, const Request& receive, const Completion& completion
     throw Violation("content", fmt::format("{} holds {} bytes, immediate {} {:#x}{}{}", described(end, receive),
                                            completion.byte_len, imm, imm ? completion.imm_data : 0,
                                            of_write ? ", of a write" : "", next.empty() ? "; the peer sent nothing" : next));
+}
+
+// ---- Datagrams ----
+
+bool Model::may_be_lost(const End& end, const Datagram& datagram) const noexcept {
+    return packets_lost || datagram.lost || (end.excuses | datagram.from->excuses) != 0;
+}
+
+// It is one that was sent to this queue pair. What its sender sent before it, and was not found, has been lost: then no receive was
+// posted, so that as many as were posted before must have been taken.
+void Model::found_datagram(End& end, const Request& receive, const Completion& completion) {
+    const bool imm = (completion.flags & kWithImm) != 0;
+    const auto at = std::find_if(end.arriving.begin(), end.arriving.end(), [&](const Datagram& datagram) {
+        return completion.byte_len == datagram.length + kGrhBytes && imm == datagram.with_imm && (!imm || completion.imm_data == datagram.imm) &&
+               has_pattern({receive.local + kGrhBytes, datagram.length}, datagram.pattern);
+    });
+    if (at == end.arriving.end() || (completion.flags & kDatagram) == 0) {
+        throw Violation("content", fmt::format("{} holds a datagram of {} bytes, which nobody sent, or which came before", described(end, receive),
+                                               completion.byte_len));
+    }
+    const Datagram found = *at;
+    const auto before = [&, left = at - end.arriving.begin()](const Datagram& datagram) mutable {
+        return left-- > 0 && datagram.from->qp_num == found.from->qp_num;
+    };
+    if (!packets_late) {
+        auto earlier = before;
+        for (const Datagram& datagram : end.arriving) {
+            if (earlier(datagram) && !may_be_lost(end, datagram) && end.datagrams_found < datagram.room) {
+                throw Violation("content", fmt::format("datagram {:#x} to {} was lost, though {} receives had been posted and {} taken", datagram.tag,
+                                                       end.name, datagram.room, end.datagrams_found));
+            }
+        }
+        auto passed = before;
+        std::deque<Datagram> left;
+        for (const Datagram& datagram : end.arriving) {
+            if (!passed(datagram) && datagram.tag != found.tag) {
+                left.push_back(datagram);
+            }
+        }
+        end.arriving = std::move(left);
+    } else {
+        end.arriving.erase(at);
+    }
+    for (End& life : ends_) {
+        if (life.qp_num == end.qp_num) {
+            std::erase_if(life.arriving, [&](const Datagram& datagram) { return datagram.tag == found.tag; });
+        }
+    }
+    ++end.datagrams_found;
+    end.found_from = found.from;
 }
 
 // ---- Shared receive queues ----
@@ -428,7 +520,7 @@ bool Model::explained(const End& end, const Request& request, const Completion& 
         case Status::rnr_retry_exc_err:
             return !receive && takes_receive(request.opcode) && !end.rnr_for_ever && has(kShortOfReceives);
         case Status::post_refused: return by_runtime && has(kPostRefused | kDeviceLost);
-        case Status::request_refused: return by_runtime && has(kEnding | kSessionClosing | kCqLost | kDeviceLost);
+        case Status::request_refused: return by_runtime && (request.way_ends || has(kEnding | kSessionClosing | kCqLost | kDeviceLost));
         case Status::qp_closed: return by_runtime && has(kEnding | kSessionClosing | kCqLost | kDeviceLost);
         case Status::session_closed: return by_runtime && has(kSessionClosing);
         case Status::device_removed: return by_runtime && has(kDeviceLost);
@@ -484,11 +576,19 @@ void Model::at_end(const End& end, std::uint64_t word) const {
 }
 
 bool Model::rests(const End& end) const {
+    if (end.datagrams) {
+        return packets_late || std::all_of(end.arriving.begin(), end.arriving.end(), [&](const Datagram& datagram) {
+                   return may_be_lost(end, datagram) || end.datagrams_found >= datagram.room;
+               });
+    }
     return end.messages_done <= end.messages_found || end.peer == nullptr || end.peer->receive_failed ||
            (end.peer->excuses & ~kPeerEnding & ~kShortOfReceives) != 0;
 }
 
 void Model::at_rest(const End& end) const {
+    if (!rests(end) && end.datagrams) {
+        throw Violation("content", end.name + " has receives left, and datagrams to it were lost");
+    }
     if (!rests(end)) {
         throw Violation("content", fmt::format("{} sent {} messages with success, and its peer found {}", end.name,
                                                end.messages_done, end.messages_found));

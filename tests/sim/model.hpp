@@ -67,7 +67,10 @@ struct Request {
     std::uint64_t before = 0;            ///< atomics: what the word held, as far as this request tells
     std::uint64_t add = 0;
     std::uint32_t slot = 0;              ///< the application's own
-    std::uint64_t order = 0;             ///< among the receives of its shared receive queue
+    std::uint64_t order = 0;             ///< among its session's requests, or the receives of its shared receive queue
+    End* to = nullptr;                   ///< datagrams: where they go
+    std::uint32_t window_key = 0;        ///< of the window that it goes through, or is to end
+    bool way_ends = false;               ///< its address handle was being destroyed when it was submitted
 };
 
 /// A message that takes a receive, as its receiver is to find it.
@@ -79,6 +82,18 @@ struct Message {
     bool of_write = false;  ///< RDMA write with immediate: its bytes are elsewhere
     bool too_long = false;
     std::uint64_t pattern = 0;
+};
+
+/// A datagram that was sent and not found. It may be lost where no receive is posted when it comes, and where something else excuses it.
+struct Datagram {
+    std::uint64_t tag = 0;
+    const End* from = nullptr;
+    std::uint32_t length = 0;
+    std::uint32_t imm = 0;
+    bool with_imm = false;
+    std::uint64_t pattern = 0;
+    std::uint64_t room = 0;  ///< receives that were certainly posted before it was sent, taken ones among them
+    bool lost = false;       ///< perhaps: its request has failed, or its receiver's life ended
 };
 
 /// What one session has on a send queue. Several may post to one, and the order of theirs among each other is the worker's.
@@ -100,6 +115,12 @@ struct End {
     std::vector<Lane> lanes;       ///< one for each session that posts
     std::deque<Request> receives;  ///< in flight, oldest first
     bool receive_failed = false;
+    bool datagrams = false;            ///< of a UD queue pair: no peer
+    std::uint32_t qp_num = 0;
+    std::deque<Datagram> arriving;     ///< in the order they were submitted
+    std::uint64_t datagrams_found = 0;
+    const End* found_from = nullptr;   ///< the sender of the last
+    std::uint64_t receives_posted = 0; ///< receives up to this Request::order certainly are
     std::uint64_t shared_taken = 0;    ///< Request::order of the last that it took from a shared receive queue
     std::uint64_t messages_done = 0;   ///< of those sent, the ones that succeeded
     std::uint64_t messages_found = 0;  ///< by the peer
@@ -107,6 +128,8 @@ struct End {
     std::uint64_t added_perhaps = 0;   ///< by those that failed
 
     [[nodiscard]] bool sends_in_flight() const noexcept;
+    /// Something that goes through that window.
+    [[nodiscard]] bool uses_window(std::uint32_t key) const noexcept;
 };
 
 /// A shared receive queue. It goes on when queue pairs that take from it end.
@@ -132,10 +155,14 @@ public:
     /// A packet was lost, or will be. Requests survive that, but the answer to one that cannot succeed may be that packet: the peer,
     /// in error then, answers no repeat.
     bool packets_lost = false;
+    /// One was late, or will be: so those of one sender may come in another order.
+    bool packets_late = false;
 
     /// A new life, of a queue pair that so many sessions post to.
     End& begin(std::string name, std::size_t lanes);
     void connect(End& a, End& b);
+    /// Datagrams name a number and no life: those that were on their way to `before` may be found by the life after it.
+    void inherit(End& end, End& before);
     void excuse(End& end, std::uint32_t excuses);
 
     using OnRetired = std::function<void(const Request&)>;
@@ -176,6 +203,8 @@ private:
     Request settled(End& end, Lane& lane, const Request& request, const Completion& completion);
     void succeeded(End& end, Lane& lane, const Request& request);
     void found(End& end, const Request& receive, const Completion& completion);
+    void found_datagram(End& end, const Request& receive, const Completion& completion);
+    [[nodiscard]] bool may_be_lost(const End& end, const Datagram& datagram) const noexcept;
     void require_cause(const End& end, const Request& request, const Completion& completion) const;
     [[nodiscard]] bool explained(const End& end, const Request& request, const Completion& completion) const;
 

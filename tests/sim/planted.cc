@@ -19,7 +19,7 @@ const std::vector<BugKind>& bug_kinds() {
     static const std::vector<BugKind> kinds{
         {Bug::lost, "lost", "calm", 100'000},
         {Bug::lost_ordinary, "lost-ordinary", "calm", 30'000},
-        {Bug::lost_in_line, "lost-in-line", "calm", 10'000},
+        {Bug::lost_in_line, "lost-in-line", "calm", 3'000},
         {Bug::twice, "twice", "calm", 10'000},
         {Bug::swapped, "swapped", "calm", 1'000},
         {Bug::misread_status, "misread-status", "storm"},
@@ -34,6 +34,8 @@ const std::vector<BugKind>& bug_kinds() {
         {Bug::late_word, "late-word", "calm"},
         {Bug::careless_sleeper, "careless-sleeper", "calm"},
         {Bug::kept_shared, "kept-shared", "shared"},
+        {Bug::ended_early, "ended-early", "datagrams"},
+        {Bug::window_kept, "window-kept", "windows"},
         {Bug::ring_first, "ring-first", "calm"},
     };
     return kinds;

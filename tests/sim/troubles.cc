@@ -10,7 +10,7 @@ constexpr std::string_view kTroubleNames[] = {
     "delay",        "loss",         "outage",       "port flap",      "send status",    "receive status",
     "refuse send",  "refuse receive", "overrun",    "fail poll",      "fail modify",    "fail destroy",
     "fail create",  "fail arm",     "device fatal", "device removed", "local key",    "remote key",     "too long",
-    "reset",        "end shared",   "arm limit",    "disconnect",   "close qp",     "close session",  "stop runtime",   "stop polling",
+    "reset",        "end way",      "end shared",   "arm limit",    "disconnect",   "close qp",     "close session",  "stop runtime",   "stop polling",
 };
 static_assert(std::size(kTroubleNames) == kTroubles);
 
@@ -38,6 +38,8 @@ bool can_meet(Trouble trouble, Doing doing) noexcept {
         case Trouble::fail_modify: return doing == Doing::unconnected || doing == Doing::ending;
         // It is destroyed when it ends, and with its CQ, which is not lost before anything completes.
         case Trouble::fail_destroy: return doing != Doing::unconnected;
+        // A UD queue pair is ready when it is made.
+        case Trouble::end_way: return doing != Doing::unconnected;
         default: return true;
     }
 }

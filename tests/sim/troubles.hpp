@@ -34,6 +34,7 @@ enum class Trouble : std::uint8_t {
     remote_key,   ///< with an rkey that names nothing
     too_long,     ///< a message longer than the peer's receives
     reset,        ///< a queue pair is reset, and connected again
+    end_way,      ///< an address handle is destroyed, and another made
     end_shared,   ///< a shared receive queue is closed, with its queue pairs
     arm_limit,    ///< of a shared receive queue
     disconnect,   ///< goes to error by the program's wish
@@ -42,7 +43,7 @@ enum class Trouble : std::uint8_t {
     stop_runtime,
     stop_polling, ///< an application takes no completions for a time
 };
-inline constexpr std::size_t kTroubles = 27;
+inline constexpr std::size_t kTroubles = 28;
 
 [[nodiscard]] std::string_view trouble_name(Trouble trouble) noexcept;
 

@@ -35,28 +35,34 @@ constexpr std::uint64_t kStepsToRest = 100'000;
 
 const std::vector<WorldKind>& world_kinds() {
     static const std::vector<WorldKind> kinds{
-        {"calm", "up to three connections and nothing that goes wrong", 3, 0, 4, {}},
-        {"any", "up to three connections and four troubles of any kind", 3, 4, 4, {}},
-        {"network", "packets that are late or lost, ports that go down", 3, 4, 4,
+        {"calm", "up to three connections and nothing that goes wrong", 3, 0, 4, 8, 4, {}},
+        {"any", "up to three connections and four troubles of any kind", 3, 4, 4, 8, 4, {}},
+        {"network", "packets that are late or lost, ports that go down", 3, 4, 4, 8, 4,
          {Trouble::delay, Trouble::loss, Trouble::outage, Trouble::port_flap}},
-        {"provider", "calls that fail, bad statuses, full CQs, lost devices", 3, 4, 4,
+        {"provider", "calls that fail, bad statuses, full CQs, lost devices", 3, 4, 4, 8, 4,
          {Trouble::send_status, Trouble::receive_status, Trouble::refuse_send, Trouble::refuse_receive, Trouble::overrun,
           Trouble::fail_poll, Trouble::fail_modify, Trouble::fail_destroy, Trouble::fail_create, Trouble::fail_arm,
           Trouble::device_fatal,
           Trouble::device_removed}},
-        {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6, 4,
+        {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6, 4, 8, 4,
          {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::stop_runtime,
           Trouble::stop_polling, Trouble::delay}},
-        {"resets", "queue pairs that have trouble while they are reset and connected again", 2, 16, 8,
+        {"resets", "queue pairs that have trouble while they are reset and connected again", 2, 16, 8, 8, 4,
          {Trouble::reset, Trouble::reset, Trouble::loss, Trouble::outage, Trouble::delay, Trouble::refuse_receive,
           Trouble::refuse_send, Trouble::receive_status, Trouble::send_status, Trouble::fail_modify, Trouble::fail_create,
           Trouble::stop_polling, Trouble::device_fatal, Trouble::fail_arm, Trouble::disconnect,
           Trouble::too_long}},
-        {"storm", "one connection and many troubles", 1, 12, 4, {}},
-        {"shared", "queue pairs that take their receives from shared queues, and end while those go on", 4, 6, 1,
+        {"storm", "one connection and many troubles", 1, 12, 4, 8, 4, {}},
+        {"shared", "queue pairs that take their receives from shared queues, and end while those go on", 4, 6, 1, 16, 8,
          {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::end_shared, Trouble::end_shared,
           Trouble::arm_limit, Trouble::stop_polling, Trouble::delay, Trouble::loss, Trouble::outage, Trouble::too_long,
           Trouble::receive_status, Trouble::device_fatal}},
+        {"datagrams", "UD queue pairs, and address handles that end", 1, 4, 16, 1, 8,
+         {Trouble::reset, Trouble::close_qp, Trouble::close_session, Trouble::end_way, Trouble::end_way, Trouble::end_way, Trouble::stop_polling,
+          Trouble::local_key, Trouble::refuse_send}},
+        {"windows", "memory windows that are bound and ended, and keys that open nothing any more", 2, 6, 16, 16, 1,
+         {Trouble::reset, Trouble::reset, Trouble::remote_key, Trouble::remote_key, Trouble::remote_key, Trouble::close_qp, Trouble::delay,
+          Trouble::loss, Trouble::stop_polling, Trouble::send_status, Trouble::disconnect}},
     };
     return kinds;
 }
@@ -200,9 +206,10 @@ void World::set_up() {
         options.submission_slots = power_of_two(random_, 2, 6);
         options.completion_slots = power_of_two(random_, 4, 6);
         options.events = random_.one_in(2);
+        options.wide_completions = random_.one_in(3);
         applications_.push_back(std::make_unique<Application>(
             *this, fmt::format("{} {} {}", side.name, shape.name, i % 2), random_.split(), side.runtime->open_session(options),
-            options.completion_slots, shape));
+            options.completion_slots, options.wide_completions, shape));
     }
     for (std::uint32_t i = 0; i < 4; ++i) {
         if (random_.one_in(kind_->shared_in)) {
@@ -220,6 +227,16 @@ void World::set_up() {
         a.peer = &b;
         b.peer = &a;
         connect(a, b);
+    }
+    for (std::uint32_t i = 0; i < 4; ++i) {
+        if (random_.one_in(kind_->datagrams_in)) {
+            make_datagrams(i / 2, *applications_[i]);
+        }
+    }
+    for (Channel* channel : datagrams_) {
+        for (std::uint32_t to = 0; to < 2; ++to) {
+            make_way(*channel, to);
+        }
     }
     for (const auto& application : applications_) {
         scheduler.start(application->name(), [&application = *application] { application.run(); });
@@ -255,7 +272,13 @@ void World::make_channel(std::uint32_t runtime) {
     options.sges_max = channel.sges_max;
     options.inline_max = channel.inline_max;
     options.separate_cqs = random_.one_in(2);
-    channel.memory = side.runtime->allocate(Channel::kLifeBytes * Channel::kLives);
+    Access access = Access::all();
+    access.window_bind = true;
+    channel.memory = side.runtime->allocate(Channel::kLifeBytes * Channel::kLives, access);
+    if (random_.one_in(kind_->windows_in)) {
+        channel.window = side.runtime->create_memory_window(first.session(), random_.one_in(2) ? WindowType::type_1 : WindowType::type_2);
+        channel.next_key = channel.window.rkey();
+    }
     channel.qp = side.runtime->create_queue_pair(options);
     channel.qp_num = channel.qp.qp_num();
     channels_.push_back(std::move(made));
@@ -263,6 +286,43 @@ void World::make_channel(std::uint32_t runtime) {
     for (std::size_t lane = 0; lane < channel.users.size(); ++lane) {
         channel.users[lane]->use(channel, lane);
     }
+}
+
+void World::make_datagrams(std::uint32_t runtime, Application& application) {
+    auto made = std::make_unique<Channel>();
+    Channel& channel = *made;
+    channel.index = static_cast<std::uint32_t>(channels_.size());
+    channel.runtime = runtime;
+    channel.datagram = channel.ready = true;
+    channel.sends_max = random_.between(1, 5);
+    channel.receives_max = random_.between(1, 8);
+    channel.inline_max = random_.one_in(2) ? random_.between(1, 100) : 0;
+    channel.users.push_back(&application);
+    channel.memory = sides_[runtime].runtime->allocate(Channel::kLifeBytes * Channel::kLives);
+    channel.qp = sides_[runtime].runtime->create_queue_pair({.type = QpType::ud,
+                                                             .qkey = Channel::kQkey,
+                                                             .shares = {{.session = &application.session(), .send_depth = channel.sends_max}},
+                                                             .recv_depth = channel.receives_max,
+                                                             .inline_max = channel.inline_max,
+                                                             .separate_cqs = random_.one_in(2)});
+    channel.qp_num = channel.qp.qp_num();
+    channels_.push_back(std::move(made));
+    datagrams_.push_back(&channel);
+    begin_life(channel);
+    application.use(channel, 0);
+}
+
+// To any queue pair of that side, by one of them.
+void World::make_way(Channel& channel, std::uint32_t to) {
+    const auto there = std::find_if(datagrams_.begin(), datagrams_.end(),
+                                    [&](const Channel* other) { return other->runtime == to && !other->closed && !may_be_gone(*other); });
+    if (there == datagrams_.end()) {
+        return;
+    }
+    const auto may_fail = [&] { return may_be_gone(channel) || may_be_gone(**there); };
+    attempt("makes an address handle", may_fail, [&] {
+        channel.ways[to] = sides_[channel.runtime].runtime->create_address_handle((*there)->qp.info());
+    });
 }
 
 void World::make_shared(std::uint32_t runtime, Application& application) {
@@ -290,8 +350,15 @@ void World::begin_life(Channel& channel) {
     End& end = model.begin(fmt::format("queue pair {} of {}, life {}", channel.index, sides_[channel.runtime].name,
                                        channel.lives.size()),
                            channel.users.size());
+    end.datagrams = channel.datagram;
+    end.qp_num = channel.qp_num;
+    if (channel.datagram && channel.end != nullptr) {
+        model.inherit(end, *channel.end);
+    }
     channel.end = &end;
     channel.lives.push_back(&end);
+    channel.dead_keys.insert(channel.dead_keys.end(), channel.dying_keys.begin(), channel.dying_keys.end());
+    channel.dying_keys.clear();
     channel.handles.push_back(channel.qp.handle());
     fill_pattern({channel.source(), Channel::kSlotBytes}, Channel::source_pattern(end));
     model.excuse(end, channel.lasting);
@@ -300,6 +367,9 @@ void World::begin_life(Channel& channel) {
     }
     if (channel.lives.size() > 1 && may_be_gone(channel)) {
         model.excuse(end, kSessionClosing);
+    }
+    if (channel.lives.size() > 1 && channel.window.valid()) {  // it may be another's, and is not to be the next one
+        attempt("asks for a window's key", [&] { return control_may_fail_ || may_be_gone(channel); }, [&] { channel.next_key = channel.window.rkey(); });
     }
 }
 
@@ -379,6 +449,16 @@ void World::wind_down() {
             attempt("closes a queue pair", [] { return false; }, [&] { (void)channel->qp.close(); });
         }
     }
+    for (Channel* channel : datagrams_) {
+        for (AddressHandle& way : channel->ways) {
+            const auto gone = [&] { return control_may_fail_ || may_be_gone(*channel); };
+            attempt("destroys an address handle", gone, [&] {
+                if (way.valid()) {
+                    way.destroy();
+                }
+            });
+        }
+    }
     for (const auto& shared : shared_) {
         if (!shared->closed) {
             end_shared(*shared);
@@ -410,7 +490,14 @@ void World::wind_down() {
         }
     }
     for (const auto& channel : channels_) {
-        attempt("deregisters memory", [] { return false; }, [&] {
+        attempt("deallocates a window", [&] { return control_may_fail_; }, [&] {
+            if (channel->window.valid() && !sides_[channel->runtime].stopping) {
+                channel->window.deallocate();
+            }
+        });
+    }
+    for (const auto& channel : channels_) {
+        attempt("deregisters memory", [&] { return channel->window.valid() && control_may_fail_; }, [&] {
             if (!sides_[channel->runtime].stopping) {
                 channel->memory.deregister();
             }
@@ -436,6 +523,8 @@ void World::wind_down() {
     // Each holds its runtime.
     for (const auto& channel : channels_) {
         channel->qp = QueuePair();
+        channel->ways = {};
+        channel->window = MemoryWindow();
         channel->memory = MemoryRegion();
     }
     for (const auto& shared : shared_) {

@@ -3,6 +3,7 @@
 //   world.cc  set-up, checks, winding down      world_troubles.cc  what goes wrong, and what it excuses
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -54,7 +55,7 @@ struct Channel {
     QueuePair qp;
     std::uint32_t qp_num = 0;
     MemoryRegion memory;
-    Channel* peer = nullptr;
+    Channel* peer = nullptr;    ///< of a UD queue pair none
     End* end = nullptr;         ///< its present life
     std::vector<End*> lives;
     std::vector<QpHandle> handles;      ///< of its lives
@@ -67,6 +68,24 @@ struct Channel {
     std::uint32_t inline_max = 0;
     std::uint32_t sges_max = 1;
     std::vector<Application*> users;
+    std::uint64_t sends_submitted = 0;
+    std::uint64_t submitting = 0;       ///< tag of the one whose submission has begun and not ended; 0: none
+    // A UD queue pair's:
+    static constexpr std::uint32_t kQkey = 0x77;
+    bool datagram = false;
+    std::array<AddressHandle, 2> ways;  ///< to each side, where there is a UD queue pair
+    std::array<bool, 2> way_ends{};     ///< it is being destroyed
+    // A connected one's window, if it has one. It opens where the peer writes.
+    MemoryWindow window;
+    bool window_busy = false;           ///< a bind or an invalidation is in flight
+    std::uint32_t window_key = 0;       ///< what opens it; 0: nothing, or it is being ended
+    const End* window_life = nullptr;   ///< that it was bound in
+    std::uint32_t next_key = 0;
+    std::vector<std::uint32_t> dying_keys;  ///< they end with this life
+    std::vector<std::uint32_t> dead_keys;   ///< that opened it, and do not any more
+
+    /// Of type 2.
+    void ends_with_life(const End& life, std::uint32_t key) { (&life == end ? dying_keys : dead_keys).push_back(key); }
 
     [[nodiscard]] std::byte* receive_slot(std::uint32_t slot) const noexcept {
         return memory.data() + (lives.size() - 1) * kLifeBytes + slot * kSlotBytes;
@@ -102,6 +121,8 @@ struct WorldKind {
     std::uint32_t connections_max;
     std::uint32_t troubles_max;
     std::uint32_t shared_in;     ///< of so many applications one has a shared receive queue
+    std::uint32_t datagrams_in;  ///< and a UD queue pair
+    std::uint32_t windows_in;    ///< of so many ends of connections one has a memory window
     std::vector<Trouble> among;  ///< empty: all
 };
 [[nodiscard]] const std::vector<WorldKind>& world_kinds();
@@ -125,6 +146,8 @@ public:
     /// Whether a request of this channel shall have this defect now.
     [[nodiscard]] Defect take_defect(Channel& channel);
     void met(Trouble trouble, const Channel& channel);
+    /// The UD queue pairs.
+    [[nodiscard]] const std::vector<Channel*>& datagrams() const noexcept { return datagrams_; }
     /// The life of a queue pair of this side that has, or had, that handle. Null: there is none.
     [[nodiscard]] End* life_of(std::uint32_t runtime, QpHandle qp) const noexcept;
 
@@ -158,6 +181,9 @@ private:
     void set_up();
     [[nodiscard]] std::unique_ptr<Device> open_device(Side& side, const DeviceConfig& config);
     void make_channel(std::uint32_t runtime);
+    void make_datagrams(std::uint32_t runtime, Application& application);
+    void make_way(Channel& channel, std::uint32_t to);
+    void renew_way(Channel& channel, std::uint32_t to);
     void make_shared(std::uint32_t runtime, Application& application);
     void begin_life(Channel& channel);
     void connect(Channel& a, Channel& b);
@@ -193,6 +219,7 @@ private:
     std::vector<std::unique_ptr<Application>> applications_;
     std::vector<std::unique_ptr<Channel>> channels_;
     std::vector<std::unique_ptr<SharedReceives>> shared_;
+    std::vector<Channel*> datagrams_;
     std::vector<std::pair<Channel*, Defect>> defects_;  ///< wanted, of the next request
     bool control_may_fail_ = false;
     bool winding_down_ = false;

@@ -44,6 +44,9 @@ Defect World::take_defect(Channel& channel) {
 
 void World::end_life(Channel& channel, std::uint32_t excuses) {
     channel.ready = false;
+    if (channel.window_key != 0 && channel.window.type() == WindowType::type_2) {
+        channel.ends_with_life(*channel.end, std::exchange(channel.window_key, 0));
+    }
     model.excuse(*channel.end, excuses);
     if (channel.end->peer != nullptr) {
         model.excuse(*channel.end->peer, kPeerEnding);
@@ -126,6 +129,35 @@ void World::end_shared(SharedReceives& shared) {
     attempt("closes a shared receive queue", gone, [&] { shared.queue.close(); });
 }
 
+// It cannot be destroyed while sends name it, and those that were submitted before are carried out. What comes later may find it gone.
+void World::renew_way(Channel& channel, std::uint32_t to) {
+    AddressHandle& way = channel.ways[to];
+    if (!way.valid()) {
+        return;
+    }
+    const auto in_flight = [&] {
+        return std::any_of(channel.lives.begin(), channel.lives.end(), [](const End* life) { return life->sends_in_flight(); });
+    };
+    const bool busy = in_flight();
+    const std::uint64_t submitted = channel.sends_submitted;
+    channel.way_ends[to] = true;
+    for (Request& request : channel.end->lanes.front().sends) {
+        request.way_ends = request.way_ends || request.tag == channel.submitting;
+    }
+    try {
+        way.destroy();
+    } catch (const Error& error) {
+        const bool may_be_busy = error.code().value() == EBUSY && (busy || channel.sends_submitted != submitted);
+        if (!may_be_busy && !control_may_fail_ && !may_be_gone(channel)) {
+            throw Violation("control", fmt::format("an address handle that nobody uses is not destroyed: {}", error.what()));
+        }
+    }
+    if (!way.valid()) {
+        make_way(channel, to);
+    }
+    channel.way_ends[to] = false;
+}
+
 void World::arm_limit(SharedReceives& shared, Random& chance) {
     const auto gone = [&] { return (shared.state->excuses & (kSessionClosing | kDeviceLost)) != 0 || sides_[shared.runtime].stopping; };
     ++shared.limits_armed;
@@ -170,6 +202,16 @@ void World::note_met(Side& side) {
 }
 
 void World::reset(Channel& channel) {
+    if (channel.datagram) {
+        if (channel.lives.size() < Channel::kLives) {
+            end_life(channel, kEnding);
+            channel.ready = attempt("resets a queue pair", [&] { return may_be_gone(channel); }, [&] {
+                (void)channel.qp.reset();
+                begin_life(channel);
+            });
+        }
+        return;
+    }
     Channel& peer = *channel.peer;
     for (Channel* each : {&channel, &peer}) {
         if (each->closed || each->lives.size() == Channel::kLives || sides_[each->runtime].lost ||
@@ -215,6 +257,9 @@ void World::cause(const Planned& planned) {
     if (side.device == nullptr || side.lost || side.stopping) {
         return;
     }
+    if (channel.datagram && (trouble == Trouble::remote_key || trouble == Trouble::too_long || trouble == Trouble::disconnect)) {
+        return;  // which UD knows nothing of
+    }
     trace.add("trouble: {3}, for queue pair {0}", channel.index, 0, 0, trouble_name(trouble));
     constexpr std::array<int, 3> kErrors{ENOMEM, EAGAIN, EINVAL};
     SoftFault fault;
@@ -226,6 +271,7 @@ void World::cause(const Planned& planned) {
     switch (trouble) {
         case Trouble::delay:
             fault.kind = SoftFault::Kind::delay_packet;
+            model.packets_late = true;
             return inject(side, &channel, trouble, fault);
         case Trouble::loss:
             fault.kind = SoftFault::Kind::lose_packet;
@@ -235,6 +281,7 @@ void World::cause(const Planned& planned) {
         case Trouble::outage:
             fault.kind = SoftFault::Kind::lose_packet;
             fault.count = 1'000'000;
+            model.packets_late = true;
             excuse(channel, kLossy, kLossy);
             return inject(side, &channel, trouble, fault);
         case Trouble::port_flap: {
@@ -308,6 +355,12 @@ void World::cause(const Planned& planned) {
             if (!channel.closed) {
                 met(trouble, channel);
                 reset(channel);
+            }
+            return;
+        case Trouble::end_way:
+            if (channel.datagram) {
+                met(trouble, channel);
+                renew_way(channel, chance.below(2));
             }
             return;
         case Trouble::end_shared:

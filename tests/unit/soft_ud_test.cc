@@ -55,6 +55,18 @@ TEST_F(SoftUd, the_payload_stands_behind_a_grh_and_the_completion_says_who_sent_
     }
 }
 
+// The simulation found it, where a queue pair that was never destroyed kept what its device had. The address sanitizer says more.
+TEST_F(SoftUd, a_way_does_not_lead_by_a_device_that_has_ended_before_its_thread_domain) {
+    auto other = open_soft_device({.name = "ended", .fabric = device->fabric_name()});
+    auto domain = other->create_thread_domain();
+    other.reset();
+    const UniqueAh way = a.way_to(b);
+    ASSERT_EQ(b.post_recv(1, {b.sge(0, 200)}), 0);
+    ASSERT_EQ(a.post_datagram(2, {a.sge(0, 8)}, way.get(), b.qp->qp_num, kQkey), 0);
+    EXPECT_WC(b.received(), 1, IBV_WC_SUCCESS);
+    domain.reset();
+}
+
 TEST_F(SoftUd, an_immediate_and_inline_bytes_arrive) {
     std::memset(a.at(0), 5, 100);
     ASSERT_EQ(b.post_recv(1, {b.sge(0, 200)}), 0);
