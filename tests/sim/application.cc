@@ -23,8 +23,6 @@ constexpr unsigned kLifeShift = 40;
 constexpr std::uint64_t kShared = std::uint64_t{1} << 63;  // and no channel: of its shared receive queue
 constexpr std::uint64_t kSequenceMask = (std::uint64_t{1} << kLifeShift) - 1;
 
-[[nodiscard]] bool writes(Opcode opcode) noexcept { return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm; }
-
 constexpr std::uint32_t kNoKey = 0xdead0000;  // no device here gives such a key
 
 // What a buffer is filled with once a request on it has failed: nobody else is to write there any more.

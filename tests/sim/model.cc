@@ -22,10 +22,6 @@ namespace {
     return opcode == Opcode::send_with_imm || opcode == Opcode::rdma_write_with_imm;
 }
 
-[[nodiscard]] bool writes(Opcode opcode) noexcept {
-    return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm;
-}
-
 }  // namespace
 
 std::string causes(std::uint32_t excuses) {

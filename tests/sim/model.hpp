@@ -22,6 +22,8 @@
 
 namespace pollcore::sim {
 
+[[nodiscard]] constexpr bool writes(Opcode opcode) noexcept { return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm; }
+
 /// Why work of an end may fail. Set when the cause begins to exist, so a failure without any is a mistake.
 enum Excuse : std::uint32_t {
     kOwnRequest = 1u << 0,    ///< one of its requests cannot succeed

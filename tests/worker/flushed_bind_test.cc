@@ -1,33 +1,31 @@
 // A bind that is flushed: the device may have carried it out, so nobody knows the window's key.
 #include <gtest/gtest.h>
 
-#include "pair_fixture.hpp"
+#include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-using FlushedBind = WorkerPairTest;
+using FlushedBind = WorkerFixture;
 
 // The simulation met the window of type 1 under a key that the device did not know any more.
 TEST_F(FlushedBind, LeavesAWindowToBeMadeAnew) {
     for (const ibv_mw_type type : {IBV_MW_TYPE_1, IBV_MW_TYPE_2}) {
-        world = std::make_unique<SteppedWorld>();
-        std::tie(a, b) = world->pair({}, {.rnr_retry = 7});
-        region = &world->register_memory(memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
-        const MrHandle bindable = world->make_bindable(*region);
+        make_world();
+        world->add_session();
+        world->add_cq();
+        pair({}, {}, {.rnr_retry = 7});
+        Buffer& memory = buffer(8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
         SteppedWorld::Window& window = world->add_window(type);
-        WorkRequest unanswered = write(1);
-        unanswered.opcode = Opcode::send;
-        const WorkRequest bind{.tag = 2,
-                               .bind = {window.end.handle, bindable, 256},
-                               .remote_addr = reinterpret_cast<std::uintptr_t>(memory.data()),
-                               .bind_access = kWindowWrite,
-                               .rkey = next_rkey(window.mw->rkey),
-                               .qp = a->handle(),
-                               .opcode = Opcode::bind_mw,
-                               .flags = kSignaled};
-        ASSERT_EQ(world->session().try_submit(unanswered), Refusal::none);
-        ASSERT_EQ(world->session().try_submit(bind), Refusal::none);
+        submit(send(1));  // nobody takes it
+        submit({.tag = 2,
+                .bind = {window.end.handle, world->make_bindable(*memory.mr), 256},
+                .remote_addr = memory.addr(),
+                .bind_access = kWindowWrite,
+                .rkey = next_rkey(window.mw->rkey),
+                .qp = a->handle(),
+                .opcode = Opcode::bind_mw,
+                .flags = kSignaled});
         world->step(20);
         EXPECT_FALSE(window.end.lost.load());
         world->to_error(*a);
