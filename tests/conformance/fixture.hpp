@@ -106,7 +106,7 @@ class Conformance : public ::testing::Test {
 protected:
     static constexpr std::size_t kBytes = 64 * 1024;
     // In the guest everything is emulated and shared, so a generous limit; it only bounds a hang.
-    static constexpr std::chrono::seconds kPatience{20};
+    static constexpr std::chrono::seconds kPatience{120};
 
     explicit Conformance(const Config& config = test_config())
         : runtime((Exercised::get().begin(), config)),

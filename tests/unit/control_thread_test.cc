@@ -167,8 +167,11 @@ TEST_F(ControlThreadTest, AJobThatSaysThatItMovesDoesNotHang) {
         while (health().state != State::hangs) {
             std::this_thread::sleep_for(10ms);
         }
-        thread_->beat(steady_ns(std::chrono::steady_clock::now()));
-        EXPECT_LT(health().busy, kHangsAfter) << "counted from there";
+        const auto gives_up = std::chrono::steady_clock::now() + 60s;
+        do {  // more than once where the machine stops this thread for as long as a hang takes
+            ASSERT_LT(std::chrono::steady_clock::now(), gives_up) << "it is counted from the beat";
+            thread_->beat(steady_ns(std::chrono::steady_clock::now()));
+        } while (health().state == State::hangs);
     });
 }
 
