@@ -135,6 +135,8 @@ public:
 
     /// Runs the history to its end. Throws Violation.
     void run();
+    /// A device may give a key again once its window was made anew.
+    void opens_again(std::uint32_t key);
 
     // ---- for applications ----
 

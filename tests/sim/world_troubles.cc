@@ -66,6 +66,13 @@ void World::closes_session(Application& application) {
     }
 }
 
+void World::opens_again(std::uint32_t key) {
+    for (const auto& channel : channels_) {
+        std::erase(channel->dead_keys, key);
+        std::erase(channel->dying_keys, key);
+    }
+}
+
 /// What is planned for a queue pair, or its device, meets it in this life or a later one.
 void World::excuse(Channel& channel, std::uint32_t own, std::uint32_t peers) {
     channel.lasting |= own;
