@@ -121,7 +121,7 @@ inline int poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
     return taken;
 }
 
-/// Of a software device, before anything is made on it.
+/// Takes a software device over, on which nothing was made yet.
 inline void make_moving(ibv_context& context) noexcept {
     context.ops.post_send = post_send;
     context.ops.post_recv = post_recv;

@@ -88,7 +88,7 @@ private:
     void keep_receives(Use& use);
     void keep_shared_receives();
     void take_shared(const Completion& completion);
-    /// Of a receive queue of that depth.
+    /// How many receives it keeps posted in a receive queue of that depth.
     [[nodiscard]] std::uint32_t receives_wanted(std::uint32_t depth, std::uint32_t per_cent) const noexcept;
     [[nodiscard]] bool keeps_all_receives();
     void poll_all_and_retire();

@@ -39,7 +39,7 @@ protected:
             return device_ops.post_srq_recv(srq, wr, bad);
         };
     }
-    /// Of what was submitted, which the worker takes at once.
+    /// The worker takes what was submitted in one step, with so many calls.
     void expect(const Calls& expected) {
         world->step();
         EXPECT_EQ(calls.sends, expected.sends);

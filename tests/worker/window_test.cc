@@ -18,7 +18,7 @@ protected:
         region = world->make_bindable(*bindable->mr);
         window = &world->add_window();
     }
-    /// Of the window to the beginning of `bindable`, on b.
+    /// Binds the window to the beginning of `bindable`, on b.
     [[nodiscard]] WorkRequest bind(std::uint64_t tag, std::uint32_t key, std::uint8_t flags = kSignaled) const {
         return {.tag = tag,
                 .bind = {window->end.handle, region, 256},

@@ -18,7 +18,7 @@ namespace pollcore::testing {
 /// Where receives lie in `target`: apart from where writes go.
 inline constexpr std::size_t kReceived = 4096;
 
-/// Of a request for the send queue.
+/// What a test may say of a request for the send queue.
 struct RequestShape {
     const SteppedWorld::Qp* qp = nullptr;  ///< null: a
     std::uint8_t flags = kSignaled;
@@ -26,7 +26,7 @@ struct RequestShape {
     std::size_t from = 0;  ///< place in `source`
     std::size_t to = 0;    ///< place in `target`
 };
-/// Of a receive.
+/// What a test may say of a receive.
 struct RecvShape {
     const SteppedWorld::Qp* qp = nullptr;    ///< null: b
     const SteppedWorld::Srq* srq = nullptr;  ///< where it is a receive of that, and of no queue pair
