@@ -114,8 +114,9 @@ SoftDevice::SoftDevice(SoftDeviceOptions options)
 SoftDevice::~SoftDevice() {
     default_engine_.reset();
     // Those that are left are held by objects that were never destroyed. Others on the fabric are not to meet them without their device.
-    for (const auto& engine : engines())
+    for (const auto& engine : engines()) {
         fabric_->remove(*engine);
+    }
     pthread_mutex_destroy(&context_.mutex);
 }
 
