@@ -124,8 +124,9 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
 
 void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
-    renew_windows_here(qp);  // those that are bound to it
     worker.park(qp.handle);
+    stop_answering_here(qp);
+    renew_windows_here(qp);  // those that are bound to it
     const bool early = planted(Bug::given_back_early);
     if (early) {
         worker.forget(qp.handle, leftovers);
@@ -140,6 +141,20 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     return_share(qp.pool);
     return_share(qp.rendezvous);
     qps_[qp.handle.index].reset();
+}
+
+// The QP is parked. Where it ends without having been retired its device still answers peers, who would be told that a window's key is
+// wrong before they are told that the QP is gone.
+void RuntimeState::stop_answering_here(const QpSlot& qp) {
+    if (qp.qp == nullptr || qp.state == QpState::error) {
+        return;
+    }
+    try {
+        Transition error = to_state(IBV_QPS_ERR);
+        devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
+    } catch (const Error& error) {
+        log_warning("queue pair {}: {}; its device answers its peers until it is destroyed", qp.qp_num, error.what());
+    }
 }
 
 // The QP is parked, and stays so unless this throws.

@@ -501,6 +501,7 @@ private:
     bool close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     bool retire_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
     void destroy_qp_here(QpSlot& qp, Status leftovers = Status::qp_closed);
+    void stop_answering_here(const QpSlot& qp);
     void destroy_verbs_qp(QpSlot& qp, Status cause);
     void keep_in_error(QpSlot& qp, Status cause);
     void restart_verbs_qp(QpSlot& qp, std::uint32_t psn);

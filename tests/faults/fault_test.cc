@@ -230,7 +230,8 @@ TEST_P(Faults, AQueuePairThatTheDeviceDoesNotDestroyGivesNoBufferBackUntilItDoes
     submit(on(a, recv(1, 64)));
     submit(on(a, recv(2, 64)));
     EXPECT_EQ(await_one().status, Status::post_refused);
-    device.inject({.kind = Kind::modify, .qp_num = a.qp_num(), .state = IBV_QPS_ERR, .count = 2, .error = ENOMEM});
+    // However often it is asked to before it is destroyed, and once that failed.
+    device.inject({.kind = Kind::modify, .qp_num = a.qp_num(), .state = IBV_QPS_ERR, .count = 3, .error = ENOMEM});
     device.inject({.kind = Kind::destroy_qp, .qp_num = a.qp_num(), .error = EBUSY});
     try {
         (void)a.close();

@@ -146,6 +146,24 @@ TEST_P(LostCq, ByAPollThatFailsInTheMiddleOfABatchLosesNoCompletion) {
     expect_gone_and_replaced();
 }
 
+// The simulation found a peer that was told that a window's key is wrong, and a receive that failed for it, since the queue pair still
+// answered when its windows had ended.
+TEST_P(LostCq, HasItsQueuePairsInErrorBeforeTheyAreDestroyed) {
+    connect_pair();
+    const std::uint64_t before = device.faults_met(Kind::modify);
+    device.inject({.kind = Kind::modify, .qp_num = b.qp_num(), .state = IBV_QPS_ERR, .error = ENOMEM});
+    device.inject({.kind = Kind::poll_cq, .qp_num = b.qp_num()});
+    submit(recv(1, 64));
+    submit(send(2, 8));
+    eventually("the loss is counted", [&] { return runtime.control_counters().failed_cqs.value() == 1; });
+    EXPECT_EQ(await(2).size(), 2u);
+    eventually("it is closed", [&] { return session.state(b.handle()) == QpState::closed; });
+    EXPECT_EQ(device.faults_met(Kind::modify), before + 1) << "and where that is refused it ends all the same";
+    EXPECT_TRUE(a.close());
+    EXPECT_TRUE(b.close());
+    expect_new_pairs_work();
+}
+
 TEST_P(LostCq, TimeAfterTimeCostsNothingThatDoesNotComeBack) {
     for (int life = 0; life < 20; ++life) {
         connect_pair();
