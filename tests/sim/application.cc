@@ -290,7 +290,10 @@ void Application::window_changed(Channel& channel, const End& end, const Request
     channel.window_busy = false;
     const bool type_2 = channel.window.type() == WindowType::type_2;
     if (!completion.ok()) {
-        if (type_2 && request.window_key != 0) {
+        const bool posted = completion.status != Status::post_refused && completion.status != Status::request_refused;
+        if (!posted && (!type_2 || &end == channel.end)) {
+            channel.window_key = request.window_key;  // it opens the window as before
+        } else if (type_2 && request.window_key != 0) {
             channel.ends_with_life(end, request.window_key);
         }
         return;
