@@ -275,7 +275,6 @@ bool Application::change_window(Use& use, std::uint32_t slot) {
         work.remote_addr = reinterpret_cast<std::uintptr_t>(channel.landing_slot(0));
         work.bind_access = kWindowWrite;
         work.rkey = channel.next_key = next_rkey(channel.next_key);
-        world_.opens_again(work.rkey);
     }
     channel.window_busy = true;
     if (!submit(use, request, work)) {
@@ -308,7 +307,6 @@ void Application::window_changed(Channel& channel, const End& end, const Request
         return channel.ends_with_life(end, completion.window_rkey);
     }
     channel.window_key = completion.window_rkey;
-    world_.opens_again(channel.window_key);
     channel.window_life = &end;
 }
 

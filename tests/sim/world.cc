@@ -369,7 +369,7 @@ void World::begin_life(Channel& channel) {
         model.excuse(end, kSessionClosing);
     }
     if (channel.lives.size() > 1 && channel.window.valid()) {  // it may be another's, and is not to be the next one
-        attempt("asks for a window's key", [&] { return control_may_fail_ || may_be_gone(channel); }, [&] { channel.next_key = channel.window.rkey(); });
+        attempt("asks for a window's key", [&] { return control_may_fail_ || may_be_gone(channel); }, [&] { ask_window(channel); });
     }
 }
 

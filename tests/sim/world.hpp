@@ -135,8 +135,6 @@ public:
 
     /// Runs the history to its end. Throws Violation.
     void run();
-    /// A device may give a key again once its window was made anew.
-    void opens_again(std::uint32_t key);
 
     // ---- for applications ----
 
@@ -200,6 +198,7 @@ private:
     void end_life(Channel& channel, std::uint32_t excuses);
     void closes_session(Channel& channel);
     void closes_session(Application& application);
+    void ask_window(Channel& channel);
     void end_shared(SharedReceives& shared);
     void arm_limit(SharedReceives& shared, Random& chance);
     void note_events(Side& side);

@@ -66,10 +66,17 @@ void World::closes_session(Application& application) {
     }
 }
 
-void World::opens_again(std::uint32_t key) {
-    for (const auto& channel : channels_) {
-        std::erase(channel->dead_keys, key);
-        std::erase(channel->dying_keys, key);
+/// What key the next bind begins from. A window that was made anew may have the number of one that is gone, whose keys open something
+/// again then: all of that number, since the last eight bits count binds.
+void World::ask_window(Channel& channel) {
+    const std::uint32_t key = channel.window.rkey();
+    if (key == std::exchange(channel.next_key, key)) {
+        return;
+    }
+    const auto may_open = [&](std::uint32_t dead) { return dead >> 8 == key >> 8; };
+    for (const auto& other : channels_) {
+        std::erase_if(other->dead_keys, may_open);
+        std::erase_if(other->dying_keys, may_open);
     }
 }
 
