@@ -154,7 +154,8 @@ void Model::submitting(End& end, std::size_t lane, const Request& request) {
                                    .imm = request.imm,
                                    .with_imm = with_imm(request.opcode),
                                    .pattern = request.pattern,
-                                   .room = to.datagrams_found + posted});
+                                   .room = to.datagrams_found + posted,
+                                   .lost = request.way_ends});
         } else if (takes_receive(request.opcode)) {
             end.lanes[lane].messages.push_back({.tag = request.tag,
                                                 .length = request.length,

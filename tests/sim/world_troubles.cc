@@ -156,7 +156,12 @@ void World::renew_way(Channel& channel, std::uint32_t to) {
     const std::uint64_t submitted = channel.sends_submitted;
     channel.way_ends[to] = true;
     for (Request& request : channel.end->lanes.front().sends) {
-        request.way_ends = request.way_ends || request.tag == channel.submitting;
+        if (request.tag == channel.submitting) {
+            request.way_ends = true;
+            for (Datagram& datagram : request.to->arriving) {
+                datagram.lost = datagram.lost || datagram.tag == request.tag;
+            }
+        }
     }
     try {
         way.destroy();
