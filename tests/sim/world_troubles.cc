@@ -166,7 +166,7 @@ void World::renew_way(Channel& channel, std::uint32_t to) {
     try {
         way.destroy();
     } catch (const Error& error) {
-        const bool may_be_busy = error.code().value() == EBUSY && (busy || channel.sends_submitted != submitted);
+        const bool may_be_busy = error.code().value() == EBUSY && (busy || in_flight() || channel.sends_submitted != submitted);
         if (!may_be_busy && !control_may_fail_ && !may_be_gone(channel)) {
             throw Violation("control", fmt::format("an address handle that nobody uses is not destroyed: {}", error.what()));
         }
