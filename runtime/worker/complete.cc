@@ -85,6 +85,9 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
                 // failure, since what is flushed completes, signaled or not.
                 if (entry.signaled() || qp.send_failed) [[unlikely]] {
                     qp.send_failed = true;
+                    if (entry.opcode == Opcode::bind_mw && wc.status == IBV_WC_SUCCESS) {
+                        take_over_key(entry);
+                    }
                     deliver_by_runtime(qp, entry, Status::general_err);
                 } else {
                     retire_entry(qp, entry);

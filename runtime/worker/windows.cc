@@ -102,13 +102,19 @@ WorkerRegion* Worker::find_region(MrHandle handle) noexcept {
     entry.new_rkey = window.mw->rkey;
 }
 
+// A request behind the bind has succeeded, so the bind was carried out, whatever becomes of its completion.
+[[gnu::cold, gnu::noinline]] void Worker::take_over_key(const InFlightEntry& bind) noexcept {
+    windows_[bind.bind.window]->rkey.store(bind.new_rkey, std::memory_order_relaxed);
+}
+
 // With success the window has the key that the bind gave it. When no more binds of it are in flight, what failed is taken
-// back (ibv_bind_mw(3)). One that was flushed may have been carried out, behind requests that were not answered.
+// back (ibv_bind_mw(3)). A bind that was flushed, or whose completion was lost, may have been carried out.
 [[gnu::cold, gnu::noinline]] void Worker::end_bind(const InFlightEntry& entry, Status status) noexcept {
     WorkerWindow& window = *windows_[entry.bind.window];
+    const bool not_done = status == Status::mw_bind_err || status == Status::post_refused;
     if (status == Status::success) {
-        window.rkey.store(entry.new_rkey, std::memory_order_relaxed);
-    } else if (status == Status::wr_flush_err) {
+        take_over_key(entry);
+    } else if (!not_done && window.rkey.load(std::memory_order_relaxed) != entry.new_rkey) {
         window.lost.store(true, std::memory_order_relaxed);
     }
     --regions_[entry.bind.region].binds;

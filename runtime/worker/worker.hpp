@@ -313,6 +313,7 @@ private:
     void let_bind_go(const WorkRequest& request) noexcept;
     void begin_bind(InFlightEntry& entry, const WorkRequest& request) noexcept;
     void post_bind(WorkerQp& qp, const WorkRequest& request, unsigned flags) noexcept;
+    void take_over_key(const InFlightEntry& bind) noexcept;
     void end_bind(const InFlightEntry& entry, Status status) noexcept;
     [[nodiscard]] bool remove_window(MwHandle handle) noexcept;
     [[nodiscard]] bool remove_region(MrHandle handle) noexcept;

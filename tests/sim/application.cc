@@ -253,7 +253,8 @@ std::uint64_t Application::tag_of(const Channel& channel) const noexcept {
 // something goes through it.
 bool Application::change_window(Use& use, std::uint32_t slot) {
     Channel& channel = *use.channel;
-    if (!channel.ready || channel.window_busy || (channel.window_key != 0 && channel.peer->end->uses_window(channel.window_key))) {
+    if (!channel.ready || channel.window_busy || channel.window_in_doubt == channel.end ||
+        (channel.window_key != 0 && channel.peer->end->uses_window(channel.window_key))) {
         return false;
     }
     Request request;
@@ -292,8 +293,11 @@ void Application::window_changed(Channel& channel, const End& end, const Request
         const bool posted = completion.status != Status::post_refused && completion.status != Status::request_refused;
         if (!posted && (!type_2 || &end == channel.end)) {
             channel.window_key = request.window_key;  // it opens the window as before
-        } else if (type_2 && request.window_key != 0) {
-            channel.ends_with_life(end, request.window_key);
+        } else if (type_2) {
+            channel.window_in_doubt = &end;
+            if (request.window_key != 0) {
+                channel.ends_with_life(end, request.window_key);
+            }
         }
         return;
     }

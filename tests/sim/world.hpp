@@ -80,6 +80,7 @@ struct Channel {
     bool window_busy = false;           ///< a bind or an invalidation is in flight
     std::uint32_t window_key = 0;       ///< what opens it; 0: nothing, or it is being ended
     const End* window_life = nullptr;   ///< that it was bound in
+    const End* window_in_doubt = nullptr;  ///< in which nobody knows whether it is bound, since a completion was lost: type 2
     std::uint32_t next_key = 0;
     std::vector<std::uint32_t> dying_keys;  ///< they end with this life
     std::vector<std::uint32_t> dead_keys;   ///< that opened it, and do not any more

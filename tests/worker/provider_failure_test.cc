@@ -174,6 +174,39 @@ TEST_F(ProviderFailure, WhatStandsBehindALostCompletionIsNoSuccess) {
     EXPECT_EQ(world->session().retired(a->handle()), 0u);
 }
 
+// What stands behind the bind has succeeded, so the device has given the window the new key.
+TEST_F(ProviderFailure, AWindowGoesOnFromABindWhoseCompletionIsLost) {
+    Buffer& memory = buffer(8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
+    SteppedWorld::Window& window = world->add_window(IBV_MW_TYPE_1);
+    const std::uint32_t first = window.mw->rkey;
+    const auto bind = [&, region = world->make_bindable(*memory.mr)](std::uint64_t tag) {
+        return WorkRequest{.tag = tag,
+                           .bind = {window.end.handle, region, 256},
+                           .remote_addr = memory.addr(),
+                           .bind_access = kWindowWrite,
+                           .qp = a->handle(),
+                           .opcode = Opcode::bind_mw,
+                           .flags = kSignaled};
+    };
+    script.hold_back = true;
+    submit(bind(1));
+    submit(write(2));
+    world->step(20);
+    ASSERT_EQ(script.held.size(), 2u);
+    script.held.erase(script.held.begin());
+    script.hold_back = false;
+    const auto lost = world->await(2);
+    ASSERT_EQ(lost.size(), 2u);
+    EXPECT_EQ(lost[0].status, Status::general_err);
+    EXPECT_FALSE(window.end.lost.load());
+    EXPECT_EQ(window.end.rkey.load(), next_rkey(first));
+    submit(bind(3));
+    const auto again = world->await(1);
+    ASSERT_EQ(again.size(), 1u);
+    EXPECT_EQ(again[0].status, Status::success);
+    EXPECT_EQ(again[0].window_rkey, next_rkey(next_rkey(first)));
+}
+
 TEST_F(ProviderFailure, AProviderThatRefusesEverythingLeavesNothingInFlight) {
     script.refuse_every = 1;
     std::uint64_t accepted = 0;
