@@ -84,6 +84,8 @@ private:
     [[nodiscard]] bool send_datagram(Use& use, std::uint32_t slot);
     /// The runtime gets it, in one of the ways that there are.
     [[nodiscard]] bool submit(Use& use, const Request& request, const WorkRequest& work);
+    /// The next one of a send queue, from this place.
+    [[nodiscard]] Request begun(const Channel& channel, std::uint32_t slot) const;
     [[nodiscard]] std::uint64_t tag_of(const Channel& channel) const noexcept;
     void keep_receives(Use& use);
     void keep_shared_receives();
@@ -99,6 +101,8 @@ private:
     void take(const Completion& completion, const CompletionExtension& more);
     void on_refusal(const SharedReceives& shared, Refusal refusal);
     void on_refusal(Use& use, const End& end, const Request& request, Refusal refusal);
+    /// Nobody is to write to its buffer any more.
+    void watch(const Request& failed);
     void give_back(Use& use, End& end, const Request& request);
     void begin_life(Use& use);
     void finish();
