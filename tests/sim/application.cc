@@ -256,8 +256,11 @@ void Application::check_figures() {
 
 bool Application::sends_rest(std::uint32_t but_with) const noexcept {
     return std::none_of(uses_.begin(), uses_.end(), [&](const Use& use) {
+        // A queue pair whose CQ was lost took receives from the peer's shared queue, and nobody was told.
+        const SharedReceives* taken_from = use.channel->peer != nullptr ? use.channel->peer->shared : nullptr;
+        const bool peer_may_starve = taken_from != nullptr && (taken_from->state->excuses & kCqLost) != 0;
         return std::any_of(use.channel->lives.begin(), use.channel->lives.end(), [&](const End* end) {
-            if ((end->excuses & but_with) != 0 || (end->peer != nullptr && (end->peer->excuses & kKept) != 0)) {
+            if ((end->excuses & but_with) != 0 || (end->peer != nullptr && (end->peer->excuses & kKept) != 0) || peer_may_starve) {
                 return false;
             }
             const auto& sends = end->lanes[use.lane].sends;

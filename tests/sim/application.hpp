@@ -50,8 +50,8 @@ public:
     [[nodiscard]] bool ended() const noexcept { return ended_; }
     [[nodiscard]] bool uses(const Channel& channel) const noexcept;
     [[nodiscard]] SharedReceives* shared() const noexcept { return shared_; }
-    /// Nothing of its sends is in flight, but what is unsignaled, or of ends that have one of these excuses or a peer that
-    /// the provider may have kept.
+    /// Nothing of its sends is in flight, but what is unsignaled, or of ends that have one of these excuses, or a peer that
+    /// the provider may have kept or that may lack receives.
     [[nodiscard]] bool sends_rest(std::uint32_t but_with) const noexcept;
     /// The session's figures against what was seen here.
     void check_figures();
