@@ -2,53 +2,41 @@
 // worker on the other, on the software device.
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <memory>
 #include <span>
 #include <stdexcept>
 
 #include "base/clock.hpp"
 #include "bench.hpp"
+#include "message_line.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace pollcore::bench {
 namespace {
 
 constexpr std::uint32_t kBytes = 64;
-constexpr std::uint32_t kOnTheirWay = 64;
 constexpr std::uint32_t kReceives = 256;  // enough: no message meets none, whatever flow control there is
 constexpr int kTurns = 5;                 // of each, in turn
 
-/// From one queue pair to another, both of this thread.
+/// Messages with one kind of flow control, and how long they take.
 class Line {
 public:
-    Line(Runtime& runtime, FlowControl flow)
-        : session_(runtime.open_session({.pool_buffers = 2 * kReceives})),
-          pool_(flow == FlowControl::ring ? runtime.create_write_ring({.session = &session_, .bytes = 64 * 1024, .messages = kReceives})
-                                          : runtime.create_receive_pool({.session = &session_, .buffers = 2 * kReceives, .buffer_bytes = kBytes})),
-          memory_(runtime.allocate(std::size_t{kOnTheirWay} * kBytes)),
-          from_(runtime.create_queue_pair({.shares = {{.session = &session_, .send_depth = kOnTheirWay}}, .recv_depth = 8, .flow = flow})),
-          to_(runtime.create_queue_pair({.shares = {{.session = &session_}}, .recv_depth = kReceives, .pool = &pool_, .flow = flow})) {
-        const QpInfo info = from_.info();
-        from_.connect(to_.info());
-        to_.connect(info);
-    }
+    Line(Runtime& runtime, FlowControl flow) : messages_(runtime, flow, kReceives) {}
 
-    [[nodiscard]] Session& session() { return session_; }
+    [[nodiscard]] Session& session() { return messages_.session(); }
 
     /// Messages per second with as many on their way as there may be.
     [[nodiscard]] double rate(std::chrono::nanoseconds time) {
         return per_second(time, [this] {
-            send(kOnTheirWay / 2);
-            read();
+            messages_.send(test::MessageLine::kOnTheirWay / 2);
+            receive();
         });
     }
     /// One at a time: from being submitted until being read, in ns.
     [[nodiscard]] double latency(std::chrono::nanoseconds time) {
         return 1e9 / per_second(time, [this] {
-            send(1);
-            for (const std::uint64_t before = read_; read_ == before;) {
-                read();
+            messages_.send(1);
+            for (const std::uint64_t before = messages_.received(); messages_.received() == before;) {
+                receive();
             }
         });
     }
@@ -56,68 +44,23 @@ public:
 private:
     template <class Turn>
     double per_second(std::chrono::nanoseconds time, Turn turn) {
-        const std::uint64_t first = read_;
+        const std::uint64_t first = messages_.received();
         const std::uint64_t began = cycles_now();
         std::uint64_t now = began;
-        for (const std::uint64_t until = began + cycles_from(time); now < until || read_ == first; now = cycles_now()) {
+        for (const std::uint64_t until = began + cycles_from(time); now < until || messages_.received() == first; now = cycles_now()) {
             turn();
         }
-        const double messages = static_cast<double>(read_ - first);
-        while (read_ < sent_) {
-            read();
+        const double received = static_cast<double>(messages_.received() - first);
+        while (messages_.received() < messages_.sent()) {
+            receive();
         }
-        return messages / (static_cast<double>(now - began) / cycles_per_ns() / 1e9);
+        return received / (static_cast<double>(now - began) / cycles_per_ns() / 1e9);
     }
-    /// What there is room for: those on their way are not read yet.
-    void send(std::uint64_t most) {
-        while (sent_ - read_ < most) {
-            const std::uint64_t at = sent_ % kOnTheirWay * kBytes;
-            std::memcpy(memory_.data() + at, &sent_, sizeof sent_);
-            std::memset(memory_.data() + at + sizeof sent_, static_cast<int>(sent_ & 0xff), kBytes - sizeof sent_);
-            // A signal for every 16th: the others are retired with it.
-            const std::uint8_t flags = sent_ % 16 == 15 ? kSignaled : 0;
-            const Refusal refusal = session_.try_submit({.tag = sent_,
-                                                         .sge = {memory_.addr() + at, kBytes, memory_.lkey()},
-                                                         .qp = from_.handle(),
-                                                         .opcode = Opcode::send,
-                                                         .flags = flags,
-                                                         .num_sge = 1});
-            if (refusal == Refusal::send_queue_full) {
-                return;  // they were read, and their requests have not been retired yet
-            }
-            if (refusal != Refusal::none) {
-                throw std::runtime_error("a message was refused");
-            }
-            ++sent_;
-        }
-    }
-    void read() {
-        Completion some[32];
-        const std::size_t n = session_.poll(some);
-        const std::uint64_t before = read_;
-        for (std::size_t i = 0; i < n; ++i) {
-            if (some[i].ok() && some[i].pooled()) {
-                std::uint64_t number = 0;
-                std::memcpy(&number, pool_.message(some[i]).data(), sizeof number);
-                if (number != read_++) {
-                    throw std::runtime_error("another message came than was sent");
-                }
-            } else if (!some[i].ok()) {
-                throw std::runtime_error("a message failed");
-            }
-        }
-        if (read_ != before && session_.release(std::span(some).first(n)).refusal != Refusal::none) {
-            throw std::runtime_error("buffers cannot be given back");
-        }
+    void receive() {
+        messages_.receive(32, [](std::uint64_t, std::span<const std::byte>) {});
     }
 
-    Session session_;
-    ReceivePool pool_;
-    MemoryRegion memory_;
-    QueuePair from_;
-    QueuePair to_;
-    std::uint64_t sent_ = 0;
-    std::uint64_t read_ = 0;
+    test::MessageLine messages_;
 };
 
 /// A queue pair of the session whose requests wait: nobody gives it a receive.

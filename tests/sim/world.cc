@@ -387,6 +387,9 @@ void World::connect(Channel& a, Channel& b) {
         if (!end->rnr_for_ever) {
             model.excuse(*end, kShortOfReceives | kPeerEnding);  // either may fail so, and the other learn of it first
         }
+        if ((end->peer->excuses & kSessionClosing) != 0) {  // it was made anew meanwhile
+            model.excuse(*end, kPeerEnding);
+        }
     }
     const auto may_fail = [&] {
         // An early message of the peer's may have put an end into error before it was ready.

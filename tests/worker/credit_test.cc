@@ -392,12 +392,7 @@ TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
     SteppedWorld::Window& window = world->add_window();
     const MrHandle handle = world->make_bindable(*bindable.mr);
     submit(send(1));
-    WorkRequest bind{.tag = 2, .qp = from[0]->handle(), .opcode = Opcode::bind_mw, .flags = kSignaled};
-    bind.bind = WindowBind(window.end.handle, handle, 64);
-    bind.remote_addr = bindable.addr();
-    bind.bind_access = kWindowWrite;
-    bind.rkey = next_rkey(window.mw->rkey);
-    submit(bind);
+    submit(bind(2, *from[0], window, bindable, handle));
     turn();
     EXPECT_TRUE(world->uses_window(window.end.handle));
     EXPECT_FALSE(world->proxy.remove_window(window.end.handle));
@@ -412,10 +407,7 @@ TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
     SteppedWorld::Window& other = world->add_window();
     const MrHandle again = world->make_bindable(*bindable.mr);
     submit(send(3));
-    bind.tag = 4;
-    bind.bind = WindowBind(other.end.handle, again, 64);
-    bind.rkey = next_rkey(other.mw->rkey);
-    submit(bind);
+    submit(bind(4, *from[0], other, bindable, again));
     turn();
     world->to_error(*from[0]);
     EXPECT_EQ(world->await(2, kSender).size(), 2u);

@@ -18,14 +18,7 @@ TEST_F(FlushedBind, LeavesAWindowToBeMadeAnew) {
         Buffer& memory = buffer(8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
         SteppedWorld::Window& window = world->add_window(type);
         submit(send(1));  // nobody takes it
-        submit({.tag = 2,
-                .bind = {window.end.handle, world->make_bindable(*memory.mr), 256},
-                .remote_addr = memory.addr(),
-                .bind_access = kWindowWrite,
-                .rkey = next_rkey(window.mw->rkey),
-                .qp = a->handle(),
-                .opcode = Opcode::bind_mw,
-                .flags = kSignaled});
+        submit(bind(2, *a, window, memory, world->make_bindable(*memory.mr)));
         world->step(20);
         EXPECT_FALSE(window.end.lost.load());
         world->to_error(*a);

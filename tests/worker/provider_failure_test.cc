@@ -179,17 +179,9 @@ TEST_F(ProviderFailure, AWindowGoesOnFromABindWhoseCompletionIsLost) {
     Buffer& memory = buffer(8192, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
     SteppedWorld::Window& window = world->add_window(IBV_MW_TYPE_1);
     const std::uint32_t first = window.mw->rkey;
-    const auto bind = [&, region = world->make_bindable(*memory.mr)](std::uint64_t tag) {
-        return WorkRequest{.tag = tag,
-                           .bind = {window.end.handle, region, 256},
-                           .remote_addr = memory.addr(),
-                           .bind_access = kWindowWrite,
-                           .qp = a->handle(),
-                           .opcode = Opcode::bind_mw,
-                           .flags = kSignaled};
-    };
+    const MrHandle region = world->make_bindable(*memory.mr);
     script.hold_back = true;
-    submit(bind(1));
+    submit(bind(1, *a, window, memory, region));
     submit(write(2));
     world->step(20);
     ASSERT_EQ(script.held.size(), 2u);
@@ -200,7 +192,7 @@ TEST_F(ProviderFailure, AWindowGoesOnFromABindWhoseCompletionIsLost) {
     EXPECT_EQ(lost[0].status, Status::general_err);
     EXPECT_FALSE(window.end.lost.load());
     EXPECT_EQ(window.end.rkey.load(), next_rkey(first));
-    submit(bind(3));
+    submit(bind(3, *a, window, memory, region));
     const auto again = world->await(1);
     ASSERT_EQ(again.size(), 1u);
     EXPECT_EQ(again[0].status, Status::success);

@@ -162,13 +162,9 @@ TEST_F(WorkerRingTest, ARefusedWriteEndsTheConnectionWhereRecordsStandBehindIt) 
 TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
     const Buffer& bindable = buffer(64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
     SteppedWorld::Window& window = world->add_window();
-    WorkRequest bind{.tag = 2, .qp = from[0]->handle(), .opcode = Opcode::bind_mw, .flags = kSignaled};
-    bind.bind = WindowBind(window.end.handle, world->make_bindable(*bindable.mr), 64);
-    bind.remote_addr = bindable.addr();
-    bind.bind_access = kWindowWrite;
-    bind.rkey = next_rkey(window.mw->rkey);
+    const MrHandle region = world->make_bindable(*bindable.mr);
     submit(send(1, kTwoLines));  // it waits for the peer's terms, and so do the others
-    submit(bind);
+    submit(bind(2, *from[0], window, bindable, region));
     submit(send(3, kTwoLines));
     refuse_after(3);  // the terms of both, and the room in the ring
     turn();

@@ -109,6 +109,18 @@ protected:
         }
         return request;
     }
+    /// Binds the window to all of `memory`, for writes, under its next key.
+    [[nodiscard]] static WorkRequest bind(std::uint64_t tag, const Qp& qp, const SteppedWorld::Window& window, const Buffer& memory,
+                                          MrHandle region) {
+        return {.tag = tag,
+                .bind = {window.end.handle, region, memory.memory.size()},
+                .remote_addr = memory.addr(),
+                .bind_access = kWindowWrite,
+                .rkey = next_rkey(window.mw->rkey),
+                .qp = qp.handle(),
+                .opcode = Opcode::bind_mw,
+                .flags = kSignaled};
+    }
     /// With the operands of a write, whichever opcode of the send queue it has.
     [[nodiscard]] WorkRequest request(Opcode opcode, std::uint64_t tag, const RequestShape& shape = {}) const {
         WorkRequest request = write(tag, shape);
