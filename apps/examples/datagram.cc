@@ -37,7 +37,7 @@ public:
         WorkRequest request;
         request.qp = qp_.handle();
         request.opcode = Opcode::send;
-        request.flags = kSignaled;
+        request.flags = kSignaled;  // without it only a failure has a completion
         request.num_sge = 1;
         request.sge = {.addr = memory_.addr(), .length = static_cast<std::uint32_t>(text.size()), .lkey = memory_.lkey()};
         request.ud = {way.handle(), qp_num};

@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
         write.tag = 2;
         write.qp = writer.handle();
         write.opcode = Opcode::rdma_write_with_imm;
-        write.flags = kSignaled;
+        write.flags = kSignaled;  // without it only a failure has a completion
         write.num_sge = 1;
         write.sge = {.addr = source.addr(), .length = kText.size(), .lkey = source.lkey()};
         write.remote_addr = target.addr();

@@ -12,7 +12,7 @@
 //         const pollcore::Refusal refusal = session.try_submit({.sge = {memory.addr(), 64, memory.lkey()},
 //                                                               .qp = qp.handle(),
 //                                                               .opcode = pollcore::Opcode::send,
-//                                                               .flags = pollcore::kSignaled,
+//                                                               .flags = pollcore::kSignaled,  // else a success has no completion
 //                                                               .num_sge = 1});
 //         pollcore::Completion completion;
 //         while (refusal == pollcore::Refusal::none && session.poll({&completion, 1}) == 0) {

@@ -57,8 +57,9 @@ enum class Refusal : std::uint8_t {
     bad_opcode,      ///< no opcode, or not one of this QP's type: see opcodes_of
     bad_flags,
     too_many_sges,
+    no_sge,             ///< WorkRequest::num_sge is 0, and the length of its SGE is not: nothing of it would be sent or received
     inline_too_long,
-    misaligned_atomic,  ///< the remote address of an atomic is no multiple of 8, or its length is not 8
+    misaligned_atomic,  ///< the remote address of an atomic is no multiple of 8, or it has not one SGE of 8 bytes
     not_receiver,       ///< receives of this QP belong to another session, or come from a shared receive queue or a pool
     no_share,           ///< this session has no part in the QP's send queue
     message_too_long,   ///< with credits: longer than Session::message_max, and not for rendezvous (see Session::rendezvous_max)
@@ -134,7 +135,7 @@ public:
     /// All of these take receives too, for a queue pair or, as Opcode::srq_recv, for a shared receive queue.
     ///
     /// Takes work requests with at most one SGE each, in order, until one is refused. The worker sees those that were
-    /// taken at once.
+    /// taken at once. One without kSignaled has no completion when it succeeds: see retired().
     Submitted try_submit(std::span<const WorkRequest> requests) noexcept;
     [[nodiscard]] Refusal try_submit(const WorkRequest& request) noexcept;
     /// A work request with any number of SGEs: `sges` replaces request.sge and request.num_sge.
@@ -222,6 +223,8 @@ private:
     [[nodiscard]] std::size_t write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
     [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
                                 std::uint64_t bytes, std::uint32_t slots, std::size_t ahead = 0) noexcept;
+    [[nodiscard]] Refusal admit_own(const WorkRequest& request, std::size_t ahead = 0) noexcept;
+    [[nodiscard]] Refusal admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept;
     [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
                                        std::size_t ahead) noexcept;
     static void learn(QpAccount& account, std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept;

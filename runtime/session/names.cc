@@ -50,12 +50,12 @@ constexpr std::array kStatuses{
     StatusWords{Status::message_too_long, "POLLCORE_MESSAGE_TOO_LONG", "the message is longer than the peer's receives"},
 };
 
-constexpr std::array<std::string_view, 18> kRefusals{
+constexpr std::array<std::string_view, 19> kRefusals{
     "none",               "submission_ring_full", "completion_ring_full", "send_queue_full",
     "receive_queue_full", "srq_full",             "stale_handle",         "not_connected",
     "qp_in_error",        "bad_opcode",           "bad_flags",            "too_many_sges",
-    "inline_too_long",    "misaligned_atomic",    "not_receiver",         "no_share",             "message_too_long",
-    "session_closed",
+    "no_sge",             "inline_too_long",      "misaligned_atomic",    "not_receiver",
+    "no_share",           "message_too_long",     "session_closed",
 };
 static_assert(kRefusals.size() == static_cast<std::size_t>(Refusal::session_closed) + 1);
 

@@ -52,10 +52,11 @@ public:
     [[nodiscard]] constexpr std::uint32_t num_sge() const noexcept { return static_cast<std::uint32_t>(word_ >> kNumSge & 0xff); }
 
     /// One of the first eight opcodes, known flags and kReplyInLine without those of `but`, and one SGE at most. `opcode()` is one of a mask's bits then.
-    [[nodiscard]] constexpr bool is_plain(unsigned but = 0) const noexcept {
-        const std::uint64_t other = std::uint64_t{0xf8} << kOpcode | std::uint64_t{0xfe} << kNumSge |
-                                    ((0xff & ~std::uint64_t{kFence | kSignaled | kSolicited | kInline | kReplyInLine}) | but) << kFlags;
-        return (word_ & other) == 0;
+    [[nodiscard]] constexpr bool is_plain(unsigned but = 0) const noexcept { return (word_ & not_plain(but)) == 0; }
+    /// That, with one SGE.
+    [[nodiscard]] constexpr bool is_plain_with_sge(unsigned but) const noexcept {
+        constexpr std::uint64_t kOne = std::uint64_t{1} << kNumSge;
+        return (word_ & (not_plain(but) | kOne)) == kOne;
     }
     [[nodiscard]] constexpr bool is_one_of(OpcodeMask opcodes) const noexcept { return (opcodes >> (word_ >> kOpcode & 7) & 1) != 0; }
 
@@ -65,6 +66,11 @@ public:
     }
 
 private:
+    [[nodiscard]] static constexpr std::uint64_t not_plain(unsigned but) noexcept {
+        return std::uint64_t{0xf8} << kOpcode | std::uint64_t{0xfe} << kNumSge |
+               ((0xff & ~std::uint64_t{kFence | kSignaled | kSolicited | kInline | kReplyInLine}) | but) << kFlags;
+    }
+
     std::uint64_t word_;
 };
 

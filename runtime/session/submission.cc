@@ -60,10 +60,10 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     return accepted_ + pooled_taken_ - retired_seen_ - replied_ - (completions_.published() >> wide_) < completion_slots_;
 }
 
-/// Whether all that admit() looks at of the queue pair is as it was when it let a request like this one through.
+/// Of a plain request: whether all that admit() looks at of the queue pair is as it was when it let one like this through.
 [[gnu::always_inline]] inline bool Session::admits_at_once(RequestHead head, std::uint32_t inline_length) noexcept {
     const std::uint32_t index = head.qp_index();
-    if (!head.is_plain(kInline | RequestHead::kReplyInLine) || index > qps_mask_) [[unlikely]] {
+    if (index > qps_mask_) [[unlikely]] {
         return false;
     }
     const QpAccount& mine = accounts_[index];
@@ -78,7 +78,8 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     if (closed_ || header_ == nullptr) [[unlikely]] {
         return Refusal::session_closed;
     }
-    if (slots == 1 && admits_at_once(head_of(request), inline_length)) [[likely]] {
+    const RequestHead head = head_of(request);
+    if (slots == 1 && head.is_plain(kInline | RequestHead::kReplyInLine) && admits_at_once(head, inline_length)) [[likely]] {
         return admit_slots(slots, ahead);
     }
     if (request.opcode == Opcode::srq_recv) [[unlikely]] {
@@ -128,7 +129,8 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
                 return Refusal::bad_flags;
             }
         }
-        if (is_atomic(request.opcode) && request.remote_addr % sizeof(std::uint64_t) != 0) [[unlikely]] {
+        if (is_atomic(request.opcode) &&
+            (request.remote_addr % sizeof(std::uint64_t) != 0 || num_sge != 1 || bytes != sizeof(std::uint64_t))) [[unlikely]] {
             return Refusal::misaligned_atomic;
         }
         if (qp.state != QpState::ready) [[unlikely]] {
@@ -164,6 +166,21 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
         return inline_length > 0 ? Refusal::inline_too_long : Refusal::too_many_sges;
     }
     return admit_slots(slots, ahead);
+}
+
+/// Of a request whose SGE, if it has one, stands in it.
+[[gnu::always_inline]] inline Refusal Session::admit_own(const WorkRequest& request, std::size_t ahead) noexcept {
+    return request.num_sge == 1 ? admit(request, 1, 0, request.sge.length, 1, ahead) : admit_without_sge(request, ahead);
+}
+
+[[gnu::noinline]] Refusal Session::admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept {
+    if (request.num_sge > 1) {
+        return Refusal::too_many_sges;
+    }
+    if (request.sge.length != 0 && !is_local(request.opcode)) {  // a bind has its operands there
+        return Refusal::no_sge;
+    }
+    return admit(request, 0, 0, 0, 1, ahead);
 }
 
 /// From here on admits_at_once() knows what this status means.
@@ -255,7 +272,6 @@ namespace {
 
 /// Of a request with one SGE at most.
 [[nodiscard]] std::span<const Sge> own_sges(const WorkRequest& request) noexcept { return {&request.sge, request.num_sge}; }
-[[nodiscard]] std::uint64_t own_bytes(const WorkRequest& request) noexcept { return request.num_sge == 0 ? 0 : request.sge.length; }
 
 /// Bug::published_early.
 void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noexcept {
@@ -329,8 +345,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 Refusal Session::try_submit(const WorkRequest& request) noexcept {
     assert_owner();
     submissions_.prefetch();
-    const Refusal refusal =
-        request.num_sge > 1 ? Refusal::too_many_sges : admit(request, request.num_sge, 0, own_bytes(request), 1);
+    const Refusal refusal = admit_own(request);
     if (refusal != Refusal::none) {
         count_refused();
         return refusal;
@@ -390,6 +405,9 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
     std::size_t n = 0;
     for (; n < most; ++n) {
         const RequestHead head = head_of(requests[n]);
+        if (!head.is_plain_with_sge(kInline | RequestHead::kReplyInLine)) [[unlikely]] {
+            break;
+        }
         if (head.qp_bits() != looked_up) {
             settle();
             mine = nullptr;
@@ -399,8 +417,7 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
             looked_up = head.qp_bits();
             mine = &accounts_[head.qp_index()];
             outstanding = mine->send_outstanding;
-        } else if (!head.is_plain(kInline | RequestHead::kReplyInLine) || !head.is_one_of(mine->ordinary) ||
-                   (kAdmission && outstanding >= mine->send_depth)) [[unlikely]] {
+        } else if (!head.is_one_of(mine->ordinary) || (kAdmission && outstanding >= mine->send_depth)) [[unlikely]] {
             break;
         }
         outstanding += kAdmission;
@@ -423,7 +440,7 @@ Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
     while ((result.accepted += write_ordinary(requests.subspan(result.accepted), result.accepted)) < requests.size()) {
         const WorkRequest& request = requests[result.accepted];
         const std::size_t ahead = result.accepted;
-        result.refusal = request.num_sge > 1 ? Refusal::too_many_sges : admit(request, request.num_sge, 0, own_bytes(request), 1, ahead);
+        result.refusal = admit_own(request, ahead);
         if (result.refusal != Refusal::none) {
             count_refused();
             break;

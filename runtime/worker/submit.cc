@@ -239,7 +239,8 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     if (!allows(qp.opcodes, request.opcode) || share.sends >= share.send_depth || qp.sends.full() ||
         request.num_sge > qp.sges_max || qp.state == QpState::init ||
         (is_inline && (request.sge.length > qp.inline_max || !allows(kInlineOpcodes, request.opcode))) ||
-        (is_atomic(request.opcode) && request.remote_addr % sizeof(std::uint64_t) != 0) ||
+        (is_atomic(request.opcode) && (request.remote_addr % sizeof(std::uint64_t) != 0 || request.num_sge != 1 ||
+                                       request.sge.length != sizeof(std::uint64_t))) ||
         (request.opcode >= Opcode::local_inv && !admits_keys(qp, request))) [[unlikely]] {
         refuse(session, request, Status::request_refused);
         return Take::taken;

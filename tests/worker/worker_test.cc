@@ -175,9 +175,38 @@ TEST_F(WorkerTest, RequestsThatCanNeverWorkAreRefusedWithTheirReason) {
     const std::array<std::byte, 65> long_payload{};
     EXPECT_EQ(session.try_submit_inline(write(1), long_payload), Refusal::inline_too_long);
     EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1, {.to = 4})), Refusal::misaligned_atomic);
+    EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1, {.length = 4})), Refusal::misaligned_atomic);
+    EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1), std::array{source->sge(4), source->sge(4)}), Refusal::misaligned_atomic);
     EXPECT_EQ(session.try_submit(write(1, {.qp = &world->add_qp()})), Refusal::not_connected);
     EXPECT_EQ(session.figures().accepted, 0u);
-    EXPECT_EQ(session.figures().refused, 9u);
+    EXPECT_EQ(session.figures().refused, 11u);
+}
+
+TEST_F(WorkerTest, AnSgeThatIsNotCountedIsRefused) {
+    make();
+    Session& session = world->session();
+    submit(write(1));  // from here on the session knows what an ordinary request of this queue pair is
+    std::vector<WorkRequest> forgotten{write(2), send(2), recv(2), this->request(Opcode::rdma_read, 2)};
+    for (WorkRequest& request : forgotten) {
+        request.num_sge = 0;
+        EXPECT_EQ(session.try_submit(request), Refusal::no_sge);
+        const std::array several{write(3), request};
+        const Submitted submitted = session.try_submit(several);
+        EXPECT_EQ(submitted.accepted, 1u);
+        EXPECT_EQ(submitted.refusal, Refusal::no_sge);
+    }
+    EXPECT_EQ(world->await(1 + forgotten.size()).size(), 1 + forgotten.size());
+    WorkRequest empty = write(4, {.length = 0});
+    empty.num_sge = 0;
+    submit(empty);
+    EXPECT_EQ(one().status, Status::success);
+}
+
+// A client's library is not trusted: the worker looks once more.
+TEST_F(WorkerTest, AnAtomicThatIsNotOf8BytesIsRefusedByTheWorker) {
+    make();
+    ASSERT_TRUE(world->raw().try_push(this->request(Opcode::atomic_fetch_and_add, 1, {.length = 4})));
+    EXPECT_EQ(one().status, Status::request_refused);
 }
 
 // The simulation found the count beginning again under the handle that it belonged to.
