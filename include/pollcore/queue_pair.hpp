@@ -211,7 +211,7 @@ public:
     /// Takes the QP out of service: every work request in flight gets its completion, by the device or, with
     /// status qp_closed, by the runtime. False when it had to be cut short by the configuration's
     /// drain_timeout: the log says how many work requests that were, and both counters named cut_short count it. The
-    /// destructor closes too.
+    /// destructor closes too. When the device refuses, it throws and the QP stays in error: it can be closed again, or reset.
     bool close();
 
 private:

@@ -63,8 +63,9 @@ bool QueuePair::close() {
     if (control_ == nullptr) {
         return true;
     }
-    const std::shared_ptr<ControlSide> control = std::exchange(control_, nullptr);
-    return control->close_qp(handle_);
+    const bool drained = control_->close_qp(handle_);
+    control_.reset();
+    return drained;
 }
 
 // ---- SharedReceiveQueue ----

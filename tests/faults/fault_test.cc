@@ -168,7 +168,25 @@ TEST_P(Faults, AQueuePairThatIsRefusedErrorAndThenItsEndIsFlushedAllTheSame) {
     EXPECT_EQ(ended.status, Status::wr_flush_err);
     EXPECT_EQ(ended.flags & kByRuntime, 0) << "its device gave it back";
     EXPECT_EQ(session.cause(a.handle()), Status::qp_closed);
+    EXPECT_EQ(session.state(a.handle()), QpState::error);
     EXPECT_TRUE(a.close());
+    EXPECT_EQ(session.state(a.handle()), QpState::closed);
+}
+
+TEST_P(Faults, AQueuePairWhoseCloseFailedCanBeResetInstead) {
+    connect_pair();
+    device.inject({.kind = Kind::destroy_qp, .qp_num = a.qp_num(), .error = EBUSY});
+    EXPECT_THROW((void)a.close(), Error);
+    (void)a.reset();
+    EXPECT_EQ(session.state(a.handle()), QpState::init);
+    (void)b.reset();
+    a.connect(b.info());
+    b.connect(a.info());
+    submit(recv(1, 64));
+    submit(send(2, 8));
+    for (const Completion& completion : await(2)) {
+        EXPECT_EQ(completion.status, Status::success);
+    }
 }
 
 TEST_P(Faults, WhatCannotBeMadeSaysTheDevicesErrorAndWorksTheNextTime) {
