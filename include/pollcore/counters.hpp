@@ -98,6 +98,7 @@ struct ControlCounters {
     // What there is; up to 50 ms old, and of an attachment as of the question.
     Counter sessions;
     Counter queue_pairs;
+    Counter completion_queues;  ///< which the workers poll: a worker keeps one of a device for the next queue pair
     Counter shared_receive_queues;
     Counter receive_pools;
     Counter memory_regions;

@@ -21,7 +21,7 @@ namespace pollcore::wire {
 
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
 /// Both sides have the same, or the daemon says what it has and closes.
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
 enum class Kind : std::uint16_t {

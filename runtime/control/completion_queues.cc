@@ -91,7 +91,6 @@ void RuntimeState::reserve_entries(const QpSlot& qp) {
     }
 }
 
-// A CQ of a lost device goes with its last queue.
 void RuntimeState::release_entries(const QpSlot& qp) {
     WorkerSlot& worker = *workers_[qp.worker];
     CqSlot& send_cq = *worker.cqs[qp.send_cq];
@@ -107,14 +106,27 @@ void RuntimeState::release_entries(const QpSlot& qp) {
             recv_cq.reserved -= qp.srq->depth;
         }
     }
-    if (!devices_[qp.device]->lost) {
-        return;
-    }
-    for (const std::uint32_t index : {qp.send_cq, qp.recv_cq}) {
-        if (worker.cqs[index] != nullptr && worker.cqs[index]->queues == 0) {
-            worker.proxy->remove_cq(index);
-            worker.cqs[index].reset();
+    close_idle_cqs(worker, *devices_[qp.device]);
+}
+
+// A worker polls every CQ that it has, and arms each before it sleeps, so one without queues goes. The last of a device stays, for the
+// next queue pair, unless that cannot use it.
+void RuntimeState::close_idle_cqs(WorkerSlot& worker, const DeviceSlot& device) {
+    const auto is_of_use = [&](const auto& cq) { return cq != nullptr && cq->device == device.index && !cq->failed && !device.lost; };
+    auto left = std::count_if(worker.cqs.begin(), worker.cqs.end(), is_of_use);
+    for (std::uint32_t index = 0; index < worker.cqs.size(); ++index) {
+        std::unique_ptr<CqSlot>& cq = worker.cqs[index];
+        if (cq == nullptr || cq->device != device.index || cq->queues != 0) {
+            continue;
         }
+        if (is_of_use(cq)) {
+            if (left == 1) {
+                continue;
+            }
+            --left;
+        }
+        worker.proxy->remove_cq(index);
+        cq.reset();
     }
 }
 

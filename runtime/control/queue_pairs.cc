@@ -31,7 +31,16 @@ OpcodeMask opcodes_of(const DeviceLimits& limits) {
 }  // namespace
 
 QpHandle RuntimeState::create_qp(const QpSpec& spec) {
-    return executor_->run([&] { return create_qp_here(spec); });
+    return executor_->run([&] {
+        try {
+            return create_qp_here(spec);
+        } catch (...) {
+            for (const auto& worker : workers_) {  // it may have wanted one more
+                std::for_each(devices_.begin(), devices_.end(), [&](const auto& device) { close_idle_cqs(*worker, *device); });
+            }
+            throw;
+        }
+    });
 }
 
 std::uint16_t RuntimeState::free_qp_index() const {

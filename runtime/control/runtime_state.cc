@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <future>
+#include <numeric>
 #include <utility>
 
 #include "base/log.hpp"
@@ -240,6 +241,8 @@ void RuntimeState::count_things_here() noexcept {
     };
     counters.sessions.set(sessions_.size());
     counters.queue_pairs.set(there(qps_));
+    counters.completion_queues.set(std::accumulate(workers_.begin(), workers_.end(), std::uint64_t{0},
+                                                   [&](std::uint64_t all, const auto& worker) { return all + there(worker->cqs); }));
     counters.shared_receive_queues.set(there(srqs_));
     counters.receive_pools.set(there(pools_));
     counters.memory_regions.set(regions_.size());

@@ -511,6 +511,7 @@ private:
                                           const SrqSlot* srq, std::optional<std::uint32_t> other_than);
     void reserve_entries(const QpSlot& qp);
     void release_entries(const QpSlot& qp);
+    void close_idle_cqs(WorkerSlot& worker, const DeviceSlot& device);
 
     // address_handles.cc
     [[nodiscard]] AhSlot* find_ah(AhHandle handle) noexcept;
