@@ -32,6 +32,7 @@
 #include "cpus.hpp"
 #include "held_clock_platform.hpp"
 #include "log_capture.hpp"
+#include "patient.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/own_lines.hpp"
@@ -65,7 +66,7 @@ protected:
         config.path = std::filesystem::temp_directory_path() / ("pollcore-attach-" + std::to_string(::getpid()));
         return config;
     }
-    [[nodiscard]] static Attachment attach() { return Attachment({.path = attach_config().path, .name = "test"}); }
+    [[nodiscard]] static Attachment attach() { return Attachment(test::patient({.path = attach_config().path, .name = "test"})); }
 
     static std::uint64_t rings_of(const SessionOptions& options) {
         return SessionLayout{runtime_config().qps_max, options.submission_slots, options.completion_slots, options.wide_completions, false,

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "patient.hpp"
 #include "pollcore/attach.hpp"
 
 namespace {
@@ -54,7 +55,7 @@ struct Pair {
 
 int run_load(const std::string& path, unsigned seed) {
     std::mt19937 random(seed);
-    Attachment daemon({.path = path, .name = "load"});
+    Attachment daemon(test::patient({.path = path, .name = "load"}));
     Session session = daemon.open_session({.submission_slots = 256, .completion_slots = 512});
     MemoryRegion memory = daemon.allocate(256 * 1024);
     Pair pair(daemon, session, 64);
@@ -218,7 +219,7 @@ private:
 };
 
 int run_survive(const std::string& path) {
-    Attachment daemon({.path = path, .name = "survive", .timeout = 10s});
+    Attachment daemon(test::patient({.path = path, .name = "survive"}));
     {
         Survivor before(daemon);
         say("running");

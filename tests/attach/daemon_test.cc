@@ -14,6 +14,7 @@
 #include <future>
 #include <string>
 
+#include "patient.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore::test {
@@ -35,7 +36,7 @@ TEST_F(DaemonTest, GivesItsSocketAwayWithTheRightsThatTheUnitLeavesIt) {
     config_.attach.group = std::to_string(kNobody);
     config_.attach.mode = 0620;
     Process daemon = start_daemon({"--no-new-privs", "--inh-caps=-all", "--bounding-set=-all,+net_bind_service,+chown"});
-    const Attachment attachment({.path = socket(), .timeout = kPatience});
+    const Attachment attachment(test::patient({.path = socket()}));
     struct stat status {};
     ASSERT_EQ(::stat(socket().c_str(), &status), 0);
     EXPECT_EQ(status.st_uid, kNobody);
@@ -57,9 +58,9 @@ TEST_F(DaemonTest, GivesAPrivilegedQkeyOnlyToThoseWhoAttachWithTheCapability) {
         }
     };
     make_net_raw_effective(false);
-    Attachment without({.path = socket(), .timeout = kPatience});
+    Attachment without(test::patient({.path = socket()}));
     make_net_raw_effective(true);
-    Attachment with({.path = socket(), .timeout = kPatience});
+    Attachment with(test::patient({.path = socket()}));
     EXPECT_EQ(error_of(without, kPrivileged), EPERM);
     EXPECT_EQ(error_of(without, kPrivileged - 1), EPERM);
     EXPECT_EQ(error_of(without, 0x7fff'ffff), 0);
@@ -69,7 +70,7 @@ TEST_F(DaemonTest, GivesAPrivilegedQkeyOnlyToThoseWhoAttachWithTheCapability) {
 TEST_F(DaemonTest, SaysInTheEndWhoWasThere) {
     config_.log_level = LogLevel::info;
     Process daemon = start_daemon();
-    EXPECT_TRUE(Attachment({.path = socket(), .timeout = kPatience}).stop());
+    EXPECT_TRUE(Attachment(test::patient({.path = socket()})).stop());
     daemon.signal(SIGTERM);
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
     EXPECT_NE(daemon.err().find("attached since the start: 1 process; 1 detached, 0 died or hung up, 0 were ended for what they wrote; 0 refused"),
@@ -79,7 +80,7 @@ TEST_F(DaemonTest, SaysInTheEndWhoWasThere) {
 
 TEST_F(DaemonTest, TakesAllTheDescriptorsThatItsHardLimitAllows) {
     Process daemon = start_daemon();
-    const Attachment attachment({.path = socket(), .timeout = kPatience});
+    const Attachment attachment(test::patient({.path = socket()}));
     rlimit limit{};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
     EXPECT_EQ(limit.rlim_cur, limit.rlim_max);
@@ -87,7 +88,7 @@ TEST_F(DaemonTest, TakesAllTheDescriptorsThatItsHardLimitAllows) {
 
 TEST_F(DaemonTest, OutOfDescriptorsRefusesTheCallAndKeepsTheProcess) {
     Process daemon = start_daemon();
-    Attachment attachment({.path = socket(), .timeout = kPatience});
+    Attachment attachment(test::patient({.path = socket()}));
     Session before = attachment.open_session();
     rlimit limit{};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
@@ -116,7 +117,7 @@ TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
     config_.log_level = LogLevel::info;
     Process daemon = start_daemon();
     std::vector<Attachment> all;
-    all.push_back(Attachment({.path = socket(), .timeout = kPatience}));
+    all.push_back(Attachment(test::patient({.path = socket()})));
     const rlimit few{.rlim_cur = kLimit, .rlim_max = kLimit};
     ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
     const auto open = [&] {
@@ -128,7 +129,7 @@ TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
     for (int i = 0; i < 400; ++i) {
         try {
             if (i % 2 == 0) {
-                all.push_back(Attachment({.path = socket(), .timeout = kPatience}));
+                all.push_back(Attachment(test::patient({.path = socket()})));
             } else {
                 sessions.push_back(all.back().open_session({.submission_slots = 64, .completion_slots = 64, .events = true}));
             }
@@ -150,7 +151,7 @@ TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
 
 TEST_F(DaemonTest, AReloadAppliesLimitsAndWhoMayAttachToThoseWhoAre) {
     Process daemon = start_daemon();
-    Attachment attachment({.path = socket(), .timeout = kPatience});
+    Attachment attachment(test::patient({.path = socket()}));
     const Session session = attachment.open_session();
     const auto reload = [&] {
         (void)directory_.write("pollcored.toml", print_config(config_));
@@ -179,10 +180,10 @@ TEST_F(DaemonTest, AReloadAppliesLimitsAndWhoMayAttachToThoseWhoAre) {
 
 TEST_F(DaemonTest, MakesItsSocketAnewWhenTheFileWasRemovedAndKeepsThoseWhoAreAttached) {
     Process daemon = start_daemon();
-    Attachment before({.path = socket(), .timeout = kPatience});
+    Attachment before(test::patient({.path = socket()}));
     for (int i = 0; i < 2; ++i) {
         ASSERT_TRUE(std::filesystem::remove(socket()));
-        Attachment after({.path = socket(), .timeout = kPatience});
+        Attachment after(test::patient({.path = socket()}));
         EXPECT_NO_THROW((void)after.open_session());
     }
     EXPECT_FALSE(before.lost());
@@ -203,14 +204,14 @@ TEST_F(DaemonTest, MakesItsSocketAnewWhenTheFileWasRemovedAndKeepsThoseWhoAreAtt
 
 TEST_F(DaemonTest, LeavesSomethingElseAtItsPathAloneUntilItIsGone) {
     Process daemon = start_daemon();
-    Attachment before({.path = socket(), .timeout = kPatience});
+    Attachment before(test::patient({.path = socket()}));
     const std::filesystem::path aside = socket() + ".aside";
     (void)directory_.write("attach.sock.aside", "precious");
     std::filesystem::rename(aside, socket());
     ASSERT_TRUE(daemon.await_log("something else stands at " + socket())) << daemon.err();
     EXPECT_EQ(read_file(socket()), "precious");
     ASSERT_TRUE(std::filesystem::remove(socket()));
-    const Attachment after({.path = socket(), .timeout = kPatience});
+    const Attachment after(test::patient({.path = socket()}));
     EXPECT_FALSE(before.lost());
     // Also when the daemon ends it removes nothing but its own.
     (void)directory_.write("attach.sock.aside", "precious, too");
@@ -225,11 +226,11 @@ TEST_F(DaemonTest, SaysOnceThatItsSocketCannotBeMadeAnewAndMakesItWhenItCan) {
     std::filesystem::create_directory(place);
     config_.attach.path = place / "attach.sock";
     Process daemon = start_daemon();
-    Attachment before({.path = socket(), .timeout = kPatience});
+    Attachment before(test::patient({.path = socket()}));
     std::filesystem::remove_all(place);
     ASSERT_TRUE(daemon.await_log("cannot be made anew yet")) << daemon.err();
     std::filesystem::create_directory(place);
-    const Attachment after({.path = socket(), .timeout = kPatience});
+    const Attachment after(test::patient({.path = socket()}));
     EXPECT_FALSE(before.lost());
     const std::string log = daemon.err();
     EXPECT_EQ(log.find("cannot be made anew yet"), log.rfind("cannot be made anew yet")) << log;
@@ -237,11 +238,11 @@ TEST_F(DaemonTest, SaysOnceThatItsSocketCannotBeMadeAnewAndMakesItWhenItCan) {
 
 TEST_F(DaemonTest, ASecondDaemonAtThePathIsRefusedAndTheFirstGoesOn) {
     Process first = start_daemon();
-    Attachment attachment({.path = socket(), .timeout = kPatience});
+    Attachment attachment(test::patient({.path = socket()}));
     Process second = start_daemon();
     EXPECT_EQ(second.wait(), 1);
     EXPECT_NE(second.err().find("another process has its socket there"), std::string::npos) << second.err();
-    EXPECT_NO_THROW((void)Attachment({.path = socket(), .timeout = kPatience}).open_session());
+    EXPECT_NO_THROW((void)Attachment(test::patient({.path = socket()})).open_session());
     EXPECT_FALSE(attachment.lost());
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "attach/daemon_fixture.hpp"
+#include "patient.hpp"
 
 namespace pollcore::test {
 namespace {
@@ -28,7 +29,7 @@ TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
                     "trace=accept4,recvmsg,recvfrom,read,close,fcntl,munmap", "-o", trace.string(), pollcored_path(), "--config",
                     directory_.write("pollcored.toml", print_config(config_)).string()},
                    {"LD_PRELOAD=" + test_program("old-kernel.so"), "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"}, directory_.path());
-    Attachment innocent({.path = socket(), .timeout = kPatience});
+    Attachment innocent(test::patient({.path = socket()}));
     Process hostile = start("hostile", {"lingering-descriptors", socket(), "0"});
     for (int i = 0; i < 20; ++i) {
         Session session = innocent.open_session({.events = true});  // each is answered
@@ -116,7 +117,7 @@ TEST_F(DaemonTest, AFileWhoseFlushIsNeverAnsweredHoldsUpWhoClosesItAndNobodyElse
         std::this_thread::sleep_for(1ms);
     }
     for (int i = 0; i < 20; ++i) {
-        Attachment innocent({.path = socket(), .timeout = kPatience});
+        Attachment innocent(test::patient({.path = socket()}));
         const Session session = innocent.open_session({.events = true});
         EXPECT_TRUE(innocent.stop());
     }

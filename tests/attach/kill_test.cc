@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attach/daemon_fixture.hpp"
+#include "patient.hpp"
 
 namespace pollcore::test {
 namespace {
@@ -95,7 +96,7 @@ protected:
     void kill(int rounds, int& attached, Death death) {
         Process daemon = start_daemon();
         Witness witness(socket());
-        Attachment looker({.path = socket(), .timeout = kPatience});
+        Attachment looker(test::patient({.path = socket()}));
         const auto began = Clock::now();
         while (witness.checked() < 100) {
             ASSERT_LT(Clock::now() - began, kPatience) << daemon.err();

@@ -21,6 +21,7 @@
 #include "attach/shared_memory.hpp"
 #include "attach/watched_platform.hpp"
 #include "attach/wire.hpp"
+#include "patient.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
@@ -44,8 +45,7 @@ protected:
         config.queue_pairs_max = config.user_queue_pairs_max = runtime_config().qps_max;
         return config;
     }
-    // On a machine that is busy with other things the end of many objects takes a while: each waits for the worker some times.
-    [[nodiscard]] static Attachment attach() { return Attachment({.path = attach_config().path, .answer_within = 10 * kPatience}); }
+    [[nodiscard]] static Attachment attach() { return Attachment(test::patient({.path = attach_config().path})); }
 
     /// Makes and ends one of each.
     static void call_everything(Attachment& daemon) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attach/own_server.hpp"
+#include "patient.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
@@ -45,7 +46,7 @@ protected:
         QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}});
         EXPECT_THROW((void)qp.connect(listener.address(), {.timeout = 1ms}), Error);
     }
-    [[nodiscard]] Attachment attach() const { return Attachment({.path = attach_config().path}); }
+    [[nodiscard]] Attachment attach() const { return Attachment(test::patient({.path = attach_config().path})); }
 };
 
 TEST_F(RequestTest, BeyondAListenersBacklogTheyAreRejectedAndCounted) {

@@ -12,6 +12,7 @@
 
 #include "base/log.hpp"
 #include "exercised.hpp"
+#include "patient.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/runtime.hpp"
 #include "system/daemon_process.hpp"
@@ -106,7 +107,7 @@ private:
         if (attached_tests()) {
             set_log_level(config.log_level);
             made.attached = std::make_unique<Open<Attachment>>(
-                AttachOptions{.path = SharedDaemon::serve(config), .timeout = std::chrono::seconds(20)});
+                test::patient({.path = SharedDaemon::serve(config)}));
         } else {
             made.embedded = std::make_unique<Open<Runtime>>(config);
         }

@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "device/soft/soft_device.hpp"
+#include "patient.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
@@ -141,7 +142,7 @@ enum class Sabotage { none, system_call, allocation };
         AttachConfig attach;
         attach.path = attach_path;
         server.emplace(runtime, attach);
-        attachment.emplace(AttachOptions{.path = attach_path});
+        attachment.emplace(test::patient({.path = attach_path}));
     }
     Context& context = attachment ? static_cast<Context&>(*attachment) : runtime;
     Session session = context.open_session();
