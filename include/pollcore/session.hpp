@@ -207,6 +207,7 @@ private:
         std::uint16_t inline_max = 0;
 
         std::uint16_t generation = 0;
+        std::uint16_t epoch = 0;  ///< of the life that is counted
         std::uint32_t send_outstanding = 0;
         std::uint32_t recv_outstanding = 0;
         std::uint32_t retired_seen = 0;
@@ -233,6 +234,7 @@ private:
     [[nodiscard]] WorkRequest summed(const WorkRequest& request, std::span<const Sge> sges) noexcept;
     [[nodiscard]] QpAccount& account(QpHandle qp) noexcept;
     [[nodiscard]] SrqAccount& account(SrqHandle srq) noexcept;
+    [[nodiscard]] bool begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept;
     void refresh_retired(QpHandle qp) noexcept;
     [[nodiscard]] bool completion_room() noexcept;
     [[nodiscard]] bool refresh_completion_room() noexcept;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/life.hpp"
 #include "base/log.hpp"
 #include "base/planted.hpp"
 #include "control/runtime_state.hpp"
@@ -203,7 +204,8 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     take_async_events(*devices_[live_qp_slot(handle).device]);  // what is said of this life shall not be taken for said of the next
     QpSlot& qp = live_qp_slot(handle);                          // it may have been lost on the way
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
-    const QpHandle renewed{handle.index, next_generation(handle.index)};
+    const std::uint32_t life = qp_lives_[handle.index];
+    const QpHandle renewed{handle.index, life_of(life).generation};
     const std::uint32_t psn = random_psn();  // packets of the connection before shall not fit the next
     renew_windows_here(qp);  // as if it were destroyed
     worker.park(handle);
@@ -215,9 +217,9 @@ std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bo
     }
     const bool datagram = qp.type == QpType::ud;
     const QpState state = datagram ? QpState::ready : QpState::init;
-    worker.renew(handle, renewed.generation, state);
+    worker.renew(handle, life, state);
     renew_windows_here(qp);  // those whose binds it did not complete
-    qp_generations_[handle.index] = renewed.generation;
+    ++qp_lives_[handle.index];
     qp.handle = renewed;
     qp.state = state;
     qp.psn = psn;

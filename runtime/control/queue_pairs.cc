@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/life.hpp"
 #include "base/log.hpp"
 #include "connect/gid.hpp"
 #include "control/runtime_state.hpp"
@@ -54,11 +55,6 @@ std::uint16_t RuntimeState::free_qp_index() const {
     throw Error(ENOSPC, fmt::format("all {} queue pairs of runtime.qps_max are in use", qps_.size()));
 }
 
-std::uint16_t RuntimeState::next_generation(std::uint16_t index) const {
-    const auto next = static_cast<std::uint16_t>(qp_generations_[index] + 1);
-    return next == 0 ? std::uint16_t{1} : next;
-}
-
 QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     DeviceSlot& device = device_slot(spec.device.string());
     if (spec.sges_max > kSgesMax || spec.inline_max > kInlineMax || spec.recv_depth > kQueueDepthMax) {
@@ -96,7 +92,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     }
     WorkerSlot& worker = *workers_[slot->worker];
     const std::uint16_t index = free_qp_index();
-    slot->handle = {index, next_generation(index)};
+    const Life life = life_of(qp_lives_[index]);
+    slot->handle = {index, life.generation};
     slot->device = device.index;
     slot->pd = pd_of(device, spec.pd);
     slot->psn = random_psn();
@@ -140,6 +137,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                    .foreign_addresses = pds_.at(slot->pd).client != 0};
     // Creating touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
     end.handle = slot->handle;
+    end.epoch = life.epoch;
     end.device = device.index;
     end.opcodes = opcodes_of(spec.type) & opcodes_of(device.device->limits());
     if (rings) {  // there are no receives
@@ -185,7 +183,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     reserve_entries(*slot);
     take_share(slot->pool);
     take_share(slot->rendezvous);
-    qp_generations_[index] = slot->handle.generation;
+    ++qp_lives_[index];
     next_qp_index_ = static_cast<std::uint16_t>(index + 1);
     qps_[index] = std::move(slot);
 

@@ -29,7 +29,7 @@ RuntimeState::RuntimeState(const Config& wanted, std::unique_ptr<Platform> stand
     platform->prepare(config, report_);
 
     qps_.resize(config.qps_max);
-    qp_generations_.resize(config.qps_max, 0);
+    qp_lives_.resize(config.qps_max, 0);
     srqs_.resize(kSrqsMax);
     srq_generations_.resize(kSrqsMax, 0);
     executor_ = platform->start_executor(kControlThread);

@@ -491,7 +491,6 @@ private:
     [[nodiscard]] PoolShare rendezvous_for(const QpSpec& spec, const QpSlot& qp);
     [[nodiscard]] std::uint32_t random_psn() { return platform->random() & 0xffffff; }
     [[nodiscard]] std::uint16_t free_qp_index() const;
-    [[nodiscard]] std::uint16_t next_generation(std::uint16_t index) const;
     void modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause = Status::success);
     void activate_here(QpSlot& qp);
     void require_connectable(const QpSlot& qp) const;
@@ -586,7 +585,7 @@ private:
     std::vector<std::unique_ptr<PoolSlot>> pools_;  // by index
     HandlePool<PoolHandle> pool_handles_{kReceivePoolsMax};
     std::vector<std::unique_ptr<QpSlot>> qps_;  // by index
-    std::vector<std::uint16_t> qp_generations_;
+    std::vector<std::uint32_t> qp_lives_;       // by index: how many have begun
     std::vector<std::unique_ptr<AhSlot>> ahs_;  // by index
     std::vector<std::uint16_t> ah_generations_;
     std::uint16_t next_qp_index_ = 0;

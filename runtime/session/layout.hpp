@@ -28,7 +28,7 @@ namespace pollcore {
 
 /// What the worker says of one queue pair to one session. Words, so that each is read whole.
 struct QpRecord {
-    // generation 16 | state 8 | cause 8 | sges_max 8 | flags 8 | inline_max 16
+    // generation 16 | epoch 16 | cause 8 | sges_max 6 | inline_max 11 | state 3 | flags 4
     std::atomic<std::uint64_t> status{0};
     // send depth 24 | receive depth 24, of this session | opcodes 16
     std::atomic<std::uint64_t> limits{0};
@@ -72,11 +72,15 @@ struct MessageLimitsWord {
 /// QpRecord::status, unpacked.
 struct QpStatusWord {
     std::uint16_t generation = 0;
+    std::uint16_t epoch = 0;  ///< Life::epoch
     QpState state = QpState::closed;
     Status cause = Status::success;
     std::uint8_t sges_max = 0;
     std::uint8_t flags = 0;
     std::uint16_t inline_max = 0;
+
+    static constexpr unsigned kEpoch = 16, kCause = 32, kSgesMaxAt = 40, kInlineMaxAt = 46, kState = 57, kFlags = 60;
+    static_assert(pollcore::kSgesMax < 1u << (kInlineMaxAt - kSgesMaxAt) && pollcore::kInlineMax < 1u << (kState - kInlineMaxAt));
 
     static constexpr std::uint8_t kReceives = 1;  ///< this session owns the QP's receives
     static constexpr std::uint8_t kCredits = 2;   ///< QpRecord::longest counts
@@ -84,16 +88,17 @@ struct QpStatusWord {
 
     [[nodiscard]] static constexpr QpStatusWord unpack(std::uint64_t word) noexcept {
         return {static_cast<std::uint16_t>(word),
-                static_cast<QpState>(static_cast<std::uint8_t>(word >> 16)),
-                static_cast<Status>(static_cast<std::uint8_t>(word >> 24)),
-                static_cast<std::uint8_t>(word >> 32),
-                static_cast<std::uint8_t>(word >> 40),
-                static_cast<std::uint16_t>(word >> 48)};
+                static_cast<std::uint16_t>(word >> kEpoch),
+                static_cast<QpState>(word >> kState & 0x7),
+                static_cast<Status>(static_cast<std::uint8_t>(word >> kCause)),
+                static_cast<std::uint8_t>(word >> kSgesMaxAt & 0x3f),
+                static_cast<std::uint8_t>(word >> kFlags),
+                static_cast<std::uint16_t>(word >> kInlineMaxAt & 0x7ff)};
     }
     [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
-        return std::uint64_t{generation} | std::uint64_t{static_cast<std::uint8_t>(state)} << 16 |
-               std::uint64_t{static_cast<std::uint8_t>(cause)} << 24 | std::uint64_t{sges_max} << 32 |
-               std::uint64_t{flags} << 40 | std::uint64_t{inline_max} << 48;
+        return std::uint64_t{generation} | std::uint64_t{epoch} << kEpoch | std::uint64_t{static_cast<std::uint8_t>(cause)} << kCause |
+               std::uint64_t{sges_max} << kSgesMaxAt | std::uint64_t{inline_max} << kInlineMaxAt |
+               std::uint64_t{static_cast<std::uint8_t>(state)} << kState | std::uint64_t{flags} << kFlags;
     }
 };
 
@@ -139,7 +144,7 @@ struct SessionStages {
 
 struct SessionHeader {
     static constexpr std::uint32_t kMagic = 0x73736553;  // "Sess"
-    static constexpr std::uint16_t kVersion = 4;
+    static constexpr std::uint16_t kVersion = 5;
     static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
     static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: who submits looks at worker_sleep
     static constexpr std::uint32_t kDetached = 1;    ///< closed: the worker takes nothing more, and all that it took has completed

@@ -37,6 +37,20 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     return account;
 }
 
+/// The generation has come again, and nothing of the life that the account is of is in flight any more. False as long as what that one
+/// completed with may stand in the ring.
+[[gnu::cold, gnu::noinline]] bool Session::begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept {
+    if (account.send_outstanding != 0 || account.recv_outstanding != 0) {
+        if (completions_.ready() || awaited_ != 0) {
+            return false;
+        }
+        account = QpAccount{.generation = account.generation};
+    }
+    account.epoch = epoch;
+    account.retired_seen = 0;
+    return true;
+}
+
 [[gnu::noinline]] void Session::refresh_retired(QpHandle qp) noexcept {
     QpAccount& mine = account(qp);
     // Acquire, with the release in the worker's publication: buffers of retired requests are free.
@@ -103,6 +117,9 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     }
     const auto limits = QpLimitsWord::unpack(record.limits.load(std::memory_order_relaxed));
     QpAccount& mine = account(request.qp);
+    if (mine.epoch != qp.epoch && !begin_epoch(mine, qp.epoch)) [[unlikely]] {
+        return Refusal::completion_ring_full;
+    }
     if (is_recv(request.opcode)) {
         if (!(qp.flags & QpStatusWord::kReceives)) [[unlikely]] {
             return Refusal::not_receiver;

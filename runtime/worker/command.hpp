@@ -30,7 +30,7 @@ enum class CommandKind : std::uint8_t {
     unpark_qp,   ///< goes on, with `state` and `cause` for the QP
     retire_qp,   ///< the QP is in ERR: answered when it is drained, or at the deadline
     forget_qp,   ///< the QP is destroyed: completes what is left and drops it
-    renew_qp,    ///< the QP was RESET: completes what is left and goes on in `state`, with `generation`
+    renew_qp,    ///< the QP was RESET: completes what is left and goes on in `state`, as its `life`
     lose_qp,     ///< the QP is gone with its device: completes what is left; the QP refuses work until forget_qp
     add_srq,
     retire_srq,  ///< takes nothing more for it; what it holds stays in flight, and will end with `cause`
@@ -56,7 +56,10 @@ struct alignas(kCacheLine) Command {
     QpState state = QpState::init;
     Status cause = Status::success;
     std::uint32_t index = 0;  ///< of a session, CQ, QP or SRQ of this worker; find_key: of the device
-    std::uint32_t lkey = 0;
+    union {
+        std::uint32_t lkey = 0;
+        std::uint32_t life;  ///< renew_qp: see life_of()
+    };
     union {
         std::uint32_t quiet = 0;  ///< retire_qp: cycles after which receives that nothing flushes are given up; 0: never
         MrHandle region_handle;
@@ -82,13 +85,12 @@ struct alignas(kCacheLine) Command {
         WorkerSrq* srq;
         std::uint32_t client;  ///< find_key: whose the protection domain is
     };
-    std::uint16_t generation = 0;
     // start_flow:
     bool in_order = false;  ///< what is written to the QP's memory arrives in order
     bool reads = false;     ///< the QP may read from the peer's memory
     bool readable = false;  ///< the peer may read from the QP's
     bool abandoned = false; ///< remove_session: what is in its ring is not waited for; remove_ah: nothing is in flight, so it is not looked
-    std::uint8_t reserved[1] = {};
+    std::uint8_t reserved[3] = {};
     std::uint8_t ring_lap = 0;
 };
 static_assert(sizeof(Command) == kCacheLine);

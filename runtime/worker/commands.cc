@@ -232,7 +232,7 @@ void Worker::begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) 
     qp.timed_out = false;
     qp.quiet = command.quiet;
     qp.quiet_since = now_;
-    qp.next_generation = command.generation;
+    qp.next_life = command.life;
     qp.next_state = command.state;
     qp.waiting_empty = false;
     if (phase != WorkerQp::Phase::retiring) {

@@ -169,6 +169,7 @@ struct alignas(kCacheLine) WorkerQp {
     std::uint32_t send_cq = 0;
     std::uint32_t recv_cq = 0;
     std::uint32_t qp_num = 0;
+    std::uint16_t epoch = 0;   ///< Life::epoch
     WorkerSrq* srq = nullptr;  ///< where its receives are taken from; null: it has a receive queue
     bool marker_in_flight = false;
     Status leftover_status = Status::qp_closed;   ///< of what no device completed
@@ -177,7 +178,7 @@ struct alignas(kCacheLine) WorkerQp {
 
     enum class Phase : std::uint8_t { serving, retiring, forgetting, renewing, losing };
     Phase phase = Phase::serving;
-    std::uint16_t next_generation = 0;  ///< renewing
+    std::uint32_t next_life = 0;  ///< renewing
     QpState next_state = QpState::init;
     std::uint64_t command = 0;          ///< to be answered
     std::uint64_t deadline = 0;

@@ -7,6 +7,7 @@
 // lost has no flush to wait for; lose_qp completes what it had.
 #include <algorithm>
 
+#include "base/life.hpp"
 #include "worker/worker.hpp"
 
 namespace pollcore {
@@ -67,6 +68,7 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
                                                      (qp.flow != nullptr ? QpStatusWord::kCredits : 0) |
                                                      (sums ? QpStatusWord::kSums : 0));
         const QpStatusWord word{.generation = qp.handle.generation,
+                                .epoch = qp.epoch,
                                 .state = qp.state,
                                 .cause = qp.cause,
                                 .sges_max = qp.sges_max,
@@ -259,7 +261,9 @@ void Worker::drop(WorkerQp& qp) noexcept {
 // new work (H3), and who holds the old handle is refused. Its number stays, so an SRQ finds it as before.
 void Worker::renew(WorkerQp& qp) noexcept {
     leave_ring(qp);
-    qp.handle.generation = qp.next_generation;
+    const Life life = life_of(qp.next_life);
+    qp.handle.generation = life.generation;
+    qp.epoch = life.epoch;
     qp.state = qp.next_state;
     choose_way(qp);
     qp.cause = Status::success;

@@ -121,12 +121,12 @@ std::optional<bool> WorkerProxy::retired(std::uint64_t command) {
 void WorkerProxy::forget(QpHandle qp, Status leftovers) {
     call({.kind = CommandKind::forget_qp, .cause = leftovers, .index = qp.index});
 }
-void WorkerProxy::renew(QpHandle qp, std::uint16_t generation, QpState state) {
+void WorkerProxy::renew(QpHandle qp, std::uint32_t life, QpState state) {
     call({.kind = CommandKind::renew_qp,
           .state = state,
           .cause = Status::qp_closed,
           .index = qp.index,
-          .generation = generation});
+          .life = life});
 }
 void WorkerProxy::lose(QpHandle qp) {
     call({.kind = CommandKind::lose_qp, .cause = Status::device_removed, .index = qp.index});

@@ -72,7 +72,7 @@ public:
     void forget(QpHandle qp, Status leftovers = Status::qp_closed);
     /// The QP is parked, and was RESET and taken to where it begins, which is `state`: completes what is left of its
     /// earlier life, and unparks it and its CQs. It takes work under the new generation.
-    void renew(QpHandle qp, std::uint16_t generation, QpState state = QpState::init);
+    void renew(QpHandle qp, std::uint32_t life, QpState state = QpState::init);
     /// The QP is parked and gone with its device: completes what is left, and unparks its CQs. It stays in error, and
     /// the worker's, until forget().
     void lose(QpHandle qp);

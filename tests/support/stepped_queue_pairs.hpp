@@ -35,7 +35,9 @@ inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
     device->modify(qp->qp.get(), init.attr, init.mask);
     WorkerQp& end = qp->end;
     end.qp = qp->qp.get();
-    end.handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), next_generation_++};
+    const Life life = life_of(next_life_++);
+    end.handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), life.generation};
+    end.epoch = life.epoch;
     end.signal_interval = std::max(1u, (send_depth - kMarkersPerQp) / 4);
     end.sends = InFlightTable(send_depth, shape.sges_max);
     end.recvs = InFlightTable(std::max(recv_depth, 1u), shape.sges_max);
@@ -124,7 +126,7 @@ inline bool SteppedWorld::close(Qp& qp, std::uint64_t patience) {
     return drained;
 }
 
-inline bool SteppedWorld::reset(Qp& qp, std::uint64_t patience) {
+inline bool SteppedWorld::reset(Qp& qp, std::uint64_t patience, std::uint32_t life) {
     to_error(qp);
     const bool drained = proxy.retire(qp.handle(), now + patience, std::chrono::milliseconds(1000));
     proxy.park(qp.handle());
@@ -132,7 +134,7 @@ inline bool SteppedWorld::reset(Qp& qp, std::uint64_t patience) {
     device->modify(qp.qp.get(), reset.attr, reset.mask);
     Transition init = to_init(1, access_flags({}));
     device->modify(qp.qp.get(), init.attr, init.mask);
-    proxy.renew(qp.handle(), next_generation_++);
+    proxy.renew(qp.handle(), life);
     return drained;
 }
 

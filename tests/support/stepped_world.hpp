@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/event_fd.hpp"
+#include "base/life.hpp"
 #include "connect/transitions.hpp"
 #include "device/soft/soft_device.hpp"
 #include "pollcore/session.hpp"
@@ -297,7 +298,8 @@ public:
     bool close(Qp& qp, std::uint64_t patience = 1'000'000);
 
     /// The same, with RESET and INIT for the end. True when everything was flushed by the device.
-    bool reset(Qp& qp, std::uint64_t patience = 1'000'000);
+    bool reset(Qp& qp, std::uint64_t patience = 1'000'000) { return reset(qp, patience, next_life_++); }
+    bool reset(Qp& qp, std::uint64_t patience, std::uint32_t life);
 
     static constexpr int kAllButBind = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
@@ -437,7 +439,7 @@ private:
     std::vector<std::unique_ptr<Window>> windows_;
     std::uint16_t next_bindable_ = 0;
     std::uint32_t next_index_ = 0;
-    std::uint16_t next_generation_ = 1;
+    std::uint32_t next_life_ = 0;
     std::uint16_t next_srq_generation_ = 1;
 };
 

@@ -57,5 +57,59 @@ TEST_F(WorkerResetTest, AFailureIsNotHeldAgainstWhatComesAfterIt) {
     EXPECT_EQ(world->session().figures().retired, 1u);
 }
 
+// Handles have room for 65535 generations of a place.
+class WorkerManyLives : public WorkerResetTest {
+protected:
+    static constexpr std::uint32_t kDepth = 16;  // of the queue pairs' shares
+
+    /// As after 65535 lives.
+    void let_the_generation_come_again() {
+        const QpHandle before = a->handle();
+        ASSERT_TRUE(world->reset(*a, 1'000'000, before.generation - 1u + 0xffff));
+        world->reset(*b);
+        connect(*a, *b);
+        ASSERT_EQ(a->handle(), before);
+    }
+    void expect_room_for_all() {
+        for (int round = 0; round < 3; ++round) {
+            for (std::uint64_t tag = 0; tag < kDepth; ++tag) {
+                submit(write(tag));
+            }
+            EXPECT_EQ(try_submit(write(kDepth)), Refusal::send_queue_full);
+            EXPECT_EQ(world->await(kDepth).size(), kDepth);
+        }
+    }
+};
+
+// Of a success that is not signaled the session learns only when it needs the room.
+TEST_F(WorkerManyLives, WhatWasNotSignaledTakesNoRoomOfALaterLife) {
+    for (std::uint64_t tag = 0; tag < 7; ++tag) {
+        submit(write(tag, {.flags = 0}));
+    }
+    world->step(50);
+    let_the_generation_come_again();
+    expect_room_for_all();
+}
+
+TEST_F(WorkerManyLives, WhatWasNotPolledIsPolledBeforeALaterLifeBegins) {
+    for (std::uint64_t tag = 0; tag < 3; ++tag) {
+        submit(write(tag));
+        submit(write(tag, {.flags = 0}));
+    }
+    world->step(50);
+    let_the_generation_come_again();
+    EXPECT_EQ(try_submit(write(9)), Refusal::completion_ring_full);
+    EXPECT_EQ(world->poll().size(), 3u);
+    expect_room_for_all();
+}
+
+TEST(Lives, HaveAGenerationAndAnEpochOfTheirOwn) {
+    EXPECT_EQ(life_of(0).generation, 1u);
+    EXPECT_EQ(life_of(0).epoch, 0u);
+    EXPECT_EQ(life_of(0xfffe).generation, 0xffffu);
+    EXPECT_EQ(life_of(0xffff).generation, 1u);
+    EXPECT_EQ(life_of(0xffff).epoch, 1u);
+}
+
 }  // namespace
 }  // namespace pollcore::testing

@@ -1,0 +1,23 @@
+// The lives of a queue pair's place: each reset begins another, and so does each queue pair that is given the place.
+//
+// Thread safety: pure.
+#pragma once
+
+#include <cstdint>
+
+namespace pollcore {
+
+/// A handle has room for the generation alone, which is never 0 and comes again after 65535 lives. The epoch tells apart what an
+/// earlier life of a generation has left behind.
+struct Life {
+    std::uint16_t generation = 0;
+    std::uint16_t epoch = 0;
+};
+
+/// Of the place's first life, 0, and so on.
+[[nodiscard]] constexpr Life life_of(std::uint32_t number) noexcept {
+    constexpr std::uint32_t kGenerations = 0xffff;
+    return {static_cast<std::uint16_t>(number % kGenerations + 1), static_cast<std::uint16_t>(number / kGenerations)};
+}
+
+}  // namespace pollcore
