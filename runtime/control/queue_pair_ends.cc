@@ -82,6 +82,7 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle, std
         if (error.code() == std::errc::io_error && lost_meanwhile(*devices_[qp->device])) {
             return std::nullopt;
         }
+        retirement.device_lags = qp->state != QpState::error;
         log_warning("queue pair {}: {}; it is taken out of service as it is", qp->qp_num, error.what());
     }
     return retirement;
@@ -107,7 +108,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
     if (retirement.command == 0) {
         retirement.limit = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(retirement.deadline - platform->now()), kDrainAtLeast);
         retirement.command = worker.begin_retiring(retirement.handle, platform->cycles() + platform->cycles_from(retirement.limit),
-                                                   retirement.quiet);
+                                                   retirement.quiet, retirement.device_lags);
         find_qp(retirement.handle)->retire_command = retirement.command;
     }
     if (qp->retire_command != retirement.command) {
@@ -181,13 +182,15 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
 // The provider did not carry out what would have ended a parked queue pair's life. The worker goes on with what it has in
 // flight. On the device it may still be in RTS, where peers would be answered for nobody; so ERR is tried (once more).
 void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
+    bool device_lags = false;
     try {
         Transition error = to_state(IBV_QPS_ERR);
         devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
     } catch (const Error& error) {
+        device_lags = true;
         log_warning("queue pair {}: {}; on its device it stays as it is", qp.qp_num, error.what());
     }
-    workers_[qp.worker]->proxy->unpark(qp.handle, QpState::error, cause);
+    workers_[qp.worker]->proxy->unpark(qp.handle, QpState::error, cause, device_lags);
     qp.state = QpState::error;
 }
 

@@ -256,6 +256,7 @@ struct Retirement {
     std::chrono::steady_clock::time_point last_wqe_deadline;
     std::chrono::milliseconds limit{0};
     std::uint32_t quiet = 0;
+    bool device_lags = false;   ///< its device did not take it to ERR
     std::uint64_t command = 0;  ///< 0: the worker has not been asked yet
 };
 

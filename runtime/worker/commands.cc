@@ -124,8 +124,10 @@ std::uint32_t Worker::run_commands() noexcept {
             --cqs_[qp.send_cq]->parked;
             --cqs_[qp.recv_cq]->parked;
             if (command.state == QpState::error) {
-                enter_error(qp, command.cause);
-                release_flush(qp);
+                enter_error(qp, command.cause, !command.device_lags);
+                if (!command.device_lags) {
+                    device_follows(qp);
+                }
             } else if (qp.state != QpState::error && qp.state != command.state) {
                 qp.state = command.state;
                 publish_record(qp);
@@ -247,8 +249,11 @@ void Worker::begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) 
         qp.leftover_status = command.cause;
     }
     // Nothing more is posted, even where the provider did not take it to ERR.
-    enter_error(qp, command.cause);
+    enter_error(qp, command.cause, !command.device_lags);
     release_flush(qp);
+    if (!command.device_lags) {
+        device_follows(qp);
+    }
     cover(qp);
     if (std::find(retiring_.begin(), retiring_.end(), &qp) == retiring_.end()) {
         retiring_.push_back(&qp);

@@ -12,7 +12,7 @@
 
 namespace pollcore {
 
-/// `device_too`: the device has the queue pair in ERR. Else the control thread will see to that, and release_flush follows.
+/// `device_too`: the device has the queue pair in ERR. Else the control thread will see to that, and device_follows() is called.
 [[gnu::cold]] void Worker::enter_error(WorkerQp& qp, Status cause, bool device_too) noexcept {
     if (cause == Status::device_removed) {
         qp.leftover_status = qp.unposted_status = cause;  // whatever put it into error before
@@ -30,6 +30,7 @@ namespace pollcore {
     choose_way(qp);
     qp.cause = cause;
     publish_record(qp);
+    qp.device_lags = !device_too;
     qp.flush_held = !device_too && qp.flow != nullptr && qp.flow->announced.open();
     if (!qp.flush_held) {
         flush_waiting(qp);
@@ -46,7 +47,12 @@ namespace pollcore {
     }
 }
 
-/// The device is in ERR, or gone.
+/// The device has the queue pair in ERR, or has it no more.
+void Worker::device_follows(WorkerQp& qp) noexcept {
+    qp.device_lags = false;
+    release_flush(qp);
+}
+
 void Worker::release_flush(WorkerQp& qp) noexcept {
     if (std::exchange(qp.flush_held, false)) {
         flush_waiting(qp);
@@ -97,7 +103,7 @@ void Worker::publish_record(const WorkerSrq& srq) noexcept {
     if (qp.sends.empty() || qp.qp == nullptr || qp.phase == WorkerQp::Phase::renewing) {
         return;
     }
-    if (qp.marker_in_flight || qp.parked != 0) {
+    if (qp.marker_in_flight || qp.parked != 0 || qp.device_lags) {
         qp.cover_wanted = true;
         return;
     }
@@ -272,6 +278,7 @@ void Worker::renew(WorkerQp& qp) noexcept {
     qp.unsignaled_run = 0;
     qp.marker_in_flight = false;
     qp.cover_wanted = false;
+    qp.device_lags = false;
     qp.send_failed = false;
     if (qp.flow != nullptr) {
         drop_grants(qp);

@@ -320,6 +320,7 @@ private:
 
     // retire.cc
     void enter_error(WorkerQp& qp, Status cause, bool device_too = true) noexcept;
+    void device_follows(WorkerQp& qp) noexcept;
     void release_flush(WorkerQp& qp) noexcept;
     void publish_record(const WorkerQp& qp) noexcept;
     void publish_record(const WorkerSrq& srq) noexcept;

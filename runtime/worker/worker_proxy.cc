@@ -98,8 +98,8 @@ void WorkerProxy::remove_cq(std::uint32_t index) { call({.kind = CommandKind::re
 void WorkerProxy::lose_cq(std::uint32_t index) { call({.kind = CommandKind::lose_cq, .index = index}); }
 void WorkerProxy::add_qp(WorkerQp& qp) { call({.kind = CommandKind::add_qp, .qp = &qp}); }
 void WorkerProxy::park(QpHandle qp) { call({.kind = CommandKind::park_qp, .index = qp.index}); }
-void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause) {
-    call({.kind = CommandKind::unpark_qp, .state = state, .cause = cause, .index = qp.index});
+void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause, bool device_lags) {
+    call({.kind = CommandKind::unpark_qp, .state = state, .cause = cause, .index = qp.index, .device_lags = device_lags});
 }
 bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit, std::uint32_t quiet) {
     const Answer answer =
@@ -111,8 +111,13 @@ bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milli
              limit + kUsual);
     return answer.kind == AnswerKind::done;
 }
-std::uint64_t WorkerProxy::begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet) {
-    return begin({.kind = CommandKind::retire_qp, .cause = Status::qp_closed, .index = qp.index, .quiet = quiet, .deadline = deadline});
+std::uint64_t WorkerProxy::begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet, bool device_lags) {
+    return begin({.kind = CommandKind::retire_qp,
+                  .cause = Status::qp_closed,
+                  .index = qp.index,
+                  .quiet = quiet,
+                  .deadline = deadline,
+                  .device_lags = device_lags});
 }
 std::optional<bool> WorkerProxy::retired(std::uint64_t command) {
     const std::optional<Answer> answer = take_answer(command);

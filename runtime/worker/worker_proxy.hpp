@@ -46,7 +46,7 @@ public:
     void add_qp(WorkerQp& qp);
     /// Between these two the provider may touch the QP and its CQs.
     void park(QpHandle qp);
-    void unpark(QpHandle qp, QpState state, Status cause = Status::success);
+    void unpark(QpHandle qp, QpState state, Status cause = Status::success, bool device_lags = false);
     /// Parks the QP while `change` runs; on success it goes on in `state`, else as it was.
     template <class F>
     void while_parked(QpHandle qp, QpState before, QpState after, Status cause, F&& change) {
@@ -65,7 +65,7 @@ public:
     [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit,
                               std::uint32_t quiet = 0);
     /// Begins retire() and does not wait. Returns the number to ask retired() about, which says nothing as long as it is not over.
-    [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet);
+    [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet, bool device_lags = false);
     [[nodiscard]] std::optional<bool> retired(std::uint64_t command);
     /// The QP is parked and destroyed: completes what is left, with status `leftovers`, and unparks its CQs.
     /// Afterwards the WorkerQp is the caller's again.

@@ -232,13 +232,17 @@ TEST_P(Faults, AQueuePairThatCannotBeTakenToErrorIsClosedWithAllItHad) {
     for (std::uint64_t tag = 0; tag < 5; ++tag) {
         submit(on(a, recv(tag, 64)));
     }
+    WorkRequest unsignaled = rdma(Opcode::rdma_write, 9, 8);
+    unsignaled.flags = 0;
+    submit(unsignaled);
     device.inject({.kind = Kind::modify, .qp_num = a.qp_num(), .state = IBV_QPS_ERR});
     EXPECT_FALSE(a.close()) << "it had to be cut short";
-    const auto completions = await(5);
+    const auto completions = await(6);
     for (const Completion& completion : completions) {
         EXPECT_EQ(completion.status, Status::qp_closed);
         EXPECT_TRUE(completion.flags & kByRuntime);
     }
+    EXPECT_EQ(runtime.worker_counters(0).markers.value(), 0u) << "on its device it was in RTS";
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 

@@ -279,6 +279,19 @@ TEST_F(ProviderFailure, ACqThatCannotBePolledFailsItsQpsLoudlyAndTheWorkerLivesO
     EXPECT_TRUE(completions[0].flags & kByRuntime);
 }
 
+// A marker would be a message to the peer.
+TEST_F(ProviderFailure, NothingIsPostedToAQpThatItsDeviceMayHaveInRts) {
+    submit(write(1, {.flags = 0}));
+    world->step(20);
+    script.broken = a->qp->send_cq;
+    world->step(3);
+    EXPECT_EQ(world->session().state(a->handle()), QpState::error);
+    EXPECT_EQ(world->worker.counters().markers.value(), 0u);
+    script.broken = nullptr;
+    world->to_error(*a);
+    EXPECT_EQ(world->worker.counters().markers.value(), 1u);
+}
+
 TEST_F(ProviderFailure, AQpThatCannotBeTakenToErrorIsClosedAllTheSame) {
     // As when modify fails: the worker is not told of an error, and the QP is destroyed in RTS.
     submit(write(1));
