@@ -23,7 +23,7 @@
 //
 // Thread safety: as Context; reattach() not while another thread uses this object. One thread of this library waits for the
 // daemon's answers and its end; it does nothing else, and is on no particular CPU.
-// Not after fork(): the child has no attachment. Its parent's rings and memory are gone from it.
+// fork(): see context.hpp. The rings and memory are gone from the child.
 #pragma once
 
 #include <chrono>

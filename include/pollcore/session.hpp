@@ -81,12 +81,18 @@ struct [[nodiscard]] Submitted {
 /// The runtime's side of closing a session. Lives as long as any session made by it.
 class SessionHost {
 public:
+    SessionHost() noexcept;
     virtual ~SessionHost() = default;
+    /// This is a forked child of the process that made it: none of its threads are here, and what it has is the parent's.
+    [[nodiscard]] bool is_forked() const noexcept;
     /// Retires the session's queue pairs and detaches it from its worker; afterwards the rings are the
     /// caller's alone, with the last completions in them.
     virtual void close_session(std::uint32_t session_id) noexcept = 0;
     /// Releases the session's shared memory.
     virtual void release_session(std::uint32_t session_id) noexcept = 0;
+
+private:
+    int process_;
 };
 
 /// By what the two sides of a session wake each other. The descriptors live as long as the SessionHost.

@@ -10,8 +10,8 @@ namespace pollcore {
 
 class AttachServer::Server {
 public:
-    Server(RuntimeState& runtime, const AttachConfig& config)
-        : drain_timeout(runtime.config.drain_timeout),
+    Server(RuntimeState& state, const AttachConfig& config)
+        : runtime(state),
           connections(config, runtime.config.qps_max, {.hear = [this](Heard&& heard) { clients.hear(std::move(heard)); },
                                .due = [this] { clients.look(); },
                                .attached = [this] { return std::size_t{clients.counts().now}; }}),
@@ -22,7 +22,7 @@ public:
     Server(const Server&) = delete;
     Server& operator=(const Server&) = delete;
 
-    const std::chrono::milliseconds drain_timeout;
+    RuntimeState& runtime;
     Connections connections;
     Clients clients;
 };
@@ -31,14 +31,19 @@ AttachServer::AttachServer(Runtime& runtime, const AttachConfig& config)
     : server_(std::make_unique<Server>(runtime.state(), config)) {}
 
 AttachServer::~AttachServer() {
+    if (server_->runtime.is_forked()) {
+        (void)server_.release();  // its threads are not here
+        return;
+    }
     try {
-        (void)stop(server_->drain_timeout);
+        (void)stop(server_->runtime.config.drain_timeout);
     } catch (const std::exception& error) {
         log_error("attach server: {}", error.what());
     }
 }
 
 bool AttachServer::stop(std::chrono::milliseconds drain) {
+    require_own_process(server_->runtime);
     server_->connections.close();
     return server_->clients.stop(drain);
 }

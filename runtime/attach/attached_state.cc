@@ -257,7 +257,7 @@ void AttachedState::bury() noexcept {
 
 // ---- The object ----
 
-Attachment::Attachment(const AttachOptions& options) : Attachment(options, std::make_shared<AttachedState>(options)) {}
+Attachment::Attachment(const AttachOptions& options) : Attachment(options, make_control_side<AttachedState>(options)) {}
 
 Attachment::Attachment(const AttachOptions& options, std::shared_ptr<AttachedState> state)
     : Context(state), options_(options), state_(state.get()) {}
@@ -274,7 +274,7 @@ Attachment& Attachment::operator=(Attachment&& other) noexcept {
 
 Attachment::~Attachment() {
     try {
-        if (valid()) {
+        if (valid() && !state_->is_forked()) {
             stop();
         }
     } catch (const std::exception& error) {

@@ -11,7 +11,7 @@ namespace pollcore {
 Runtime::Runtime(const Config& config) : Runtime(config, host_platform()) {}
 
 Runtime::Runtime(const Config& config, std::unique_ptr<Platform> platform)
-    : Runtime(std::make_shared<RuntimeState>(config, platform != nullptr ? std::move(platform) : host_platform())) {}
+    : Runtime(make_control_side<RuntimeState>(config, platform != nullptr ? std::move(platform) : host_platform())) {}
 
 Runtime::Runtime(std::shared_ptr<RuntimeState> state) : Context(state), state_(state.get()) {}
 
@@ -25,7 +25,7 @@ Runtime& Runtime::operator=(Runtime&& other) noexcept {
 
 Runtime::~Runtime() {
     try {
-        if (valid()) {
+        if (valid() && !state_->is_forked()) {
             stop();
         }
     } catch (const std::exception& error) {

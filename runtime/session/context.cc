@@ -75,7 +75,15 @@ ControlSide& Context::control() const {
     if (control_ == nullptr) {
         throw Error(EINVAL, "this runtime names nothing: default-constructed or moved from");
     }
+    require_own_process(*control_);
     return *control_;
+}
+
+void require_own_process(const ControlSide& control) {
+    if (control.is_forked()) {
+        throw Error(EPERM, "this is a forked child, and what it asks for belongs to its parent, whose threads are not here. A child makes a "
+                           "Runtime or an Attachment of its own, best after exec()");
+    }
 }
 
 Session Context::open_session(const SessionOptions& options) {

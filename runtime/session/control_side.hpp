@@ -197,4 +197,17 @@ public:
     [[nodiscard]] virtual const ControlCounters& control_counters() = 0;
 };
 
+/// Throws Error(EPERM) in a forked child.
+void require_own_process(const ControlSide& control);
+
+/// One that ends in the process that makes it, and in no child of that.
+template <class Side, class... Arguments>
+[[nodiscard]] std::shared_ptr<Side> make_control_side(Arguments&&... arguments) {
+    return std::shared_ptr<Side>(new Side(std::forward<Arguments>(arguments)...), [](Side* side) {
+        if (!side->is_forked()) {
+            delete side;
+        }
+    });
+}
+
 }  // namespace pollcore

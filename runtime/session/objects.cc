@@ -18,8 +18,12 @@ ControlSide& alive(const std::shared_ptr<ControlSide>& control, const char* what
     if (control == nullptr) {
         throw Error(EINVAL, std::string(what) + " names nothing: default-constructed, moved from or closed");
     }
+    require_own_process(*control);
     return *control;
 }
+
+/// For destructors: a forked child ends nothing, since all is its parent's.
+bool ends_here(const std::shared_ptr<ControlSide>& control) noexcept { return control != nullptr && !control->is_forked(); }
 
 }  // namespace
 
@@ -27,7 +31,9 @@ ControlSide& alive(const std::shared_ptr<ControlSide>& control, const char* what
 
 QueuePair::~QueuePair() {
     try {
-        close();
+        if (ends_here(control_)) {
+            close();
+        }
     } catch (const std::exception& error) {
         log_error("closing a queue pair: {}", error.what());
     }
@@ -63,7 +69,7 @@ bool QueuePair::close() {
     if (control_ == nullptr) {
         return true;
     }
-    const bool drained = control_->close_qp(handle_);
+    const bool drained = alive(control_, "this queue pair").close_qp(handle_);
     control_.reset();
     return drained;
 }
@@ -72,7 +78,9 @@ bool QueuePair::close() {
 
 SharedReceiveQueue::~SharedReceiveQueue() {
     try {
-        close();
+        if (ends_here(control_)) {
+            close();
+        }
     } catch (const std::exception& error) {
         log_warning("a shared receive queue stays until its session is closed: {}", error.what());
     }
@@ -95,7 +103,7 @@ void SharedReceiveQueue::close() {
     if (control_ == nullptr) {
         return;
     }
-    control_->close_srq(handle_);
+    alive(control_, "this shared receive queue").close_srq(handle_);
     control_.reset();
 }
 
@@ -103,7 +111,9 @@ void SharedReceiveQueue::close() {
 
 ReceivePool::~ReceivePool() {
     try {
-        close();
+        if (ends_here(control_)) {
+            close();
+        }
     } catch (const std::exception& error) {
         log_warning("a receive pool stays until the runtime ends: {}", error.what());
     }
@@ -125,14 +135,14 @@ ReceivePool& ReceivePool::operator=(ReceivePool&& other) noexcept {
 }
 
 std::vector<HeldBuffer> ReceivePool::held() const {
-    return control_ == nullptr ? std::vector<HeldBuffer>{} : control_->held_buffers(handle_);
+    return control_ == nullptr ? std::vector<HeldBuffer>{} : alive(control_, "this receive pool").held_buffers(handle_);
 }
 
 void ReceivePool::close() {
     if (control_ == nullptr) {
         return;
     }
-    control_->close_pool(handle_, region_);
+    alive(control_, "this receive pool").close_pool(handle_, region_);
     control_.reset();
     handle_ = {};
     data_ = nullptr;
@@ -143,7 +153,7 @@ void ReceivePool::close() {
 // ---- ConnectionRequest ----
 
 ConnectionRequest::~ConnectionRequest() {
-    if (control_ != nullptr) {
+    if (ends_here(control_)) {
         reject();
     }
 }
@@ -173,7 +183,7 @@ void ConnectionRequest::reject(const std::vector<std::byte>& private_data) {
 // ---- Listener ----
 
 Listener::~Listener() {
-    if (control_ != nullptr) {
+    if (ends_here(control_)) {
         control_->stop_listening(device_, id_);
     }
 }
@@ -209,7 +219,7 @@ ProtectionDomain::ProtectionDomain(std::shared_ptr<ControlSide> control, std::ui
     : control_(std::move(control)), id_(id) {}
 
 ProtectionDomain::~ProtectionDomain() {
-    if (control_ != nullptr) {
+    if (ends_here(control_)) {
         control_->release_pd(id_);
     }
 }
@@ -224,7 +234,9 @@ ProtectionDomain& ProtectionDomain::operator=(ProtectionDomain&& other) noexcept
 
 MemoryRegion::~MemoryRegion() {
     try {
-        deregister();
+        if (ends_here(control_)) {
+            deregister();
+        }
     } catch (const std::exception& error) {
         log_warning("a memory region stays registered until the runtime stops: {}", error.what());
     }
@@ -248,7 +260,7 @@ void MemoryRegion::deregister() {
     if (control_ == nullptr) {
         return;
     }
-    control_->deregister(id_);
+    alive(control_, "this memory region").deregister(id_);
     control_.reset();
     data_ = nullptr;
     size_ = 0;
@@ -261,7 +273,9 @@ void MemoryRegion::deregister() {
 
 MemoryWindow::~MemoryWindow() {
     try {
-        deallocate();
+        if (ends_here(control_)) {
+            deallocate();
+        }
     } catch (const std::exception& error) {
         log_warning("a memory window stays until the runtime stops: {}", error.what());
     }
@@ -282,7 +296,7 @@ void MemoryWindow::deallocate() {
     if (control_ == nullptr) {
         return;
     }
-    control_->deallocate(handle_);
+    alive(control_, "this memory window").deallocate(handle_);
     control_.reset();
     handle_ = {};
 }
@@ -291,7 +305,9 @@ void MemoryWindow::deallocate() {
 
 AddressHandle::~AddressHandle() {
     try {
-        destroy();
+        if (ends_here(control_)) {
+            destroy();
+        }
     } catch (const std::exception& error) {
         log_warning("an address handle stays until the runtime stops: {}", error.what());
     }
@@ -309,7 +325,7 @@ void AddressHandle::destroy() {
     if (control_ == nullptr) {
         return;
     }
-    control_->destroy_ah(handle_);
+    alive(control_, "this address handle").destroy_ah(handle_);
     control_.reset();
 }
 

@@ -1,6 +1,8 @@
 // The application's side of a session: its life, and what comes out of it. What goes in is submission.cc's.
 #include "pollcore/session.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/bare.hpp"
@@ -30,6 +32,9 @@ constexpr unsigned kSampledAt = 8 * (offsetof(Completion, sampled_at) % sizeof(W
 }
 
 }  // namespace
+
+SessionHost::SessionHost() noexcept : process_(::getpid()) {}
+bool SessionHost::is_forked() const noexcept { return ::getpid() != process_; }
 
 Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
                  const SessionLayout& layout, const SessionWaking& waking, std::shared_ptr<InFlightLog> log)
@@ -112,14 +117,18 @@ void Session::destroy() noexcept {
     }
     close();
     header_ = nullptr;
-    host_->release_session(id_);
+    if (!host_->is_forked()) {
+        host_->release_session(id_);
+    }
     host_.reset();
 }
 
 void Session::close() noexcept {
     if (header_ != nullptr && !closed_) {
         closed_ = true;
-        host_->close_session(id_);
+        if (!host_->is_forked()) {
+            host_->close_session(id_);
+        }
     }
 }
 
