@@ -16,7 +16,7 @@ namespace pollcore {
 /// Values below 128 are those of `enum ibv_event_type`, by the same names; from 128 on the runtime's own.
 enum class EventType : std::uint8_t {
     // Of a completion queue: Event::worker.
-    cq_err = 0,  ///< it overran; the runtime has closed its queue pairs
+    cq_err = 0,  ///< it overran, or cannot be polled any more; the runtime has closed its queue pairs
     // Of a queue pair: Event::qp.
     qp_fatal = 1,
     qp_req_err = 2,

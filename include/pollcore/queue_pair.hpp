@@ -190,7 +190,8 @@ public:
     /// Both sides call both.
     [[nodiscard]] QpInfo info() const;
     void connect(const QpInfo& peer, const PathAttributes& path = {});
-    /// Tells the peer and moves the QP to error: what is in flight is flushed.
+    /// Tells the peer, where the QP was connected by an address, and moves the QP to error: what is in flight is flushed. A peer that was
+    /// connected by info() hears nothing: what an RC one sends from then on fails (retry_exc_err), and disconnected() says nothing there.
     void disconnect();
     /// The peer left, or disconnect() was called. New work is refused until reset().
     [[nodiscard]] bool disconnected() const;

@@ -26,6 +26,8 @@
 namespace pollcore {
 namespace {
 
+constexpr std::size_t kThreadNameMax = 15;  // pthread_setname_np(3)
+
 // Bytes that runtimes of this process hold, and may hold: memory.size of the first.
 std::atomic<std::uint64_t> memory_used{0};
 std::atomic<std::uint64_t> memory_limit{0};
@@ -180,7 +182,7 @@ std::vector<int> helper_cpus(const std::vector<std::uint32_t>& worker_cores) {
 }
 
 void become_helper(const std::string& name, const std::vector<int>& cpus) noexcept {
-    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    pthread_setname_np(pthread_self(), name.substr(0, kThreadNameMax).c_str());
     try {
         set_affinity(pthread_self(), cpus);
     } catch (const Error&) {
@@ -190,12 +192,12 @@ void become_helper(const std::string& name, const std::vector<int>& cpus) noexce
 
 // ---- CoreThread ----
 
-void CoreThread::start(std::uint32_t core, std::function<void()> body) {
+void CoreThread::start(const std::string& name, std::uint32_t core, std::function<void()> body) {
     std::latch running(1);
     std::exception_ptr failure;
-    body_ = [this, &running, inner = std::move(body)] {
+    body_ = [this, &running, inner = std::move(body), comm = name.substr(0, kThreadNameMax)] {
         thread_id_ = gettid();
-        pthread_setname_np(pthread_self(), "pollcore-worker");
+        pthread_setname_np(pthread_self(), comm.c_str());
         running.count_down();  // the caller's latch is gone after this
         inner();
         // Release, with the acquire in join(): what the body wrote. EAL's own synchronisation is not for others to

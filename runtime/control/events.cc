@@ -326,8 +326,10 @@ void RuntimeState::take_worker_reports() {
                     // The device may have said it before, the index may be another's by now, and after a stop there
                     // are none.
                     const CqSlot* cq = said.index < worker->cqs.size() ? worker->cqs[said.index].get() : nullptr;
-                    if (cq != nullptr && cq->worker_cq.id == said.object_id) {
+                    if (cq != nullptr && cq->worker_cq.id == said.object_id && !cq->failed) {
+                        const std::string& device = devices_[cq->device]->config.name;
                         replace_cq(*worker, said.index);
+                        tell_application({.type = EventType::cq_err, .device = device, .worker = worker->config.name});
                     }
                 } else if (said.kind == AnswerKind::session_broken) {
                     const std::uint32_t id = said.object_id;

@@ -28,7 +28,7 @@ public:
     /// Holds the core until its thread has ended; nothing: the core is shared.
     PinnedWorker(const WorkerConfig& config, Worker& worker, std::optional<HeldCore> core)
         : worker_(worker), core_(std::move(core)) {
-        thread_.start(config.core, [this, idle = config.idle] {
+        thread_.start("pollcore-" + config.name, config.core, [this, idle = config.idle] {
             HostIdleWays ways;
             worker_.own_heartbeat().start(::gettid(), cycles_now());
             turn_worker(worker_, stop_, idle, ways, cycles_now, cycles_per_ns());

@@ -33,6 +33,12 @@ void require_valid(const Object* object, const char* what) {
     }
 }
 
+void require_bytes(std::size_t bytes) {
+    if (bytes == 0) {
+        throw Error(EINVAL, "a memory region of 0 bytes: it has at least one");
+    }
+}
+
 QpSpec spec_of(const QueuePairOptions& options) {
     if (options.shares.empty()) {
         throw Error(EINVAL, "a queue pair needs at least one session that posts to it");
@@ -190,6 +196,7 @@ MemoryRegion Context::region_of(const RegionInfo& info) const {
 }
 
 MemoryRegion Context::allocate(std::size_t bytes, Access access, const std::string& device, const ProtectionDomain* pd) {
+    require_bytes(bytes);
     return region_of(control().allocate(bytes, access, device, id_of(pd)));
 }
 MemoryRegion Context::register_memory(void* data, std::size_t bytes, Access access, const std::string& device,
@@ -198,6 +205,7 @@ MemoryRegion Context::register_memory(void* data, std::size_t bytes, Access acce
 }
 MemoryRegion Context::register_memory_at(std::uint64_t iova, void* data, std::size_t bytes, Access access, const std::string& device,
                                          const ProtectionDomain* pd) {
+    require_bytes(bytes);
     return region_of(control().register_memory(data, bytes, iova, access, device, id_of(pd)));
 }
 

@@ -1,5 +1,7 @@
 // Memory: whose it is, and when it may go.
 #include <cstdlib>
+#include <functional>
+#include <string>
 
 #include "fixture.hpp"
 
@@ -82,6 +84,19 @@ TEST_F(MemoryRegions, MoreThanThereIsIsRefusedWithWhatToRaise) {
     } catch (const Error& error) {
         const char* limit = attached_tests() ? "attach.registered_max" : "memory.size";
         EXPECT_NE(std::string(error.what()).find(limit), std::string::npos) << error.what();
+    }
+}
+
+TEST_F(MemoryRegions, HaveAtLeastOneByte) {
+    std::byte one{};
+    for (const auto& make : {std::function([&] { (void)runtime.allocate(0); }), std::function([&] { (void)runtime.register_memory(&one, 0); })}) {
+        try {
+            make();
+            FAIL() << "a region of nothing";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), std::errc::invalid_argument);
+            EXPECT_NE(std::string(error.what()).find("0 bytes"), std::string::npos) << error.what();
+        }
     }
 }
 

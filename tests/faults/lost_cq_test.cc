@@ -1,5 +1,6 @@
 // Completion queues that are lost, by an overrun or by a poll that fails: nothing more comes out of them.
 #include <map>
+#include <optional>
 
 #include "faults_fixture.hpp"
 
@@ -143,6 +144,12 @@ TEST_P(LostCq, ByAPollThatFailsInTheMiddleOfABatchLosesNoCompletion) {
     EXPECT_GT(lost, 0u);
     EXPECT_EQ(runtime.worker_counters(0).failed_polls.value(), 1u);
     EXPECT_EQ(runtime.control_counters().failed_cqs.value(), 1u);
+    std::optional<Event> event;
+    eventually("an event", [&] { return (event = runtime.poll_event()).has_value(); });
+    EXPECT_EQ(event->type, EventType::cq_err);
+    EXPECT_EQ(event->device, "net0");
+    EXPECT_EQ(event->worker, "w0");
+    EXPECT_FALSE(runtime.poll_event().has_value());
     expect_gone_and_replaced();
 }
 

@@ -151,6 +151,11 @@ TEST_F(Eal, KeepsEveryHelperThreadOffTheWorkersCore) {
             const std::string id = task.path().filename();
             const std::string cpus = cpus_allowed(task.path());
             if (id == worker) {
+                std::string comm;
+                std::getline(std::ifstream(task.path() / "comm"), comm);
+                if (comm != "pollcore-" + runtime.config().workers[0].name) {
+                    return "the worker's thread is named " + comm;
+                }
                 if (cpus != "1") {
                     return "the worker may run on " + cpus;
                 }
