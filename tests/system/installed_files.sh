@@ -1,92 +1,12 @@
 #!/usr/bin/env bash
-# What `meson install` leaves is what a stranger needs: programs outside the tree are built with it by pkg-config and by CMake, and
-# the configuration, the unit, the licence, the READMEs and the version are those of this prefix.
+# What is installed beside programs and libraries: the configuration, the unit, the licence and the READMEs are there and fit together.
 set -euo pipefail
 here=$(dirname "$0")
 # shellcheck source=tests/system/steps.sh
 . "$here/steps.sh"
 running() { :; }
-
-build=${POLLCORE_BUILD:?the build directory to install from}
-option() { # NAME: its value in the build directory
-    meson introspect "$build" --buildoptions | python3 -c 'import json, sys; print(next(o["value"] for o in json.load(sys.stdin) if o["name"] == sys.argv[1]))' "$1"
-}
-version=$(meson introspect "$build" --projectinfo | python3 -c 'import json, sys; print(json.load(sys.stdin)["version"])')
-prefix=$(option prefix)
-root=$work/root
-DESTDIR=$root meson install -C "$build" --quiet --no-rebuild
-libdir=$root$prefix/$(option libdir)
-data=$root$prefix/$(option datadir)
-
-cp "$here"/installed/* "$work"
-# The .pc files say the prefix; pkg-config moves that to where DESTDIR put it.
-export PKG_CONFIG_PATH=$libdir/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root
-warnings=(-Wall -Wextra -Werror -Wno-missing-field-initializers)
-# What the program loads of pollcore.
-loads() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(libpollcore[^]]*\)\]/\1/p' | sort | tr '\n' ' '; }
-run() { # PROGRAM
-    LD_LIBRARY_PATH=$libdir timeout 60 "$1" >"$1.out" 2>&1
-    local said="pollcore $version"
-    [[ $1 != *in-c* ]] || said='nobody answers' # version.hpp is for C++
-    grep -qx "$said" "$1.out"
-}
-
-step='pkg-config: programs that embed the runtime, or attach, are built with the shared libraries'
-# shellcheck disable=SC2046 # words are wanted
-{
-    c++ -std=c++20 "${warnings[@]}" "$work/embed.cc" $(pkg-config --cflags --libs pollcore) -o "$work/embed"
-    c++ -std=c++20 "${warnings[@]}" "$work/client.cc" $(pkg-config --cflags --libs pollcore-client) -o "$work/client"
-    cc -std=c11 "${warnings[@]}" "$work/client.c" $(pkg-config --cflags --libs pollcore-client) -o "$work/client-in-c"
-}
-[[ $(loads "$work/embed") == *libpollcore.so* && $(loads "$work/client") == *libpollcore-client.so* ]] || fail 'they are not'
-for program in embed client client-in-c; do run "$work/$program"; done
-passed "$(loads "$work/embed")"
-
-step='the client library drags neither DPDK nor verbs into a program'
-LD_LIBRARY_PATH=$libdir ldd "$work/client" >"$work/ldd.out"
-! grep -E 'librte_|libibverbs|librdmacm' "$work/ldd.out" || fail 'it does'
-passed
-
-step='pkg-config --static: the same links while the shared libraries are there'
-# shellcheck disable=SC2046
-c++ -std=c++20 "$work/embed.cc" $(pkg-config --static --cflags --libs pollcore) -o "$work/embed-static"
-run "$work/embed-static"
-passed
-
-step='pkg-config --static: with nothing but the static libraries they are inside of the programs'
-mkdir "$work/aside"
-mv "$libdir"/libpollcore*.so* "$work/aside"
-# shellcheck disable=SC2046
-{
-    c++ -std=c++20 "$work/embed.cc" $(pkg-config --static --cflags --libs pollcore) -o "$work/embed-static"
-    c++ -std=c++20 "$work/client.cc" $(pkg-config --static --cflags --libs pollcore-client) -o "$work/client-static"
-    cc -std=c11 "$work/client.c" $(pkg-config --static --cflags --libs pollcore-client) -o "$work/client-in-c-static"
-}
-for program in embed-static client-static client-in-c-static; do
-    [[ -z $(loads "$work/$program") ]] || fail "$program loads $(loads "$work/$program")"
-    run "$work/$program"
-done
-mv "$work/aside"/* "$libdir"
-passed
-
-step='CMake: find_package(pollcore) has shared and static targets'
-env -u PKG_CONFIG_PATH -u PKG_CONFIG_SYSROOT_DIR cmake -S "$work" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$root$prefix" -Dwanted="$version" >"$work/cmake.out" 2>&1
-cmake --build "$work/cmake" >>"$work/cmake.out" 2>&1
-for program in embed client client-in-c; do
-    [[ $(loads "$work/cmake/$program") == *libpollcore* ]] || fail "$program loads nothing"
-    [[ -z $(loads "$work/cmake/$program-static") ]] || fail "$program-static loads $(loads "$work/cmake/$program-static")"
-    run "$work/cmake/$program"
-    run "$work/cmake/$program-static"
-done
-passed
-
-step='CMake: another version than there is is refused'
-for other in 999 "${version%%.*}.999" "$version.1"; do
-    ! cmake -S "$work" -B "$work/other" -DCMAKE_PREFIX_PATH="$root$prefix" -Dwanted="$other" >"$work/cmake-other.out" 2>&1 || fail "$other was found"
-    grep -q "version: $version\|compatible with requested version" "$work/cmake-other.out" # that was why
-done
-cmake -S "$work" -B "$work/other" -DCMAKE_PREFIX_PATH="$root$prefix" -Dwanted="${version%%.*}" >"$work/cmake-other.out" 2>&1
-passed
+# shellcheck source=tests/system/install.sh
+. "$here/install.sh"
 
 step="the configuration is where pollcored looks for it, and what an operator made of it stays"
 pollcored=$root$prefix/$(option bindir)/pollcored
@@ -97,7 +17,7 @@ cmp "$root$file" "$here/../../config/pollcored.toml"
 grep -q "^$file:" "$work/check.out" || fail 'pollcored without --config looks elsewhere'
 "$pollcored" --config "$root$file" --check >"$work/check.out" 2>&1
 echo '# mine' >>"$root$file"
-DESTDIR=$root meson install -C "$build" --quiet --no-rebuild
+install_again
 [[ $(tail -n 1 "$root$file") == '# mine' ]] || fail 'it was overwritten'
 passed "$file"
 
@@ -110,7 +30,7 @@ document=$(sed -n 's/^Documentation=file://p' "$unit")
 passed
 
 step='the licence, the changes and the READMEs are there, and READMEs link to what is there'
-documents=$data/doc/pollcore
+documents=$root$prefix/$(option datadir)/doc/pollcore
 cmp "$documents/LICENSE" "$here/../../LICENSE"
 cmp "$documents/README.md" "$here/../../README.md"
 cmp "$documents/CHANGELOG.md" "$here/../../CHANGELOG.md"
@@ -124,19 +44,11 @@ done < <(find "$documents" -name README.md)
 [[ $links -ge 5 ]] || fail "only $links links were found"
 passed "$links links"
 
-step='nothing of the places where the simulation has planted bugs and schedule points is in the libraries'
-for library in "$libdir"/libpollcore*.{so,a}; do
-    nm -C "$library" >"$work/symbols" 2>/dev/null
-    ! grep -E 'push_early|planted|schedule_point' "$work/symbols" || fail "$library has some"
-    grep -q 'pollcore::' "$work/symbols"
-done
-passed
-
-step='each public header compiles alone, and none includes DPDK'
-for header in "$root$prefix/$(option includedir)"/pollcore/*.hpp; do
-    echo "#include <pollcore/$(basename "$header")>" >"$work/alone.cc"
-    # shellcheck disable=SC2046
-    c++ -std=c++20 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags pollcore) "$work/alone.cc"
-    ! grep -E '#include <rte_' "$header" || fail "$header includes DPDK"
-done
+step='a plain meson setup has no tests and looks for no library of theirs; with /usr the configuration is in /etc'
+meson setup "$work/plain" "$here/../.." --prefix=/usr >"$work/setup.out" 2>&1
+[[ $(meson introspect "$work/plain" --tests) == '[]' ]] || fail 'it has tests'
+meson introspect "$work/plain" --dependencies >"$work/dependencies.out"
+grep -q '"libibverbs"' "$work/dependencies.out"
+! grep -E 'gtest|boost' "$work/dependencies.out" || fail 'it takes a library of the tests'
+grep -qx 'ExecStart=/usr/bin/pollcored --config /etc/pollcore/pollcored.toml' "$work/plain/config/pollcored.service"
 passed
