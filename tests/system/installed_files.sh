@@ -44,6 +44,12 @@ done < <(find "$documents" -name README.md)
 [[ $links -ge 5 ]] || fail "only $links links were found"
 passed "$links links"
 
+step='the linker and pkg-config look where the libraries are'
+[[ :$(pkg-config --variable pc_path pkg-config): == *:"${libdir#"$root"}/pkgconfig":* ]] || fail "pkg-config does not look into ${libdir#"$root"}"
+/sbin/ldconfig -v -N >"$work/ldconfig" 2>&1 || true # it names a directory that is not there, too
+grep -qw -- "${libdir#"$root"}" "$work/ldconfig" || fail "the linker does not look into ${libdir#"$root"}"
+passed
+
 step='a plain meson setup has no tests and looks for no library of theirs; with /usr the configuration is in /etc'
 meson setup "$work/plain" "$here/../.." --prefix=/usr >"$work/setup.out" 2>&1
 [[ $(meson introspect "$work/plain" --tests) == '[]' ]] || fail 'it has tests'
