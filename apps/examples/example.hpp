@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -24,16 +25,20 @@ inline void submit(pollcore::Session& session, const pollcore::WorkRequest& requ
     }
 }
 
-/// Spins for the next completion of the session, and not for ever.
+/// Spins for the next completion of the session, and not for ever. Now and then it gives the CPU away: where there is one, the
+/// worker needs it.
 template <class Completion = pollcore::Completion>
 Completion next_completion(pollcore::Session& session) {
     constexpr std::chrono::seconds kPatience{10};
-    constexpr std::uint32_t kPollsPerLook = 1u << 20;
+    constexpr std::uint32_t kPollsPerLook = 1u << 10;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     Completion completion;
     for (std::uint32_t polls = 1; session.poll({&completion, 1}) == 0; ++polls) {
-        if (polls % kPollsPerLook == 0 && std::chrono::steady_clock::now() > deadline) {
-            throw std::runtime_error("no completion came");
+        if (polls % kPollsPerLook == 0) {
+            std::this_thread::yield();
+            if (std::chrono::steady_clock::now() > deadline) {
+                throw std::runtime_error("no completion came");
+            }
         }
     }
     if (!completion.ok()) {

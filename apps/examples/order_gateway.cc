@@ -4,7 +4,7 @@
 //   order_gateway CONFIG [ORDERS [BUDGET_NS]]        for example: order_gateway config/loopback.toml 100000 5000
 //
 // Trader and gateway are two sessions that one thread serves by turns, so that two CPUs suffice: this thread's and the
-// worker's.
+// worker's. On one CPU, where the two take turns, the times mean little.
 #include <algorithm>
 #include <array>
 #include <bit>

@@ -14,6 +14,7 @@
 #include "daemon.hpp"
 #include "exit_code.hpp"
 #include "options.hpp"
+#include "pollcore/version.hpp"
 #include "signals.hpp"
 
 namespace {

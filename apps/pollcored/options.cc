@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "exit_code.hpp"
+#include "pollcore/version.hpp"
 
 namespace pollcore::daemon {
 namespace {
@@ -29,7 +30,7 @@ once; what else differs is named in the log and needs a restart.
 
 ParsedOptions parse_options(int argc, const char* const* argv) {
     Options options;
-    std::string config_file;
+    std::string config_file = POLLCORE_CONFIG_FILE;
     std::string level;
     bool check = false;
     bool print = false;
@@ -37,7 +38,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
     CLI::App app{kAbout, "pollcored"};
     app.footer(kFooter);
     app.set_version_flag("--version", fmt::format("pollcored {}", POLLCORE_VERSION));
-    app.add_option("-c,--config", config_file, "The configuration, in TOML")->required()->type_name("FILE");
+    app.add_option("-c,--config", config_file, "The configuration, in TOML")->type_name("FILE")->capture_default_str();
     const std::map<std::string, LogLevel> levels{{"error", LogLevel::error},
                                                  {"warning", LogLevel::warning},
                                                  {"info", LogLevel::info},

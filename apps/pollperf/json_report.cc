@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "pollcore/error.hpp"
+#include "pollcore/version.hpp"
 
 namespace pollcore::perf {
 namespace {

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "config/check.hpp"
 #include "config/cpus.hpp"
 #include "config/refusal.hpp"
 #include "config/rules.hpp"
@@ -23,6 +24,8 @@ constexpr std::uint32_t kSizeDefault = 2;
 constexpr std::uint32_t kIterationsDefault = 1000;
 // A software device answers in less than a microsecond: as many as tell something about 99.99%.
 constexpr std::uint32_t kIterationsSoftware = 200000;
+// Where thread and worker take turns it does not.
+constexpr std::uint32_t kIterationsByTurns = 20000;
 constexpr std::uint32_t kPortDefault = 18515;
 constexpr std::uint32_t kRoundsDefault = 10;
 constexpr std::uint32_t kIterationsMax = 100'000'000;
@@ -95,7 +98,7 @@ Role role_of(const LatArguments& arguments) {
 }
 
 // The configuration that runs: from the file, with one device, or made up for the device.
-void resolve_device(const LatArguments& arguments, LatOptions& options) {
+void resolve_device(const LatArguments& arguments, const config::Cpus& cpus, LatOptions& options) {
     if (arguments.config.empty()) {
         if (arguments.device.empty()) {
             throw UsageError(
@@ -110,7 +113,7 @@ void resolve_device(const LatArguments& arguments, LatOptions& options) {
         refuse_if(!arguments.idle.empty(), "--idle", "the configuration says how workers wait");
         refuse_if(!arguments.wait.empty() && arguments.wait != "spin" && arguments.wait != "yield" && arguments.wait != "event", "--wait",
                   "the configuration says how workers wait; the application's thread has spin, yield and event");
-        options.config = load_config(arguments.config);
+        options.config = config::load(arguments.config, cpus);
         auto& devices = options.config.devices;
         const auto chosen = std::find_if(devices.begin(), devices.end(), [&](const DeviceConfig& device) {
             return arguments.device.empty() || device.name == arguments.device;
@@ -129,7 +132,12 @@ void resolve_device(const LatArguments& arguments, LatOptions& options) {
     options.device = options.config.devices.front().name;
 }
 
-void resolve_path(const LatArguments& arguments, LatOptions& options) {
+// A thread that spins on the only CPU keeps from running what it waits for.
+std::string how_to_wait(const LatArguments& arguments, const config::Cpus& cpus) {
+    return !arguments.wait.empty() ? arguments.wait : cpus.one_for_all() ? "yield" : "spin";
+}
+
+void resolve_path(const LatArguments& arguments, const config::Cpus& cpus, LatOptions& options) {
     std::string path = arguments.path;
     options.attach = arguments.attach.string();
     if (path.empty()) {
@@ -140,7 +148,8 @@ void resolve_path(const LatArguments& arguments, LatOptions& options) {
     }
     refuse_if((path == "both" || path == "all") && options.role != Role::both, "--path both or all",
               "a connection to another process has one path at a time; run them one after the other");
-    options.wait = arguments.wait == "event" || path == "event" ? Waiting::sleep : arguments.wait == "yield" ? Waiting::yield : Waiting::spin;
+    const std::string wait = how_to_wait(arguments, cpus);
+    options.wait = wait == "event" || path == "event" ? Waiting::sleep : wait == "yield" ? Waiting::yield : Waiting::spin;
     options.direct = path == "direct" || path == "both" || path == "all";
     options.event = path == "event" || (options.direct && options.sleeps());
     options.direct = options.direct && !options.event;
@@ -159,7 +168,7 @@ void resolve_path(const LatArguments& arguments, LatOptions& options) {
     refuse_if(options.flow != FlowControl::off && !options.has_worker(), "--flow", "plain verbs have none; --path runtime and attached have");
 }
 
-void resolve_figures(const LatArguments& arguments, LatOptions& options) {
+void resolve_figures(const LatArguments& arguments, const config::Cpus& cpus, LatOptions& options) {
     const auto in_range = [](const char* option, std::uint32_t value, std::uint32_t min, std::uint32_t max) {
         if (value < min || value > max) {
             throw UsageError(fmt::format("{} {}: it takes {} to {}", option, value, min, max));
@@ -173,7 +182,7 @@ void resolve_figures(const LatArguments& arguments, LatOptions& options) {
         throw UsageError(
             fmt::format("--size {}: a fetch-add is on {} bytes always", options.size, kAtomicSize));
     }
-    const std::uint32_t usual = software ? kIterationsSoftware : kIterationsDefault;
+    const std::uint32_t usual = !software ? kIterationsDefault : cpus.one_for_all() ? kIterationsByTurns : kIterationsSoftware;
     options.iterations = in_range("--iters", arguments.iterations.value_or(usual), 2, kIterationsMax);
     options.warmup = in_range("--warmup", arguments.warmup.value_or(std::max(100u, options.iterations / 10)),
                               0, kIterationsMax);
@@ -198,15 +207,14 @@ void resolve_figures(const LatArguments& arguments, LatOptions& options) {
     options.client_timeout = parse_time("--client-timeout", arguments.client_timeout);
 }
 
-IdleLadder worker_idle(const LatArguments& arguments) {
+IdleLadder worker_idle(const LatArguments& arguments, const config::Cpus& cpus) {
     if (!arguments.idle.empty()) {
         return parse_idle("--idle", arguments.idle);
     }
-    return arguments.wait.empty() ? IdleLadder(IdlePolicy::spin) : parse_idle("--wait", arguments.wait);
+    return parse_idle("--wait", how_to_wait(arguments, cpus));
 }
 
-void resolve_cores(const LatArguments& arguments, LatOptions& options) {
-    const auto cpus = config::Cpus::of_this_process();
+void resolve_cores(const LatArguments& arguments, const config::Cpus& cpus, LatOptions& options) {
     PlacementWish wish{.role = options.role,
                        .needs_worker = options.has_worker(),
                        .takes_turns = options.wait != Waiting::spin,
@@ -225,7 +233,7 @@ void resolve_cores(const LatArguments& arguments, LatOptions& options) {
     options.worker_core = placement.worker;
     if (options.has_worker() && options.config.workers.empty()) {
         options.config.workers = {
-            {.name = kOwnWorker, .core = placement.worker, .idle = worker_idle(arguments)}};
+            {.name = kOwnWorker, .core = placement.worker, .idle = worker_idle(arguments, cpus)}};
     }
     if (options.has_worker()) {
         options.worker = options.config.workers.front().name;
@@ -244,10 +252,12 @@ void make_room(const LatArguments& arguments, LatOptions& options) {
 
 }  // namespace
 
-LatOptions resolve(const LatArguments& arguments) {
+LatOptions resolve(const LatArguments& arguments) { return resolve(arguments, config::Cpus::of_this_process()); }
+
+LatOptions resolve(const LatArguments& arguments, const config::Cpus& cpus) {
     LatOptions options;
     options.role = role_of(arguments);
-    resolve_device(arguments, options);
+    resolve_device(arguments, cpus, options);
     std::string op = arguments.op;
     if (op.empty()) {
         op = arguments.config.empty() ? "send" : "all";
@@ -260,14 +270,14 @@ LatOptions resolve(const LatArguments& arguments) {
               "a server and its client measure one operation at a time");
     refuse_if(arguments.loopback && !arguments.config.empty(), "--loopback",
               "with --config both ends are in one process anyway");
-    resolve_path(arguments, options);
+    resolve_path(arguments, cpus, options);
     refuse_if(arguments.worker_core.has_value() && !options.has_worker(), "--worker-core",
               "--path direct has no worker");
     refuse_if(options.sleeps() && std::find(options.ops.begin(), options.ops.end(), Op::write) != options.ops.end(), "--op write",
               "its receiver looks for the bytes in its memory, and no event tells of them; --op send,read,fetch-add can wait "
               "for events");
-    resolve_figures(arguments, options);
-    resolve_cores(arguments, options);
+    resolve_figures(arguments, cpus, options);
+    resolve_cores(arguments, cpus, options);
     make_room(arguments, options);
     options.verify = arguments.verify;
     options.brief = arguments.brief;

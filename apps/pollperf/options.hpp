@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "command_line.hpp"
+#include "config/cpus.hpp"
 #include "pollcore/config.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "workload.hpp"
@@ -63,8 +64,9 @@ struct LatOptions {
     [[nodiscard]] bool own_worker() const noexcept { return runtime || (attached && attach.empty()); }
 };
 
-/// Throws UsageError, or ConfigError for the file.
+/// On the CPUs of this process. Throws UsageError, or ConfigError for the file.
 [[nodiscard]] LatOptions resolve(const LatArguments& arguments);
+[[nodiscard]] LatOptions resolve(const LatArguments& arguments, const config::Cpus& cpus);
 
 /// A software device where the name says so, else a verbs device.
 [[nodiscard]] DeviceConfig device_named(const std::string& name);

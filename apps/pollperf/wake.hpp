@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "command_line.hpp"
+#include "config/cpus.hpp"
 #include "pollcore/config.hpp"
 #include "statistics.hpp"
 #include "threads.hpp"
@@ -56,8 +57,9 @@ struct WakeResults {
     [[nodiscard]] double application_ratio() const { return application.latency.typical / bare_application.latency.typical; }
 };
 
-/// Throws UsageError.
+/// On the CPUs of this process, of which it takes two. Throws UsageError.
 [[nodiscard]] WakeOptions resolve(const WakeArguments& arguments);
+[[nodiscard]] WakeOptions resolve(const WakeArguments& arguments, const config::Cpus& cpus);
 [[nodiscard]] WakeResults run_wake(const WakeOptions& options);
 /// Its tables are Markdown.
 [[nodiscard]] std::string report(const WakeOptions& options, const WakeResults& results);

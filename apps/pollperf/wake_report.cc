@@ -26,10 +26,16 @@ std::string percent(const std::optional<double>& share) { return share ? fmt::fo
 
 }  // namespace
 
-WakeOptions resolve(const WakeArguments& arguments) {
+WakeOptions resolve(const WakeArguments& arguments) { return resolve(arguments, config::Cpus::of_this_process()); }
+
+WakeOptions resolve(const WakeArguments& arguments, const config::Cpus& cpus) {
     WakeOptions options;
     options.device = device_named(arguments.device);
-    const auto cpus = config::Cpus::of_this_process();
+    if (cpus.one_for_all()) {
+        throw UsageError(fmt::format("wake measures how one CPU waits for another, and this process may run on CPU {} only; pollperf lat "
+                                     "can do with one",
+                                     config::print_cpu_list(cpus.allowed)));
+    }
     const Placement placement = place({.role = Role::both,
                                        .needs_worker = true,
                                        .allowed = cpus.allowed,

@@ -96,7 +96,7 @@ enum class PollVerbs {
 
 struct WorkerConfig {
     std::string name;
-    std::uint32_t core = 0;          ///< CPU number; an lcore of this number is the worker's own
+    std::uint32_t core = 0;          ///< CPU number; an lcore of this number is the worker's own. A file may leave it to the machine
     IdleLadder idle;
     WakeOn wake_on = WakeOn::all;
     /// Of its CQs, on every device; nothing: spread over those that a device has.
@@ -213,7 +213,7 @@ private:
 /// Checks a configuration that was built in code: names, references, ranges, this machine's cores.
 void validate(const Config& config);
 /// The whole effective configuration as TOML that load_config reads back; what stands at its default is
-/// marked by a comment "# default".
+/// marked by a comment "# default". A worker's core and idle are not, which a file may leave to the machine.
 [[nodiscard]] std::string print_config(const Config& config);
 
 }  // namespace pollcore

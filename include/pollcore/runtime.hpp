@@ -42,6 +42,7 @@ class Runtime : public Context {
 public:
     /// Opens the devices and starts the workers. Throws ConfigError, and Error: EBUSY when another runtime of this user, or the
     /// machine's daemon, has the core of a worker, unless config.share_cores. The cores are given up by stop().
+    /// The first of a process starts EAL, with RUNTIME_DIRECTORY set meanwhile: other threads may read the environment then, not change it.
     explicit Runtime(const Config& config);
     /// On something else than this machine's threads, clock and memory, for who builds against pollcore's sources: its
     /// simulation does. Null is this machine.

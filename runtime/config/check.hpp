@@ -23,6 +23,7 @@ void check_paths(const Config& config, const Origin& origin);
 /// Reads a file that a daemon is to start with on this machine: load_config and check_paths. Throws ConfigError.
 [[nodiscard]] Config load_and_check_paths(const std::filesystem::path& file);
 
+[[nodiscard]] Config load(const std::filesystem::path& file, const Cpus& cpus);
 [[nodiscard]] Config parse(std::string_view text, const std::string& name, const Cpus& cpus);
 
 }  // namespace pollcore::config

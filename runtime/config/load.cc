@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <set>
 #include <system_error>
 #include <vector>
 
@@ -158,6 +159,32 @@ private:
     const Origin& origin_;
 };
 
+// What a worker has that the file says nothing of. CPU 0 comes last: machines do most of everything else there.
+void choose_by_machine(const TomlNode& document, const Cpus& cpus, const Origin& origin, std::vector<WorkerConfig>& workers) {
+    const TomlNode* const tables = document.find("worker");
+    std::set<std::uint32_t> free = cpus.allowed;
+    std::vector<std::size_t> without_core;
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+        const TomlNode& table = tables->children[i];
+        if (table.find("core") == nullptr) {
+            without_core.push_back(i);
+        } else {
+            free.erase(workers[i].core);
+        }
+        if (table.find("idle") == nullptr && cpus.one_for_all()) {
+            workers[i].idle = IdlePolicy::yield;
+        }
+    }
+    for (const std::size_t i : without_core) {
+        if (free.empty()) {
+            origin.refuse_absent(fmt::format("worker[{}].core", i), "this key is missing, and each core that this process may use has a worker",
+                                 fmt::format("no more workers than cores, which are {}", print_cpu_list(cpus.allowed)));
+        }
+        workers[i].core = *free.rbegin();
+        free.erase(workers[i].core);
+    }
+}
+
 struct SectionNames {
     std::vector<std::string_view> names;
     std::string accepted;
@@ -221,6 +248,7 @@ Config parse_into(std::string_view text, const Cpus& cpus, Origin& origin) {
         }
     }
     each_section(config, Reader(document, cpus, origin));
+    choose_by_machine(document, cpus, origin, config.workers);
     check(config, cpus, origin);
     return config;
 }
@@ -230,6 +258,11 @@ Config parse_into(std::string_view text, const Cpus& cpus, Origin& origin) {
 Config parse(std::string_view text, const std::string& name, const Cpus& cpus) {
     Origin origin(name);
     return parse_into(text, cpus, origin);
+}
+
+Config load(const std::filesystem::path& file, const Cpus& cpus) {
+    Origin origin(file.string());
+    return parse_into(read_file(file, origin), cpus, origin);
 }
 
 Config load_and_check_paths(const std::filesystem::path& file) {
@@ -248,9 +281,7 @@ Config parse_config(std::string_view text, const std::string& name) {
 }
 
 Config load_config(const std::filesystem::path& file) {
-    const std::string name = file.string();
-    const config::Origin origin(name);
-    return parse_config(config::read_file(file, origin), name);
+    return config::load(file, config::Cpus::of_this_process());
 }
 
 }  // namespace pollcore

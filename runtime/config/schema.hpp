@@ -24,6 +24,7 @@ struct Key {
     bool required = false;
     bool applies = true;             ///< to this object, by its kind
     std::string_view only_for = {};  ///< where it would apply, in words
+    bool by_machine = false;         ///< left out it is chosen by this machine's CPUs, so that no value is the default of all machines
 };
 
 constexpr Key required(std::string_view name) {
@@ -31,6 +32,9 @@ constexpr Key required(std::string_view name) {
 }
 constexpr Key optional(std::string_view name) {
     return {name, false, true, {}};
+}
+constexpr Key chosen_by_machine(std::string_view name) {
+    return {name, false, true, {}, true};
 }
 constexpr Key optional_if(bool applies, std::string_view name, std::string_view only_for) {
     return {name, false, applies, only_for};
@@ -128,8 +132,8 @@ void each_field(const DeviceConfig& device, const Cpus&, Visit&& visit) {
 template <class Visit>
 void each_field(const WorkerConfig& worker, const Cpus& cpus, Visit&& visit) {
     visit(required("name"), &WorkerConfig::name, NameRule());
-    visit(required("core"), &WorkerConfig::core, CoreRule{cpus});
-    visit(optional("idle"), &WorkerConfig::idle, IdleRule{cpus});
+    visit(chosen_by_machine("core"), &WorkerConfig::core, CoreRule{cpus});
+    visit(chosen_by_machine("idle"), &WorkerConfig::idle, IdleRule{cpus});
     const bool sleeps = worker.idle.has(IdlePolicy::event);
     constexpr std::string_view kOnlySleepers = "workers whose idle has \"event\"";
     visit(optional_if(sleeps, "wake_on", kOnlySleepers), &WorkerConfig::wake_on, ChoiceRule<WakeOn>{kWakeOn});

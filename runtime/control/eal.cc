@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "config/cpus.hpp"
+#include "control/eal_directory.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -126,6 +127,7 @@ EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& wo
     // thread's CPUs (H18).
     int result = 0;
     int error = 0;
+    const EalDirectory directory;
     std::thread([&] {
         set_affinity(pthread_self(), allowed_cpus());
         result = rte_eal_init(static_cast<int>(argv.size()), argv.data());

@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +15,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <rte_eal.h>
@@ -136,6 +139,37 @@ TEST_F(Eal, LeavesTheCallersAffinityAsItWas) {
         const std::string after = cpus_allowed("/proc/self");
         return before == after ? use(runtime) : before + " became " + after;
     }), "");
+}
+
+TEST_F(Eal, HasARuntimeDirectoryOfItsOwnWhileItStartsAndLeavesTheEnvironmentAsItWas) {
+    for (const char* before : {"/nowhere", static_cast<const char*>(nullptr)}) {
+        EXPECT_EQ(in_child([before]() -> std::string {
+            before == nullptr ? unsetenv("RUNTIME_DIRECTORY") : setenv("RUNTIME_DIRECTORY", before, 1);
+            char** const environment = environ;
+            // Another thread may read it all the time.
+            std::atomic<bool> ends{false};
+            std::thread reader([&] {
+                while (!ends.load()) {
+                    if (getenv("PATH") == nullptr) {
+                        std::abort();
+                    }
+                }
+            });
+            Runtime runtime(config_on(1));
+            ends.store(true);
+            reader.join();
+            const char* const after = getenv("RUNTIME_DIRECTORY");
+            if (environ != environment || (before == nullptr ? after != nullptr : after == nullptr || std::string(after) != before)) {
+                return "the environment is another";
+            }
+            const fs::path directory = rte_eal_get_runtime_dir();  // .../dpdk/rte
+            const fs::path own = directory.parent_path().parent_path();
+            if (!own.string().starts_with("/tmp/pollcore-eal-")) {
+                return "EAL was in " + directory.string();
+            }
+            return fs::exists(own) ? own.string() + " was left" : use(runtime);
+        }), "");
+    }
 }
 
 TEST_F(Eal, KeepsEveryHelperThreadOffTheWorkersCore) {

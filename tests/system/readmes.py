@@ -93,7 +93,7 @@ def run_front(program, config, installed):
     """README.md's two processes and their daemon, with a socket of their own."""
     socket = installed.work / "socket"
     own = installed.work / "hello.toml"
-    own.write_text(config.replace("/tmp/pollcored.sock", str(socket)).replace("core = 1", 'core = 1\nidle = "yield"') + "\n[runtime]\nshare_cores = true\n")
+    own.write_text(config.replace("/tmp/pollcored.sock", str(socket)).replace("[[worker]]", '[[worker]]\nidle = "yield"') + "\n[runtime]\nshare_cores = true\n")
     text = installed.work / "hello.cc"
     text.write_text(blocks((ROOT / "README.md").read_text(), "cpp")[0].replace("/tmp/pollcored.sock", str(socket)))
     subprocess.run(["c++", "-std=c++20", text, "-o", program, *installed.flags("pollcore-client")], env=installed.env, check=True)

@@ -137,8 +137,10 @@ inline std::vector<BadFile> all() {
          "'_', '-' and '.', at most 63 characters"},
         {"a_device_without_kind", join({kWorker, "\n[[device]]\nname = \"d\"\n"}),
          "f.toml:5: device[0].kind: this key is required and missing; accepted: \"soft\", \"verbs\""},
-        {"a_worker_without_core", join({kDevice, "[[worker]]\nname = \"w\"\n"}),
-         "f.toml:4: worker[0].core: this key is required and missing; accepted: 0-1,3"},
+        {"a_worker_for_whom_no_core_is_left",
+         join({kDevice, "[[worker]]\nname = \"s\"\n", kWorker, "[[worker]]\nname = \"t\"\n[[worker]]\nname = \"u\"\n"}),
+         "f.toml:11: worker[3].core: this key is missing, and each core that this process may use has a worker; accepted: no more workers "
+         "than cores, which are 0-1,3"},
         {"a_service_without_device",
          join({kDevice, kWorker,
                "[[service]]\nname = \"s\"\nkind = \"echo\"\nworker = \"w\"\naddress = \"a\"\n"}),

@@ -73,6 +73,12 @@ TEST(ConfigIdle, is_a_ladder_of_ways_to_wait) {
     EXPECT_THROW((void)idle("\"monitor\"", false), ConfigError);
 }
 
+TEST(ConfigIdle, is_what_the_file_says_on_one_cpu_too) {
+    const auto one = [](const std::string& more) { return config::parse(bad_files::worker_with(more), "f.toml", {{1}, {1}}).workers[0].idle; };
+    EXPECT_EQ(one("idle = \"spin\""), IdleLadder(IdlePolicy::spin));
+    EXPECT_EQ(one(""), IdleLadder(IdlePolicy::yield));
+}
+
 TEST(ConfigIdle, that_was_built_in_code_is_checked_too) {
     Config config = small_config();
     config.workers[0].idle = IdleLadder{{IdlePolicy::event}, {IdlePolicy::spin}};
@@ -81,6 +87,26 @@ TEST(ConfigIdle, that_was_built_in_code_is_checked_too) {
     EXPECT_THROW(config::check(config, kCpus, config::Origin()), ConfigError);
     config.workers[0].idle = static_cast<IdlePolicy>(77);
     EXPECT_THROW(config::check(config, kCpus, config::Origin()), ConfigError);
+}
+
+// ---- Cores
+
+TEST(ConfigCore, that_is_left_out_is_the_last_one_that_no_worker_names) {
+    const auto cores = [](std::initializer_list<const char*> tables) {
+        std::string text(bad_files::kDevice);
+        for (std::size_t i = 0; i < tables.size(); ++i) {
+            text += "[[worker]]\nname = \"w" + std::to_string(i) + "\"\n" + tables.begin()[i] + "\n";
+        }
+        std::vector<std::uint32_t> found;
+        for (const WorkerConfig& worker : config::parse(text, "f.toml", kCpus).workers) {  // it may use 0, 1 and 3
+            found.push_back(worker.core);
+        }
+        return found;
+    };
+    EXPECT_EQ(cores({""}), (std::vector<std::uint32_t>{3}));
+    EXPECT_EQ(cores({"", ""}), (std::vector<std::uint32_t>{3, 1}));
+    EXPECT_EQ(cores({"", "core = 3"}), (std::vector<std::uint32_t>{1, 3}));
+    EXPECT_EQ(cores({"", "core = 0", ""}), (std::vector<std::uint32_t>{3, 0, 1}));
 }
 
 TEST(ConfigFile, that_cannot_be_read_is_refused_with_the_cause) {

@@ -1,0 +1,12 @@
+/* The same in C. */
+#include <pollcore/attach.h>
+
+#include <stdio.h>
+
+int main(void) {
+    if (pollcore_attach("/nowhere", "c", 0) != NULL) {
+        return 1;
+    }
+    printf("nobody answers\n");
+    return 0;
+}
