@@ -246,8 +246,10 @@ void RuntimeState::stop_listening(std::uint32_t device, ListenerId listener) noe
             std::unique_lock lock(waiting_mutex_);
             const auto ended = requests_.extract({device, listener});
             lock.unlock();
-            for (const ConnectEvent& request : ended.mapped()) {
-                turn_away_here(device, request.connection);
+            if (!ended.empty()) {
+                for (const ConnectEvent& request : ended.mapped()) {
+                    turn_away_here(device, request.connection);
+                }
             }
         }, Executor::Patience::unlimited);
         tell_waiting();

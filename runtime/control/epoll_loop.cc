@@ -109,7 +109,14 @@ void EpollLoop::post(int fd) noexcept {
     } catch (const std::exception& error) {
         log_error("control loop: {}; a descriptor is looked at again later", error.what());
         std::this_thread::sleep_for(kAgain);
-        arm(fd, EPOLL_CTL_MOD);  // what was watched can be
+        watch_on(fd);
+    }
+}
+
+void EpollLoop::watch_on(int fd) {
+    const std::lock_guard lock(mutex_);
+    if (jobs_.contains(fd)) {  // else it was forgotten meanwhile
+        arm(fd, EPOLL_CTL_MOD);
     }
 }
 
@@ -144,10 +151,7 @@ void EpollLoop::run(int fd) {
     } catch (const std::exception& error) {
         log_error("control loop: {}", error.what());
     }
-    const std::lock_guard lock(mutex_);
-    if (jobs_.contains(fd)) {
-        arm(fd, EPOLL_CTL_MOD);
-    }
+    watch_on(fd);
 }
 
 }  // namespace pollcore
