@@ -202,12 +202,13 @@ TEST(FailingAllocations, FailOnceEachAsAsked) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
+int* volatile left_over = nullptr;
+
 TEST(FailingAllocations, WhatIsLeftOverIsSeen) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-        static int* volatile left = nullptr;
-        left = new int[1000];
-        left = nullptr;
+        left_over = new int[1000];
+        left_over = nullptr;
         _exit(leaks() ? 0 : 1);
     }
     int status = 0;
