@@ -139,6 +139,8 @@ private:
     /// False: the connection ended before the stream did.
     bool write_once() {
         connect();
+        fmt::print("writing to {}\n", address_);
+        std::fflush(stdout);
         const auto began = std::chrono::steady_clock::now();
         std::uint64_t done = 0;
         for (std::uint64_t number = 0; done < messages_;) {

@@ -4,7 +4,7 @@
 // Thread safety: every call here may be made from any thread, and blocks until it is done. None belongs on a hot path.
 // Errors: pollcore::Error, with a message that says what was tried, on what, and what to do. ETIMEDOUT: the control thread hangs, and
 // did not begin with the call within the configuration's hang_limit; nothing was done. Calls and destructors that end something have no
-// such limit.
+// such limit. And std::bad_alloc; then what the call was to make is not there, and it can be made again.
 // Ownership: objects made here keep what they need alive, so they may be destroyed in any order. After stop() their calls
 // throw Error(ESHUTDOWN); what was in flight has been completed.
 // fork(): what the parent has made stays the parent's. In the child every call throws Error(EPERM) at once, and destructors do nothing; its

@@ -67,7 +67,7 @@ public:
     [[nodiscard]] virtual ListenerId listen(const std::string& address) = 0;
     /// Where the listener really is: the port that the kernel chose for ":0".
     [[nodiscard]] virtual std::string address_of(ListenerId listener) const = 0;
-    virtual void stop_listening(ListenerId listener) = 0;
+    virtual void stop_listening(ListenerId listener) noexcept = 0;
 
     /// Begins a connection; ends in `established` or `failed`.
     [[nodiscard]] virtual ConnectionId connect(const std::string& address, ConnectingQp qp,

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "base/undo.hpp"
+#include "connect/names_sentences.hpp"
 #include "pollcore/error.hpp"
 #include "pollcore/limits.hpp"
 
@@ -26,15 +28,17 @@ void require_fits(std::span<const std::byte> data, std::size_t most) {
 NamesConnector::~NamesConnector() {
     for (const auto& [id, name] : listeners_)
         table_->remove(name);
-    const auto gone = fmt::format("the peer's connector on {} was closed", device_.describe());
-    for (const auto& [id, connection] : connections_)
-        leave(id, connection, gone);
-    for (const Message& message : inbox_->close_down()) {
-        if (message.kind != Message::Kind::request)
+    const auto gone = [this] { return said([this] { return fmt::format("the peer's connector on {} was closed", device_.describe()); }); };
+    for (auto& [id, connection] : connections_)
+        leave(id, connection, gone());
+    std::list<Message> unread = inbox_->close_down();
+    while (!unread.empty()) {
+        Letter letter;
+        letter.splice(letter.begin(), unread, unread.begin());
+        if (letter.front().kind != Message::Kind::request)
             continue;
-        Connection nobody;
-        nobody.peer = message.from;
-        refuse(nobody, 0, ECONNREFUSED, gone);
+        const Endpoint from = std::move(letter.front().from);
+        tell(from, 0, std::move(letter), refusal(ECONNREFUSED, gone()));
     }
 }
 
@@ -49,6 +53,8 @@ ListenerId NamesConnector::listen(const std::string& address) {
                                 device_.describe()));
     }
     const ListenerId id = ++last_id_;
+    const auto placed = listeners_.emplace(id, address).first;
+    Undo take_back([&]() noexcept { listeners_.erase(placed); });
     if (!table_->add(address, {inbox_, id})) {
         throw Error(
             std::errc::address_in_use,
@@ -57,7 +63,7 @@ ListenerId NamesConnector::listen(const std::string& address) {
                 "choose another name",
                 address, device_.describe()));
     }
-    listeners_.emplace(id, address);
+    take_back.keep();
     return id;
 }
 
@@ -70,9 +76,11 @@ std::string NamesConnector::address_of(ListenerId listener) const {
     return found->second;
 }
 
-void NamesConnector::stop_listening(ListenerId listener) {
-    table_->remove(address_of(listener));
-    listeners_.erase(listener);
+void NamesConnector::stop_listening(ListenerId listener) noexcept {
+    if (const auto found = listeners_.find(listener); found != listeners_.end()) {
+        table_->remove(found->second);
+        listeners_.erase(found);
+    }
 }
 
 // ---- the user's side of the handshake ----
@@ -81,31 +89,38 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
                                      std::span<const std::byte> private_data) {
     require_fits(private_data, kRequestPrivateDataMax - (qp.flow.kind != FlowControl::off ? kPrivateDataFlow : 0));
     const ConnectionId id = ++last_id_;
-    Connection& connection = connections_[id];
+    const auto placed = connections_.try_emplace(id).first;
+    Undo take_back([&]() noexcept { connections_.erase(placed); });
+    Connection& connection = placed->second;
     connection.state = State::requested;
     connection.name = address;
     connection.path = path;
     connection.psn = next_psn();
-    Message request;
+    Letter letter(1);
+    Message& request = letter.front();
     request.kind = Message::Kind::request;
     request.from = {inbox_, id};
     request.offer = offer_of(qp, path, connection.psn);
     request.private_data.assign(private_data.begin(), private_data.end());
     request.text = fmt::format("QP {} on {}", qp.qp_num, device_.describe());
+    const auto listener = table_->find(address);
+    take_back.keep();
     connection.qp = std::move(qp);
     auto delivery = Inbox::Delivery::gone;
-    if (const auto listener = table_->find(address)) {
+    if (listener) {
         request.listener = listener->id;
         connection.peer = {listener->inbox, 0};
-        delivery = listener->inbox->put(std::move(request));
+        delivery = listener->inbox->put(letter);
     }
     if (delivery == Inbox::Delivery::gone) {
-        fail(id, connection, ECONNREFUSED,
-             fmt::format("cannot connect to \"{}\": nobody listens there on software fabric \"{}\"; start the listener first",
-                         address, device_.fabric_name()));
+        fail(id, connection, ECONNREFUSED, said([&] {
+                 return fmt::format("cannot connect to \"{}\": nobody listens there on software fabric \"{}\"; start the listener first",
+                                    address, device_.fabric_name());
+             }));
     } else if (delivery == Inbox::Delivery::full) {
-        fail(id, connection, ECONNREFUSED,
-             fmt::format("cannot connect to \"{}\": {} requests wait there already; try again", address, Inbox::kRequestsMax));
+        fail(id, connection, ECONNREFUSED, said([&] {
+                 return fmt::format("cannot connect to \"{}\": {} requests wait there already; try again", address, Inbox::kRequestsMax);
+             }));
     }
     return id;
 }
@@ -114,22 +129,21 @@ void NamesConnector::accept(ConnectionId request, ConnectingQp qp, const PathAtt
                             std::span<const std::byte> private_data) {
     require_fits(private_data, kReplyPrivateDataMax - (qp.flow.kind != FlowControl::off ? kPrivateDataFlow : 0));
     if (const auto known = connections_.find(request); known != connections_.end() && known->second.state == State::withdrawn) {
-        return fail(request, known->second, ECONNRESET, kGivenUp);
+        return fail(request, known->second, ECONNRESET, said([] { return std::string(kGivenUp); }));
     }
     Connection& connection = find(request, State::asked, "accept");
-    try {
-        connection.psn = next_psn();
-        make_ready(connection, qp, path, connection.peer_offer);
-    } catch (const Error& error) {
-        refuse(connection, request, ECONNREFUSED,
-               fmt::format("the peer could not ready its QP: {}", error.what()));
-        fail(request, connection, error.code().value(), error.what());
-        return;
-    }
+    connection.psn = next_psn();
     Message reply;
     reply.kind = Message::Kind::reply;
     reply.offer = offer_of(qp, path, connection.psn);
     reply.private_data.assign(private_data.begin(), private_data.end());
+    try {
+        make_ready(connection, qp, path, connection.peer_offer);
+    } catch (const std::exception& error) {
+        tell(connection, request, refusal(ECONNREFUSED, not_ready(error)));
+        fail(request, connection, code_of(error), said([&] { return std::string(error.what()); }));
+        return;
+    }
     connection.state = State::accepted;
     tell(connection, request, std::move(reply));
 }
@@ -141,8 +155,9 @@ void NamesConnector::reject(ConnectionId request, std::span<const std::byte> pri
         return;
     }
     Connection& connection = find(request, State::asked, "reject");
-    refuse(connection, request, ECONNREFUSED,
-           fmt::format("the listener on \"{}\" rejected the connection", connection.name), private_data);
+    Message answer = refusal(ECONNREFUSED, fmt::format("the listener on \"{}\" rejected the connection", connection.name));
+    answer.private_data.assign(private_data.begin(), private_data.end());
+    tell(connection, request, std::move(answer));
     connections_.erase(request);
 }
 
@@ -154,13 +169,13 @@ void NamesConnector::disconnect(ConnectionId id) {
     Connection& connection = find(id, State::established, "disconnect");
     leave(id, connection, {});
     connection.state = State::ended;
-    queue({.kind = ConnectEvent::Kind::disconnected, .connection = id, .private_data = {}, .text = {}});
+    queue(connection, {.kind = ConnectEvent::Kind::disconnected, .connection = id, .private_data = {}, .text = {}});
 }
 
 void NamesConnector::forget(ConnectionId id) noexcept {
     const auto found = connections_.find(id);
     if (found != connections_.end()) {
-        leave(id, found->second, kGivenUp);
+        leave(id, found->second, said([] { return std::string(kGivenUp); }));
         connections_.erase(found);
     }
     std::erase_if(events_, [id](const ConnectEvent& event) { return event.connection == id; });

@@ -6,13 +6,15 @@
 //
 // Thread safety: each connector belongs to one thread at a time; connectors of different threads meet only in
 // the table and the inboxes, which have their own locks.
+// Memory: a connection has what it will need to be answered and to end from its beginning; without a sentence that says why, where there is
+// no memory for that.
 // Invariants: every connect() and accept() ends in one `established` or `failed`; an established connection
 // in at most one `disconnected`. The QP of the passive side is in RTS before the active side hears of it.
 //
 //   names_connector.cc  what the user asks      names_messages.cc  what the other side says
 #pragma once
 
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,7 +40,7 @@ public:
 
     [[nodiscard]] ListenerId listen(const std::string& address) override;
     [[nodiscard]] std::string address_of(ListenerId listener) const override;
-    void stop_listening(ListenerId listener) override;
+    void stop_listening(ListenerId listener) noexcept override;
     [[nodiscard]] ConnectionId connect(const std::string& address, ConnectingQp qp,
                                        const PathAttributes& path,
                                        std::span<const std::byte> private_data) override;
@@ -61,7 +63,11 @@ private:
         established,
         ended,  ///< its last event is queued or taken
     };
+    using Notice = std::list<ConnectEvent>;
     struct Connection {
+        // Made in advance. Two messages: its answer, and its last word. Three events: that it is asked for, how that came out, its end.
+        Letter letters = Letter(2);
+        Notice notices = Notice(3);
         State state{};
         Endpoint peer;  ///< active, until the reply: the listener's inbox
         std::string name;
@@ -71,29 +77,29 @@ private:
         std::uint32_t psn = 0;
     };
 
-    void handle(Message message);
-    void on_request(Message message);
+    void handle(Letter letter);
+    void on_request(Letter letter);
     void on_withdrawal(const Endpoint& from);
-    void on_reply(ConnectionId id, Connection& connection, Message message);
+    void on_reply(ConnectionId id, Connection& connection, Message& message);
     /// RTR and RTS with what both sides agreed.
     void make_ready(Connection& connection, ConnectingQp& qp, const PathAttributes& path, const Offer& peer);
     [[nodiscard]] Offer offer_of(const ConnectingQp& qp, const PathAttributes& path, std::uint32_t psn);
     [[nodiscard]] std::uint32_t next_psn() noexcept;
-    void queue(ConnectEvent event);
+    void queue(Connection& connection, ConnectEvent event) noexcept;
     void fail(ConnectionId id, Connection& connection, int error, std::string text,
-              std::vector<std::byte> private_data = {});
+              std::vector<std::byte> private_data = {}) noexcept;
     [[nodiscard]] Connection& find(ConnectionId id, State state, std::string_view what);
-    void tell(const Connection& connection, ConnectionId own, Message message);
-    void refuse(const Connection& connection, ConnectionId own, int error, std::string text,
-                std::span<const std::byte> private_data = {});
-    void leave(ConnectionId id, const Connection& connection, const std::string& why);
+    void tell(Connection& connection, ConnectionId own, Message message) noexcept;
+    void tell(const Endpoint& peer, ConnectionId own, Letter letter, Message message) noexcept;
+    [[nodiscard]] static Message refusal(int error, std::string text) noexcept;
+    void leave(ConnectionId id, Connection& connection, std::string why) noexcept;
 
     SoftDevice& device_;
     std::shared_ptr<NameTable> table_;
     std::shared_ptr<Inbox> inbox_;
     std::map<ListenerId, std::string> listeners_;
     std::map<ConnectionId, Connection> connections_;
-    std::deque<ConnectEvent> events_;
+    Notice events_;
     std::uint64_t last_id_ = 0;
     std::uint32_t last_psn_ = 0;
 };

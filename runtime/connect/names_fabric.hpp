@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -58,6 +58,10 @@ struct Message {
     std::string text;  ///< request: the peer; refused: the sentence
 };
 
+/// One message that travels. Its node moves from who writes it to who reads it, so that one which was made in advance can be sent without
+/// memory.
+using Letter = std::list<Message>;
+
 /// Where a connector's messages arrive; its eventfd is readable while the connector has something to do.
 ///
 /// Invariant: requests are at most kRequestsMax. Every other message is about a request that was in here before, or about an attempt of
@@ -85,26 +89,28 @@ public:
 
     [[nodiscard]] int fd() const noexcept { return fd_; }
 
-    [[nodiscard]] Delivery put(Message message) {
+    /// The letter is the caller's still where it was not delivered.
+    [[nodiscard]] Delivery put(Letter& letter) noexcept {
         const std::lock_guard guard(mutex_);
         if (closed_)
             return Delivery::gone;
-        const bool request = message.kind == Message::Kind::request;
+        const bool request = letter.front().kind == Message::Kind::request;
         if (request && requests_ >= kRequestsMax)
             return Delivery::full;
-        messages_.push_back(std::move(message));
+        messages_.splice(messages_.end(), letter, letter.begin());
         requests_ += request;
         signal();
         return Delivery::delivered;
     }
-    [[nodiscard]] std::optional<Message> take() {
+    /// Empty: there is none.
+    [[nodiscard]] Letter take() noexcept {
         const std::lock_guard guard(mutex_);
-        if (messages_.empty())
-            return std::nullopt;
-        Message message = std::move(messages_.front());
-        messages_.pop_front();
-        requests_ -= message.kind == Message::Kind::request;
-        return message;
+        Letter letter;
+        if (!messages_.empty()) {
+            letter.splice(letter.begin(), messages_, messages_.begin());
+            requests_ -= letter.front().kind == Message::Kind::request;
+        }
+        return letter;
     }
     /// Something of the connector's own waits to be taken.
     void wake() {
@@ -121,7 +127,7 @@ public:
         return true;
     }
     /// No more messages; gives those that were not taken.
-    [[nodiscard]] std::deque<Message> close_down() {
+    [[nodiscard]] std::list<Message> close_down() noexcept {
         const std::lock_guard guard(mutex_);
         closed_ = true;
         return std::exchange(messages_, {});
@@ -132,7 +138,7 @@ private:
     void signal() { (void)eventfd_write(fd_, 1); }
 
     std::mutex mutex_;
-    std::deque<Message> messages_;
+    std::list<Message> messages_;
     std::size_t requests_ = 0;
     bool closed_ = false;
     const int fd_;

@@ -6,14 +6,15 @@
 #include <fmt/format.h>
 
 #include "connect/names_connector.hpp"
+#include "connect/names_sentences.hpp"
 #include "connect/transitions.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
 std::optional<ConnectEvent> NamesConnector::next_event() {
     while (events_.empty()) {
-        if (auto message = inbox_->take()) {
-            handle(std::move(*message));
+        if (Letter letter = inbox_->take(); !letter.empty()) {
+            handle(std::move(letter));
         } else if (inbox_->rest()) {
             return std::nullopt;
         }
@@ -26,9 +27,10 @@ std::optional<ConnectEvent> NamesConnector::next_event() {
     return event;
 }
 
-void NamesConnector::handle(Message message) {
+void NamesConnector::handle(Letter letter) {
+    Message& message = letter.front();
     if (message.kind == Message::Kind::request)
-        return on_request(std::move(message));
+        return on_request(std::move(letter));
     if (message.kind == Message::Kind::withdrawn)
         return on_withdrawal(message.from);
     const auto found = connections_.find(message.to);
@@ -36,9 +38,9 @@ void NamesConnector::handle(Message message) {
         // Forgotten here. A peer that this side never heard of learns of it only now.
         if (message.kind != Message::Kind::reply)
             return;
-        Connection forgotten;
-        forgotten.peer = std::move(message.from);
-        return refuse(forgotten, message.to, ECONNRESET, kGivenUp);
+        const Endpoint from = std::move(message.from);
+        const ConnectionId own = message.to;
+        return tell(from, own, std::move(letter), refusal(ECONNRESET, said([] { return std::string(kGivenUp); })));
     }
     auto& [id, connection] = *found;
     switch (message.kind) {
@@ -46,19 +48,19 @@ void NamesConnector::handle(Message message) {
         case Message::Kind::withdrawn: break;
         case Message::Kind::reply:
             if (connection.state == State::requested)
-                on_reply(id, connection, std::move(message));
+                on_reply(id, connection, message);
             break;
         case Message::Kind::ready:
             if (connection.state != State::accepted)
                 break;
             connection.state = State::established;
-            queue(
+            queue(connection,
                 {.kind = ConnectEvent::Kind::established, .connection = id, .private_data = {}, .text = {}});
             break;
         case Message::Kind::refused:
             if (connection.state == State::requested || connection.state == State::accepted) {
                 fail(id, connection, message.error,
-                     fmt::format("the connection to \"{}\" was refused: {}", connection.name, message.text),
+                     said([&] { return fmt::format("the connection to \"{}\" was refused: {}", connection.name, message.text); }),
                      std::move(message.private_data));
             }
             break;
@@ -66,30 +68,41 @@ void NamesConnector::handle(Message message) {
             if (connection.state != State::established)
                 break;
             connection.state = State::ended;
-            queue(
+            queue(connection,
                 {.kind = ConnectEvent::Kind::disconnected, .connection = id, .private_data = {}, .text = {}});
             break;
     }
 }
 
-void NamesConnector::on_request(Message message) {
+// Its own letter answers it where it cannot be offered.
+void NamesConnector::on_request(Letter letter) {
+    Message& message = letter.front();
     const auto listener = listeners_.find(message.listener);
     const ConnectionId id = ++last_id_;
-    Connection connection;
+    if (listener == listeners_.end()) {
+        const Endpoint from = std::move(message.from);
+        return tell(from, id, std::move(letter), refusal(ECONNREFUSED, said([] { return std::string("the listener has stopped"); })));
+    }
+    auto placed = connections_.end();
+    try {
+        placed = connections_.try_emplace(id).first;
+        placed->second.name = listener->second;
+    } catch (const std::bad_alloc&) {
+        if (placed != connections_.end())
+            connections_.erase(placed);
+        const Endpoint from = std::move(message.from);
+        return tell(from, id, std::move(letter), refusal(ENOMEM, said([] { return std::string("the listener has no memory for it"); })));
+    }
+    Connection& connection = placed->second;
     connection.state = State::asked;
     connection.peer = std::move(message.from);
-    if (listener == listeners_.end()) {
-        return refuse(connection, id, ECONNREFUSED, "the listener has stopped");
-    }
-    connection.name = listener->second;
     connection.peer_offer = message.offer;
-    connections_.emplace(id, std::move(connection));
-    queue({.kind = ConnectEvent::Kind::request,
-           .connection = id,
-           .listener = message.listener,
-           .private_data = std::move(message.private_data),
-           .text = std::move(message.text),
-           .flow = message.offer.qp.flow});
+    queue(connection, {.kind = ConnectEvent::Kind::request,
+                       .connection = id,
+                       .listener = message.listener,
+                       .private_data = std::move(message.private_data),
+                       .text = std::move(message.text),
+                       .flow = message.offer.qp.flow});
 }
 
 // Whose answer would find nobody.
@@ -102,20 +115,19 @@ void NamesConnector::on_withdrawal(const Endpoint& from) {
     auto& [id, connection] = *found;
     if (connection.state == State::asked) {
         connection.state = State::withdrawn;
-        queue({.kind = ConnectEvent::Kind::withdrawn, .connection = id, .private_data = {}, .text = {}});
+        queue(connection, {.kind = ConnectEvent::Kind::withdrawn, .connection = id, .private_data = {}, .text = {}});
     } else if (connection.state == State::accepted) {
-        fail(id, connection, ECONNRESET, kGivenUp);
+        fail(id, connection, ECONNRESET, said([] { return std::string(kGivenUp); }));
     }
 }
 
-void NamesConnector::on_reply(ConnectionId id, Connection& connection, Message message) {
+void NamesConnector::on_reply(ConnectionId id, Connection& connection, Message& message) {
     connection.peer = std::move(message.from);
     try {
         make_ready(connection, connection.qp, connection.path, message.offer);
-    } catch (const Error& error) {
-        refuse(connection, id, ECONNREFUSED,
-               fmt::format("the peer could not ready its QP: {}", error.what()));
-        fail(id, connection, error.code().value(), error.what());
+    } catch (const std::exception& error) {
+        tell(connection, id, refusal(ECONNREFUSED, not_ready(error)));
+        fail(id, connection, code_of(error), said([&] { return std::string(error.what()); }));
         return;
     }
     connection.qp = {};
@@ -123,11 +135,11 @@ void NamesConnector::on_reply(ConnectionId id, Connection& connection, Message m
     Message ready;
     ready.kind = Message::Kind::ready;
     tell(connection, id, std::move(ready));
-    queue({.kind = ConnectEvent::Kind::established,
-           .connection = id,
-           .private_data = std::move(message.private_data),
-           .text = {},
-           .flow = message.offer.qp.flow});
+    queue(connection, {.kind = ConnectEvent::Kind::established,
+                       .connection = id,
+                       .private_data = std::move(message.private_data),
+                       .text = {},
+                       .flow = message.offer.qp.flow});
 }
 
 void NamesConnector::make_ready(Connection& connection, ConnectingQp& qp, const PathAttributes& path,
@@ -171,20 +183,21 @@ std::uint32_t NamesConnector::next_psn() noexcept {
 
 // ---- small parts ----
 
-void NamesConnector::queue(ConnectEvent event) {
-    events_.push_back(std::move(event));
+void NamesConnector::queue(Connection& connection, ConnectEvent event) noexcept {
+    connection.notices.front() = std::move(event);
+    events_.splice(events_.end(), connection.notices, connection.notices.begin());
     inbox_->wake();
 }
 
 void NamesConnector::fail(ConnectionId id, Connection& connection, int error, std::string text,
-                          std::vector<std::byte> private_data) {
+                          std::vector<std::byte> private_data) noexcept {
     connection.state = State::ended;
     connection.qp = {};
-    queue({.kind = ConnectEvent::Kind::failed,
-           .connection = id,
-           .private_data = std::move(private_data),
-           .error = error,
-           .text = std::move(text)});
+    queue(connection, {.kind = ConnectEvent::Kind::failed,
+                       .connection = id,
+                       .private_data = std::move(private_data),
+                       .error = error,
+                       .text = std::move(text)});
 }
 
 NamesConnector::Connection& NamesConnector::find(ConnectionId id, State state, std::string_view what) {
@@ -197,58 +210,55 @@ NamesConnector::Connection& NamesConnector::find(ConnectionId id, State state, s
     return found->second;
 }
 
+void NamesConnector::tell(Connection& connection, ConnectionId own, Message message) noexcept {
+    Letter letter;
+    letter.splice(letter.begin(), connection.letters, connection.letters.begin());
+    tell(connection.peer, own, std::move(letter), std::move(message));
+}
+
 /// To the other side, if there still is one. Answers itself with a refusal or a disconnect if there is not.
-void NamesConnector::tell(const Connection& connection, ConnectionId own, Message message) {
+void NamesConnector::tell(const Endpoint& peer, ConnectionId own, Letter letter, Message message) noexcept {
     const Message::Kind kind = message.kind;
-    message.to = connection.peer.connection;
+    message.to = peer.connection;
     message.from = {inbox_, own};
-    if (connection.peer.inbox != nullptr && connection.peer.inbox->put(std::move(message)) == Inbox::Delivery::delivered)
+    letter.front() = std::move(message);
+    if (peer.inbox != nullptr && peer.inbox->put(letter) == Inbox::Delivery::delivered)
         return;
     Message answer;
     answer.to = own;
     if (kind == Message::Kind::reply) {
         answer.kind = Message::Kind::refused;
         answer.error = ECONNRESET;
-        answer.text = "the peer is gone";
+        answer.text = said([] { return std::string("the peer is gone"); });
     } else if (kind == Message::Kind::ready) {
         answer.kind = Message::Kind::disconnect;
     } else {
         return;
     }
-    (void)inbox_->put(std::move(answer));  // its own, which is open
+    letter.front() = std::move(answer);
+    (void)inbox_->put(letter);  // its own, which is open
 }
 
-void NamesConnector::refuse(const Connection& connection, ConnectionId own, int error, std::string text,
-                            std::span<const std::byte> private_data) {
+Message NamesConnector::refusal(int error, std::string text) noexcept {
     Message message;
     message.kind = Message::Kind::refused;
     message.error = error;
     message.text = std::move(text);
-    message.private_data.assign(private_data.begin(), private_data.end());
-    tell(connection, own, std::move(message));
+    return message;
 }
 
 /// Tells the other side that this one is no more, whatever the state.
-void NamesConnector::leave(ConnectionId id, const Connection& connection, const std::string& why) {
+void NamesConnector::leave(ConnectionId id, Connection& connection, std::string why) noexcept {
+    Message message;
     switch (connection.state) {
-        case State::asked: refuse(connection, id, ECONNREFUSED, why); break;
+        case State::asked: return tell(connection, id, refusal(ECONNREFUSED, std::move(why)));
         case State::established:
-        case State::accepted: {
-            // An accepted peer may count itself as established, or still be about to.
-            Message message;
-            message.kind = Message::Kind::disconnect;
-            tell(connection, id, std::move(message));
-            break;
-        }
-        case State::requested: {
-            Message message;
-            message.kind = Message::Kind::withdrawn;
-            tell(connection, id, std::move(message));
-            break;
-        }
+        case State::accepted: message.kind = Message::Kind::disconnect; break;  // such a peer may count itself as established, or be about to
+        case State::requested: message.kind = Message::Kind::withdrawn; break;
         case State::withdrawn:
-        case State::ended: break;
+        case State::ended: return;
     }
+    tell(connection, id, std::move(message));
 }
 
 }  // namespace pollcore

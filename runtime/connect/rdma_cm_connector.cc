@@ -154,7 +154,7 @@ std::string RdmaCmConnector::address_of(ListenerId listener) const {
     return CmAddress(*rdma_get_local_addr(found->second.get())).text();
 }
 
-void RdmaCmConnector::stop_listening(ListenerId listener) {
+void RdmaCmConnector::stop_listening(ListenerId listener) noexcept {
     listeners_.erase(listener);
 }
 

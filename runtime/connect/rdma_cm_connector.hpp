@@ -44,7 +44,7 @@ public:
 
     [[nodiscard]] ListenerId listen(const std::string& address) override;
     [[nodiscard]] std::string address_of(ListenerId listener) const override;
-    void stop_listening(ListenerId listener) override;
+    void stop_listening(ListenerId listener) noexcept override;
 
     [[nodiscard]] ConnectionId connect(const std::string& address, ConnectingQp qp,
                                        const PathAttributes& path,
@@ -154,6 +154,8 @@ private:
             return std::nullopt;
         } catch (const Error& error) {
             return end(connection, ConnectEvent::Kind::failed, error.code().value(), error.what());
+        } catch (const std::bad_alloc&) {
+            return end(connection, ConnectEvent::Kind::failed, ENOMEM, {});
         }
     }
 

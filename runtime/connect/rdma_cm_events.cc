@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -52,6 +53,11 @@ std::optional<RdmaCmConnector::CmEvent> RdmaCmConnector::take() {
         }
         throw Error(errno, fmt::format("cannot take the events of rdma_cm on {}", own_device()));
     }
+    // First of all, and whatever becomes of it: destroying an identifier waits for its events' acknowledgement. A request that there is no
+    // memory for is turned away by the kernel when its identifier goes.
+    const bool request = taken->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+    UniqueId of_request(request ? taken->id : nullptr);
+    const std::unique_ptr<rdma_cm_event, decltype([](rdma_cm_event* one) noexcept { (void)rdma_ack_cm_event(one); })> acknowledged(taken);
     CmEvent event;
     event.type = taken->event;
     event.status = taken->status;
@@ -64,8 +70,7 @@ std::optional<RdmaCmConnector::CmEvent> RdmaCmConnector::take() {
     }
     event.responder_resources = param.responder_resources;
     event.initiator_depth = param.initiator_depth;
-    // First of all: destroying an identifier waits for its events' acknowledgement.
-    (void)rdma_ack_cm_event(taken);
+    (void)of_request.release();
     return event;
 }
 

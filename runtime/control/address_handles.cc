@@ -7,6 +7,7 @@
 
 #include "base/log.hpp"
 #include "base/planted.hpp"
+#include "base/undo.hpp"
 #include "connect/gid.hpp"
 #include "control/runtime_state.hpp"
 
@@ -80,8 +81,8 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
     slot->device = plan.device_index;
     slot->ah = std::move(ah);
     if (free == ahs_.end()) {
+        ah_generations_.resize(index + 1);
         ahs_.emplace_back();
-        ah_generations_.push_back(0);
     }
     const auto next = static_cast<std::uint16_t>(ah_generations_[index] + 1);
     ah_generations_[index] = next == 0 ? std::uint16_t{1} : next;
@@ -89,12 +90,18 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
                  .pd = plan.pd,
                  .client = pds_.at(plan.pd).client,
                  .ah = slot->ah.get()};
-    ahs_[index] = std::move(slot);
-    const AhSlot& known = *ahs_[index];
-    for (const auto& worker : workers_) {
-        worker->proxy->add_ah(known.end);
+    std::size_t told = 0;
+    Undo take_back([&]() noexcept {
+        for (std::size_t i = 0; i < told; ++i) {
+            workers_[i]->proxy->forget(slot->end);
+        }
+    });
+    for (; told < workers_.size(); ++told) {
+        workers_[told]->proxy->add_ah(slot->end);
     }
-    return known.end.handle;
+    take_back.keep();
+    ahs_[index] = std::move(slot);
+    return ahs_[index]->end.handle;
 }
 
 // Between a search that finds nothing and the removal a send may come in, so what the workers have in flight is searched once
@@ -104,7 +111,9 @@ void RuntimeState::destroy_ah(AhHandle handle) {
         UseSearch search = begin_here([&] { return search_ah_here(handle); });
         await_here(search);
         UseSearch removal = begin_here([&] { return begin_removing_ah_here(handle, search); });
+        Undo restore([&]() noexcept { restore_ah_here(handle); });
         await_here(removal);
+        restore.keep();  // from here on the end does it
         end_ah_here(handle, removal);
     }, Executor::Patience::unlimited);
 }
@@ -169,7 +178,7 @@ void RuntimeState::end_unused_ah_here(AhHandle handle) {
     }
 }
 
-void RuntimeState::restore_ah_here(AhHandle handle) {
+void RuntimeState::restore_ah_here(AhHandle handle) noexcept {
     if (const AhSlot* slot = find_ah(handle); slot != nullptr) {
         for (const auto& worker : workers_) {
             worker->proxy->add_ah(slot->end);

@@ -79,16 +79,16 @@ void RuntimeState::reserve_entries(const QpSlot& qp) {
     WorkerSlot& worker = *workers_[qp.worker];
     CqSlot& send_cq = *worker.cqs[qp.send_cq];
     CqSlot& recv_cq = *worker.cqs[qp.recv_cq];
+    if (qp.srq != nullptr) {
+        if (recv_cq.srqs[qp.srq->handle.index]++ == 0) {  // may allocate, so it comes first
+            recv_cq.reserved += qp.srq->depth;
+        }
+        ++qp.srq->qps;
+    }
     ++send_cq.queues;
     ++recv_cq.queues;
     send_cq.reserved += qp.send_entries;
     recv_cq.reserved += qp.recv_entries;
-    if (qp.srq != nullptr) {
-        ++qp.srq->qps;
-        if (recv_cq.srqs[qp.srq->handle.index]++ == 0) {
-            recv_cq.reserved += qp.srq->depth;
-        }
-    }
 }
 
 void RuntimeState::release_entries(const QpSlot& qp) {
@@ -106,7 +106,6 @@ void RuntimeState::release_entries(const QpSlot& qp) {
             recv_cq.reserved -= qp.srq->depth;
         }
     }
-    close_idle_cqs(worker, *devices_[qp.device]);
 }
 
 // A worker polls every CQ that it has, and arms each before it sleeps, so one without queues goes. The last of a device stays, for the

@@ -1,7 +1,10 @@
 // Connections by address: threads that wait for an outcome, and the events that bring it.
 #include <fmt/format.h>
 
+#include <new>
+
 #include "base/log.hpp"
+#include "base/undo.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -37,12 +40,29 @@ ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::strin
     if (qp.connection != 0 || qp.moved) {
         throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
     }
+    Attempts::node_type attempt = new_attempt();
     const ConnectionId id =
         devices_[qp.device]->connector->connect(address, connecting(qp), options.path, options.private_data);
     qp.connection = id;
+    return await_outcome_here(std::move(attempt), {qp.device, id});
+}
+
+// Made before there is anything to wait for: a connection that is under way has somebody who waits for it. What it says is what it will say
+// if the queue pair ends meanwhile.
+RuntimeState::Attempts::node_type RuntimeState::new_attempt() {
+    Attempts one;
+    ConnectEvent& event = one[{}].event;
+    event.kind = ConnectEvent::Kind::failed;
+    event.error = ECANCELED;
+    event.text = "the queue pair was closed or reset meanwhile, or its device lost";
+    return one.extract(one.begin());
+}
+
+ConnectionKey RuntimeState::await_outcome_here(Attempts::node_type attempt, const ConnectionKey& key) noexcept {
+    attempt.key() = key;
     const std::lock_guard lock(waiting_mutex_);
-    attempts_[{qp.device, id}] = {};
-    return {qp.device, id};
+    attempts_.insert(std::move(attempt));
+    return key;
 }
 
 ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
@@ -57,35 +77,29 @@ ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId
         throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
     }
     require_same_flow(qp, flow.kind);
+    const ConnectionKey key = await_outcome_here(new_attempt(), {device, request});
     qp.connection = request;
     qp.peer_flow = flow;
-    const ConnectionKey key{device, request};
-    {
-        const std::lock_guard lock(waiting_mutex_);
-        attempts_[key] = {};
-    }
-    try {
-        devices_[device]->connector->accept(request, connecting(qp), options.path, options.private_data);
-    } catch (...) {
-        {
-            const std::lock_guard lock(waiting_mutex_);
-            attempts_.erase(key);
-        }
+    Undo take_back([&]() noexcept {
+        drop_attempt_here(key);
         fail_connection_here(qp);
-        throw;
-    }
+    });
+    devices_[device]->connector->accept(request, connecting(qp), options.path, options.private_data);
+    take_back.keep();
     return key;
 }
 
 std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string& address, const ConnectOptions& options) {
+    const std::string what = fmt::format("connecting to {}", address);
     const ConnectionKey key = executor_->run([&] { return begin_connect_here(handle, address, options); });
-    return await_connection(key, handle, options, fmt::format("connecting to {}", address));
+    return await_connection(key, handle, options, what);
 }
 
 void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
                           const ConnectOptions& options) {
+    const std::string what = "accepting a connection";
     const ConnectionKey key = executor_->run([&] { return begin_accept_here(device, request, handle, flow, options); });
-    (void)await_connection(key, handle, options, "accepting a connection");
+    (void)await_connection(key, handle, options, what);
 }
 
 std::vector<std::byte> RuntimeState::await_connection(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
@@ -110,7 +124,7 @@ bool RuntimeState::has_outcome(const ConnectionKey& key) {
     return found == attempts_.end() || found->second.done;
 }
 
-void RuntimeState::drop_attempt_here(const ConnectionKey& key) {
+void RuntimeState::drop_attempt_here(const ConnectionKey& key) noexcept {
     const std::lock_guard lock(waiting_mutex_);
     attempts_.erase(key);
 }
@@ -194,11 +208,8 @@ void RuntimeState::forget_connection_here(QpSlot& qp) noexcept {
         // A thread that still waits for this connection learns that it will not come.
         const std::lock_guard lock(waiting_mutex_);
         const auto waiting = attempts_.find({qp.device, qp.connection});
-        if (waiting != attempts_.end() && !waiting->second.done) {
-            waiting->second.done = true;
-            waiting->second.event.kind = ConnectEvent::Kind::failed;
-            waiting->second.event.error = ECANCELED;
-            waiting->second.event.text = "the queue pair was closed or reset meanwhile, or its device lost";
+        if (waiting != attempts_.end()) {
+            waiting->second.done = true;  // with what it said from its beginning, unless it knew already
         }
     }
     tell_waiting();
@@ -216,9 +227,11 @@ OpenedListener RuntimeState::listen(const std::string& address, const std::strin
     return executor_->run([&] {
         DeviceSlot& device = device_slot(device_name);
         const ListenerId id = device.connector->listen(address);
+        Undo take_back([&]() noexcept { device.connector->stop_listening(id); });
         OpenedListener listener{.id = id, .device = device.index, .address = device.connector->address_of(id)};
         const std::lock_guard lock(waiting_mutex_);
         requests_[{device.index, id}];
+        take_back.keep();
         return listener;
     });
 }
@@ -229,17 +242,14 @@ void RuntimeState::stop_listening(std::uint32_t device, ListenerId listener) noe
             if (!running_.load()) {
                 return;
             }
-            Connector& connector = *devices_[device]->connector;
-            connector.stop_listening(listener);
-            std::deque<ConnectEvent> unanswered;
-            {
-                const std::lock_guard lock(waiting_mutex_);
-                unanswered = std::move(requests_[{device, listener}]);
-                requests_.erase({device, listener});
-            }
-            for (const ConnectEvent& request : unanswered) {
-                connector.reject(request.connection, {});
-                connector.forget(request.connection);
+            devices_[device]->connector->stop_listening(listener);
+            std::unique_lock lock(waiting_mutex_);
+            const auto ended = requests_.extract({device, listener});
+            lock.unlock();
+            if (!ended.empty()) {
+                for (const ConnectEvent& request : ended.mapped()) {
+                    turn_away_here(device, request.connection);
+                }
             }
         }, Executor::Patience::unlimited);
         tell_waiting();
@@ -284,13 +294,22 @@ void RuntimeState::reject(std::uint32_t device, ConnectionId request,
             if (!running_.load()) {
                 return;
             }
-            Connector& connector = *devices_[device]->connector;
-            connector.reject(request, private_data);
-            connector.forget(request);
+            turn_away_here(device, request, private_data);
         }, Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_debug("rejecting a connection: {}", error.what());
     }
+}
+
+// Its peer is told even where there is no memory for that: by being forgotten.
+void RuntimeState::turn_away_here(std::uint32_t device, ConnectionId request, std::span<const std::byte> private_data) noexcept {
+    Connector& connector = *devices_[device]->connector;
+    try {
+        connector.reject(request, private_data);
+    } catch (const std::exception& error) {
+        log_debug("rejecting a connection: {}", error.what());
+    }
+    connector.forget(request);
 }
 
 // ---- Events ----
@@ -332,6 +351,9 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
                     event.kind = ConnectEvent::Kind::failed;
                     event.error = error.code().value();
                     event.text = error.what();
+                } catch (const std::bad_alloc&) {
+                    event.kind = ConnectEvent::Kind::failed;
+                    event.error = ENOMEM;
                 }
             }
             [[fallthrough]];
@@ -377,15 +399,19 @@ void RuntimeState::take_request(DeviceSlot& device, ConnectEvent request) {
         const auto found = requests_.find({device.index, request.listener});
         const bool listens = found != requests_.end();  // else its listener has just been closed
         waits = listens && found->second.size() < kListenerBacklogMax;
-        if (waits) {
-            found->second.push_back(std::move(request));
-        } else if (listens) {
+        try {
+            if (waits) {
+                found->second.push_back(std::move(request));
+            }
+        } catch (const std::bad_alloc&) {
+            waits = false;
+        }
+        if (listens && !waits) {
             counters.requests_refused.add();
         }
     }
     if (!waits) {
-        device.connector->reject(connection, {});
-        device.connector->forget(connection);
+        turn_away_here(device.index, connection);
     }
 }
 

@@ -2,11 +2,14 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <exception>
+#include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "base/thread_health.hpp"
 #include "control/eal.hpp"
 #include "control/kernel_place.hpp"
@@ -34,13 +37,13 @@ ControlThread::~ControlThread() {
     thread_.join();
 }
 
-void ControlThread::perform(const std::function<void()>& job, Patience patience) {
-    Call call;
+void ControlThread::perform(JobRef job, Patience patience) {
+    Job call{.awaited = job, .posted = nullptr};
     std::unique_lock lock(mutex_);
-    if (patience == Patience::limited && jobs_.size() >= kJobsMax) {
+    if (patience == Patience::limited && jobs_ >= kJobsMax) {
         throw Error(EAGAIN, fmt::format("{} has {} jobs waiting", name_, kJobsMax));
     }
-    add({.run = job, .call = &call});
+    add(call);
     const auto ended = [&call] { return call.ended; };
     if (patience == Patience::limited && !call.ended_changed.wait_for(lock, hang_limit_, ended) && !call.begun) {
         withdraw(call);
@@ -51,12 +54,16 @@ void ControlThread::perform(const std::function<void()>& job, Patience patience)
 }
 
 void ControlThread::post_always(std::function<void()> job) {
+    auto posted = std::make_unique<Job>();
+    posted->posted = std::move(job);
     const std::lock_guard lock(mutex_);
-    add({.run = std::move(job)});
+    add(*posted.release());
 }
 
-void ControlThread::add(Job job) {
-    jobs_.push_back(std::move(job));
+void ControlThread::add(Job& job) noexcept {
+    *behind_last_ = &job;
+    behind_last_ = &job.next;
+    ++jobs_;
     if (idle_) {  // it owes a movement from now on
         idle_ = false;
         heartbeat_.begin(steady_ns(Clock::now()));
@@ -64,8 +71,32 @@ void ControlThread::add(Job job) {
     changed_.notify_one();
 }
 
-void ControlThread::withdraw(const Call& call) {
-    jobs_.erase(std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& job) { return job.call == &call; }));
+ControlThread::Job& ControlThread::take() noexcept {
+    Job& job = *first_;
+    withdraw(job);
+    return job;
+}
+
+void ControlThread::withdraw(const Job& job) noexcept {
+    Job** at = &first_;
+    while (*at != &job) {
+        at = &(*at)->next;
+    }
+    *at = job.next;
+    if (behind_last_ == &job.next) {
+        behind_last_ = at;
+    }
+    --jobs_;
+}
+
+// It is this thread's now. What it has taken along may take a while to go.
+void ControlThread::run_posted(Job& job) const noexcept {
+    const std::unique_ptr<Job> own(&job);
+    try {
+        own->posted();
+    } catch (const std::exception& error) {
+        log_error("{}: {}", name_, error.what());
+    }
 }
 
 std::string ControlThread::why_late() const {
@@ -81,30 +112,29 @@ void ControlThread::loop() noexcept {
     heartbeat_.start(::gettid(), steady_ns(Clock::now()));
     std::unique_lock lock(mutex_);
     for (;;) {
-        if (jobs_.empty() && !ending_) {
+        if (first_ == nullptr && !ending_) {
             idle_ = true;
             heartbeat_.wait();
-            changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+            changed_.wait(lock, [this] { return ending_ || first_ != nullptr; });
             idle_ = false;
         }
-        if (jobs_.empty()) {
+        if (first_ == nullptr) {
             break;
         }
-        Job job = std::move(jobs_.front());
-        jobs_.pop_front();
-        if (job.call != nullptr) {
-            job.call->begun = true;
-        }
+        Job& job = take();
+        job.begun = true;
         heartbeat_.begin(steady_ns(Clock::now()));
         lock.unlock();
-        job.run();
-        job.run = nullptr;  // what it has taken along may take a while to go
-        lock.lock();
-        if (job.call != nullptr) {
-            job.call->ended = true;
-            // With the lock: whoever waits cannot return before, and take the condition variable along.
-            job.call->ended_changed.notify_one();
+        if (!job.awaited) {
+            run_posted(job);
+            lock.lock();
+            continue;
         }
+        (*job.awaited)();
+        lock.lock();
+        job.ended = true;
+        // With the lock: whoever waits cannot return before, and take the condition variable along.
+        job.ended_changed.notify_one();
     }
     heartbeat_.stop();
 }

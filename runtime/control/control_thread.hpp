@@ -3,8 +3,10 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <cstddef>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,22 +26,23 @@ public:
     static constexpr std::size_t kJobsMax = 4096;
 
 private:
-    // A job that somebody waits for. It lies on that one's stack.
-    struct Call {
+    // In the queue. One that somebody waits for lies on that one's stack, so that it needs no memory; the others are the queue's.
+    struct Job {
+        std::optional<JobRef> awaited;
+        std::function<void()> posted;  // where nobody waits
+        Job* next = nullptr;
         std::condition_variable ended_changed;
         bool begun = false;
         bool ended = false;
     };
-    struct Job {
-        std::function<void()> run;
-        Call* call = nullptr;  // null: nobody waits
-    };
 
     [[nodiscard]] bool is_here() const noexcept override { return std::this_thread::get_id() == thread_.get_id(); }
-    void perform(const std::function<void()>& job, Patience patience) override;
-    /// With mutex_.
-    void add(Job job);
-    void withdraw(const Call& call);
+    void perform(JobRef job, Patience patience) override;
+    // With mutex_.
+    void add(Job& job) noexcept;
+    [[nodiscard]] Job& take() noexcept;
+    void withdraw(const Job& job) noexcept;
+    void run_posted(Job& job) const noexcept;
     [[nodiscard]] std::string why_late() const;
     void loop() noexcept;
 
@@ -47,7 +50,9 @@ private:
     const std::chrono::milliseconds hang_limit_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::deque<Job> jobs_;
+    Job* first_ = nullptr;
+    Job** behind_last_ = &first_;
+    std::size_t jobs_ = 0;
     bool idle_ = false;
     bool ending_ = false;
     std::thread thread_;

@@ -187,7 +187,7 @@ void become_helper(const std::string& name, const std::vector<int>& cpus) noexce
     pthread_setname_np(pthread_self(), name.substr(0, kThreadNameMax).c_str());
     try {
         set_affinity(pthread_self(), cpus);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
         // The CPUs were the process's own a moment ago; taken away since, the thread stays where it is.
     }
 }
@@ -227,7 +227,7 @@ void CoreThread::start(const std::string& name, std::uint32_t core, std::functio
                 if (rte_thread_register() != 0) {
                     throw Error(rte_errno, fmt::format("EAL does not register the worker's thread on core {}", core));
                 }
-            } catch (const Error&) {
+            } catch (...) {
                 failure = std::current_exception();
                 running.count_down();
                 return;

@@ -13,6 +13,12 @@
 #include "pollcore/error.hpp"
 
 namespace pollcore {
+namespace {
+
+// For memory to come back.
+constexpr std::chrono::milliseconds kAgain{10};
+
+}  // namespace
 
 EpollLoop::EpollLoop(Executor& executor, const std::vector<int>& cpus, std::chrono::milliseconds period,
                      std::function<void()> tick)
@@ -56,10 +62,17 @@ void EpollLoop::arm(int fd, int operation) {
 
 void EpollLoop::watch(int fd, std::function<void()> job) {
     {
+        auto shared = std::make_shared<const std::function<void()>>(std::move(job));
         const std::lock_guard lock(mutex_);
-        jobs_[fd] = std::move(job);
+        jobs_[fd] = std::move(shared);
     }
-    arm(fd, EPOLL_CTL_ADD);
+    try {
+        arm(fd, EPOLL_CTL_ADD);
+    } catch (...) {
+        const std::lock_guard lock(mutex_);
+        jobs_.erase(fd);
+        throw;
+    }
 }
 
 void EpollLoop::forget(int fd) noexcept {
@@ -76,42 +89,69 @@ void EpollLoop::loop() noexcept {
         const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next_tick - std::chrono::steady_clock::now());
         const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  static_cast<int>(std::max<long>(wait.count(), 0)));
-        try {
-            for (int i = 0; i < n; ++i) {
-                const int fd = events[static_cast<std::size_t>(i)].data.fd;
-                if (fd == wake_.get()) {
-                    return;
-                }
-                executor_.post_always([this, fd] {
-                    std::function<void()> job;
-                    {
-                        const std::lock_guard lock(mutex_);
-                        const auto found = jobs_.find(fd);
-                        if (found == jobs_.end()) {
-                            return;
-                        }
-                        job = found->second;
-                    }
-                    job();
-                    const std::lock_guard lock(mutex_);
-                    if (jobs_.contains(fd)) {
-                        arm(fd, EPOLL_CTL_MOD);
-                    }
-                });
+        for (int i = 0; i < n; ++i) {
+            const int fd = events[static_cast<std::size_t>(i)].data.fd;
+            if (fd == wake_.get()) {
+                return;
             }
-            if (std::chrono::steady_clock::now() >= next_tick) {
-                next_tick = std::chrono::steady_clock::now() + period_;
-                if (!tick_waits_.exchange(true)) {
-                    executor_.post_always([this] {
-                        tick_waits_.store(false);
-                        tick_();
-                    });
-                }
-            }
-        } catch (const Error& error) {
-            log_error("control loop: {}", error.what());
+            post(fd);
+        }
+        if (std::chrono::steady_clock::now() >= next_tick) {
+            next_tick = std::chrono::steady_clock::now() + period_;
+            post_tick();
         }
     }
+}
+
+void EpollLoop::post(int fd) noexcept {
+    try {
+        executor_.post_always([this, fd] { run(fd); });
+    } catch (const std::exception& error) {
+        log_error("control loop: {}; a descriptor is looked at again later", error.what());
+        std::this_thread::sleep_for(kAgain);
+        watch_on(fd);
+    }
+}
+
+void EpollLoop::watch_on(int fd) {
+    const std::lock_guard lock(mutex_);
+    if (jobs_.contains(fd)) {  // else it was forgotten meanwhile
+        arm(fd, EPOLL_CTL_MOD);
+    }
+}
+
+void EpollLoop::post_tick() noexcept {
+    if (tick_waits_.exchange(true)) {
+        return;
+    }
+    try {
+        executor_.post_always([this] {
+            tick_waits_.store(false);
+            tick_();
+        });
+    } catch (const std::exception& error) {
+        log_error("control loop: {}; a tick is left out", error.what());
+        tick_waits_.store(false);
+    }
+}
+
+// On the executor. Whatever becomes of the job, its descriptor is watched on.
+void EpollLoop::run(int fd) {
+    std::shared_ptr<const std::function<void()>> job;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = jobs_.find(fd);
+        if (found == jobs_.end()) {
+            return;
+        }
+        job = found->second;
+    }
+    try {
+        (*job)();
+    } catch (const std::exception& error) {
+        log_error("control loop: {}", error.what());
+    }
+    watch_on(fd);
 }
 
 }  // namespace pollcore

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -27,6 +29,10 @@ public:
 
 private:
     void loop() noexcept;
+    void post(int fd) noexcept;
+    void post_tick() noexcept;
+    void run(int fd);
+    void watch_on(int fd);
     void arm(int fd, int operation);
 
     Executor& executor_;
@@ -36,7 +42,7 @@ private:
     UniqueFd epoll_;
     UniqueFd wake_;
     std::mutex mutex_;
-    std::unordered_map<int, std::function<void()>> jobs_;
+    std::unordered_map<int, std::shared_ptr<const std::function<void()>>> jobs_;  // shared: one may forget its own
     std::thread thread_;
 };
 

@@ -44,6 +44,8 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
         std::optional<ibv_async_event> taken;
         try {
             taken = device.device->next_async_event();
+        } catch (const std::bad_alloc&) {
+            return;  // it waits at the device still
         } catch (const Error& error) {
             if (!device.removed) {  // else it is known
                 log_error("asynchronous events of device \"{}\": {}", device.config.name, error.what());
@@ -57,10 +59,12 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
             return;
         }
         counters.async_events.add();
-        Event event = describe(device, *taken);
         if (taken->event_type < counters.async_events_by_type.size()) {
             counters.async_events_by_type[taken->event_type].add();
         }
+        // By handles and numbers, which need no memory: an event that was taken is dealt with.
+        const Event event = describe(*taken);
+        const WorkerSlot* const whose_cq = taken->event_type == IBV_EVENT_CQ_ERR ? worker_of_cq(taken->element.cq) : nullptr;
         try {
             on_async_event(device, *taken, event);
         } catch (const std::exception& error) {
@@ -74,24 +78,15 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
         if (taken->event_type == IBV_EVENT_CQ_ERR) {
             lose_cq(taken->element.cq);  // destroys it, so the event is given back before
         }
-        tell_application(std::move(event));
+        tell_application(event, device, whose_cq);
     }
 }
 
 // What the event concerns, by the application's names. Made before anything is done about it, while the object is
-// there.
-Event RuntimeState::describe(const DeviceSlot& device, const ibv_async_event& taken) const {
-    Event event{.type = static_cast<EventType>(taken.event_type), .device = device.config.name};
+// there. Without names.
+Event RuntimeState::describe(const ibv_async_event& taken) const noexcept {
+    Event event{.type = static_cast<EventType>(taken.event_type)};
     switch (taken.event_type) {
-        case IBV_EVENT_CQ_ERR:
-            for (const auto& worker : workers_) {
-                for (const auto& cq : worker->cqs) {
-                    if (cq != nullptr && cq->cq.get() == taken.element.cq) {
-                        event.worker = worker->config.name;
-                    }
-                }
-            }
-            break;
         case IBV_EVENT_QP_FATAL:
         case IBV_EVENT_QP_REQ_ERR:
         case IBV_EVENT_QP_ACCESS_ERR:
@@ -123,29 +118,37 @@ Event RuntimeState::describe(const DeviceSlot& device, const ibv_async_event& ta
                 }
             }
             break;
-        default:  // of the device; of a work queue, of which there are none
+        default:  // of the device; of a CQ, which an application does not see; of a work queue, of which there are none
             break;
     }
     return event;
 }
 
+const WorkerSlot* RuntimeState::worker_of_cq(const ibv_cq* verbs_cq) const noexcept {
+    const auto has_it = [&](const auto& worker) {
+        return std::any_of(worker->cqs.begin(), worker->cqs.end(), [&](const auto& cq) { return cq != nullptr && cq->cq.get() == verbs_cq; });
+    };
+    const auto found = std::find_if(workers_.begin(), workers_.end(), has_it);
+    return found != workers_.end() ? found->get() : nullptr;
+}
+
 void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event) {
     const std::string_view text = event_type_name(event.type);
     QpSlot* const qp = find_qp(event.qp);
-    const std::string concerned = qp != nullptr ? with_owner(*qp) : "a queue pair that is being closed";
+    const std::optional<QpAndOwner> concerned = qp != nullptr ? std::optional(with_owner(*qp)) : std::nullopt;
     switch (taken.event_type) {
         // The first two are the peer's doing, and tell this side why its QP has ended.
         case IBV_EVENT_QP_ACCESS_ERR:
-            log_of_qp(LogLevel::warning, concerned, text);
+            log_of_qp(LogLevel::warning, concerned, "{}", text);
             fail_qp(taken.element.qp, Status::loc_access_err);
             break;
         case IBV_EVENT_QP_REQ_ERR:
-            log_of_qp(LogLevel::warning, concerned, text);
+            log_of_qp(LogLevel::warning, concerned, "{}", text);
             fail_qp(taken.element.qp, Status::rem_inv_req_err);
             break;
         case IBV_EVENT_QP_FATAL:
         case IBV_EVENT_PATH_MIG_ERR:
-            log_of_qp(LogLevel::error, concerned, text);
+            log_of_qp(LogLevel::error, concerned, "{}", text);
             fail_qp(taken.element.qp, Status::fatal_err);
             break;
         case IBV_EVENT_COMM_EST:
@@ -179,26 +182,47 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
     }
 }
 
-std::string RuntimeState::with_owner(const QpSlot& qp) const {
+QpAndOwner RuntimeState::with_owner(const QpSlot& qp) const noexcept {
     const auto pd = pds_.find(qp.pd);  // that of a lost device may be gone before its queue pairs are
-    const std::uint32_t client = pd != pds_.end() ? pd->second.client : 0;
-    return fmt::format("queue pair {} of {}", qp.qp_num, client == 0 ? "this process" : fmt::format("client {}", client));
+    return {.qp_num = qp.qp_num, .client = pd != pds_.end() ? pd->second.client : 0};
 }
 
-void RuntimeState::log_of_qp(LogLevel level, const std::string& qp_with_owner, std::string_view what) {
+void RuntimeState::log_line_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::string_view what,
+                                  fmt::format_args args) noexcept {
     LineBudget& budget = level == LogLevel::error ? qp_errors_ : qp_warnings_;
-    if (const std::optional<std::uint64_t> left_out = budget.take(platform->now())) {
-        log_detail::log(level, "{}: {}{}", qp_with_owner, what, and_others(*left_out));
+    const std::optional<std::uint64_t> left_out = budget.take(platform->now());
+    if (!left_out) {
+        return;
+    }
+    try {
+        const std::string named = !which               ? "a queue pair that is being closed"
+                                  : which->client == 0 ? fmt::format("queue pair {} of this process", which->qp_num)
+                                                       : fmt::format("queue pair {} of client {}", which->qp_num, which->client);
+        log_detail::log(level, "{}: {}{}", named, fmt::vformat(what, args), and_others(*left_out));
+    } catch (const std::bad_alloc&) {
+        log_detail::count_lost(1);
+        log_detail::report_lost(1);
     }
 }
 
-void RuntimeState::tell_application(Event event) {
-    if (host_ != nullptr) {
-        host_->event(event);
+// With the names that it has for them. One that there is no memory for is lost as those are that find the queue full.
+void RuntimeState::tell_application(Event event, const DeviceSlot& device, const WorkerSlot* worker) noexcept {
+    try {
+        event.device = device.config.name;
+        if (worker != nullptr) {
+            event.worker = worker->config.name;
+        }
+        if (host_ != nullptr) {
+            host_->event(event);
+        }
+        if (application_events.push(std::move(event))) {
+            return;
+        }
+    } catch (const std::exception& error) {
+        log_error("device \"{}\": {}: {}", device.config.name, event_type_name(event.type), error.what());
+        application_events.lose();
     }
-    if (!application_events.push(std::move(event))) {
-        counters.events_lost.add();
-    }
+    counters.events_lost.add();
 }
 
 // ---- What is lost ----
@@ -206,7 +230,7 @@ void RuntimeState::tell_application(Event event) {
 void RuntimeState::on_device_removed(DeviceSlot& device) {
     lose_device(device);
     if (!std::exchange(device.removed, true)) {  // each of its connections may say so
-        tell_application({.type = EventType::device_removed, .device = device.config.name});
+        tell_application({.type = EventType::device_removed}, device);
     }
 }
 
@@ -327,9 +351,9 @@ void RuntimeState::take_worker_reports() {
                     // are none.
                     const CqSlot* cq = said.index < worker->cqs.size() ? worker->cqs[said.index].get() : nullptr;
                     if (cq != nullptr && cq->worker_cq.id == said.object_id && !cq->failed) {
-                        const std::string& device = devices_[cq->device]->config.name;
+                        const DeviceSlot& device = *devices_[cq->device];
                         replace_cq(*worker, said.index);
-                        tell_application({.type = EventType::cq_err, .device = device, .worker = worker->config.name});
+                        tell_application({.type = EventType::cq_err}, device, worker.get());
                     }
                 } else if (said.kind == AnswerKind::session_broken) {
                     const std::uint32_t id = said.object_id;

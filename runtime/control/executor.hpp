@@ -4,6 +4,7 @@
 // Thread safety: post, run and heartbeat from any thread.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -14,6 +15,20 @@
 #include "base/heartbeat.hpp"
 
 namespace pollcore {
+
+/// A job that stays its caller's, who waits for it. A std::function would allocate, and what ends something shall not fail for that.
+class JobRef {
+public:
+    template <class F>
+        requires(!std::same_as<F, JobRef>)
+    explicit JobRef(F& job) noexcept
+        : job_(const_cast<std::remove_const_t<F>*>(&job)), run_([](void* of) { (*static_cast<F*>(of))(); }) {}
+    void operator()() const { run_(job_); }
+
+private:
+    void* job_;
+    void (*run_)(void* job);
+};
 
 class Executor {
 public:
@@ -28,7 +43,7 @@ public:
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    /// Runs `job` there and waits for its result or exception. From a job: at once. With limited patience it throws Error(EAGAIN) when too many
+    /// Runs `job` there and waits for its result or exception, and allocates nothing for that. From a job: at once. With limited patience it throws Error(EAGAIN) when too many
     /// wait already, and Error(ETIMEDOUT) when the job has not begun in time; it is not carried out then. One that has begun is waited
     /// for to its end, since it uses what its caller has.
     template <class F>
@@ -50,7 +65,7 @@ public:
                 failure = std::current_exception();
             }
         };
-        perform(caught, patience);
+        perform(JobRef(caught), patience);
         if (failure) {
             std::rethrow_exception(std::move(failure));
         }
@@ -59,7 +74,8 @@ public:
         }
     }
 
-    /// Without waiting and without that limit, for a loop that posts each of its few jobs again only after it ran.
+    /// Without waiting and without that limit, for a loop that posts each of its few jobs again only after it ran. What the job throws is
+    /// logged. Throws std::bad_alloc; then nothing was posted.
     virtual void post_always(std::function<void()> job) = 0;
 
     /// In nanoseconds of the platform's clock. It begins with each job, or when there is one to begin with.
@@ -76,7 +92,7 @@ private:
     /// Whether the caller is one of the jobs.
     [[nodiscard]] virtual bool is_here() const noexcept = 0;
     /// Runs `job`, which does not throw, and returns when it has run; or throws when it will not run.
-    virtual void perform(const std::function<void()>& job, Patience patience) = 0;
+    virtual void perform(JobRef job, Patience patience) = 0;
 };
 
 }  // namespace pollcore

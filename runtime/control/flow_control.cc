@@ -131,8 +131,7 @@ void RuntimeState::fail_flow_here(const WorkerSlot& worker, std::uint32_t index,
     if (qp == nullptr || workers_[qp->worker].get() != &worker || qp->qp == nullptr) {
         return;  // it was closed or reset meanwhile
     }
-    log_of_qp(LogLevel::error, with_owner(*qp),
-              fmt::format("{}{}", is_own(fault) ? "" : "its peer broke the agreement on flow control: ", text_of(fault)));
+    log_of_qp(LogLevel::error, with_owner(*qp), "{}{}", is_own(fault) ? "" : "its peer broke the agreement on flow control: ", text_of(fault));
     Transition error = to_state(IBV_QPS_ERR);
     modify_here(*qp, error.attr, error.mask, QpState::error, status_of(fault));
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <vector>
 
@@ -18,26 +17,40 @@ public:
     /// Nothing when all are taken. The place that was given back first is used again first.
     [[nodiscard]] std::optional<H> take() {
         H handle;
-        if (!free_.empty()) {
-            handle.index = free_.front();
-            free_.pop_front();
-        } else if (generations_.size() < most_) {
-            handle.index = static_cast<std::uint16_t>(generations_.size());
-            generations_.push_back(0);
+        if (first_free_ != kNone) {
+            handle.index = static_cast<std::uint16_t>(first_free_);
+            first_free_ = places_[first_free_].next_free;
+            last_free_ = first_free_ == kNone ? kNone : last_free_;
+        } else if (places_.size() < most_) {
+            handle.index = static_cast<std::uint16_t>(places_.size());
+            places_.push_back({});
         } else {
             return std::nullopt;
         }
-        std::uint16_t& generation = generations_[handle.index];
+        std::uint16_t& generation = places_[handle.index].generation;
         generation = static_cast<std::uint16_t>(generation == 0xffff ? 1 : generation + 1);
         handle.generation = generation;
         return handle;
     }
-    void give_back(H handle) { free_.push_back(handle.index); }
+    /// Allocates nothing.
+    void give_back(H handle) noexcept {
+        (last_free_ == kNone ? first_free_ : places_[last_free_].next_free) = handle.index;
+        last_free_ = handle.index;
+        places_[handle.index].next_free = kNone;
+    }
 
 private:
+    static constexpr std::uint32_t kNone = ~0u;
+
+    struct Place {
+        std::uint16_t generation = 0;
+        std::uint32_t next_free = kNone;  // where it is free
+    };
+
     std::uint32_t most_;
-    std::vector<std::uint16_t> generations_;
-    std::deque<std::uint16_t> free_;
+    std::vector<Place> places_;
+    std::uint32_t first_free_ = kNone;
+    std::uint32_t last_free_ = kNone;
 };
 
 }  // namespace pollcore

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "base/undo.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -94,24 +95,25 @@ UniqueMr RegionPlan::carry_out() const {
 }
 
 RegionInfo RuntimeState::add_region_here(const RegionPlan& plan, UniqueMr& mr, HostMemory memory) {
-    RegionSlot slot;
+    const auto placed = regions_.try_emplace(next_region_++).first;
+    Undo take_back([&]() noexcept { regions_.erase(placed); });
+    RegionSlot& slot = placed->second;
     slot.pd = plan.pd;
     slot.data = plan.data;
+    slot.iova = plan.iova;
     if (plan.access.window_bind) {
         slot.handle = add_bindable_here(*mr, slot.pd);
     }
+    take_back.keep();
     slot.mr = std::move(mr);
-    const RegionInfo info{.id = next_region_++,
-                          .data = static_cast<std::byte*>(plan.data),
-                          .size = plan.bytes,
-                          .iova = plan.iova,
-                          .lkey = slot.mr->lkey,
-                          .rkey = slot.mr->rkey,
-                          .handle = slot.handle};
-    slot.iova = plan.iova;
     slot.memory = std::move(memory);
-    regions_.emplace(info.id, std::move(slot));
-    return info;
+    return {.id = placed->first,
+            .data = static_cast<std::byte*>(plan.data),
+            .size = plan.bytes,
+            .iova = plan.iova,
+            .lkey = slot.mr->lkey,
+            .rkey = slot.mr->rkey,
+            .handle = slot.handle};
 }
 
 RegionInfo RuntimeState::add_region(HostMemory memory, void* data, std::size_t bytes, std::uint64_t iova, Access access,

@@ -40,12 +40,12 @@ void RuntimeState::end_retired_here(QpHandle handle, bool drained) {
     if (qp == nullptr) {
         return;  // an event that came meanwhile has ended it
     }
-    const std::string which = with_owner(*qp);
+    const QpAndOwner which = with_owner(*qp);
     const Counter& cut_short = workers_[qp->worker]->worker->counters().cut_short;
     const std::uint64_t before = cut_short.value();
     destroy_qp_here(*qp);
     if (!drained) {
-        log_of_qp(LogLevel::warning, which, fmt::format("the runtime completed {} requests", cut_short.value() - before));
+        log_of_qp(LogLevel::warning, which, "the runtime completed {} requests", cut_short.value() - before);
     }
 }
 
@@ -78,8 +78,9 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle, std
         Transition error = to_state(IBV_QPS_ERR);
         modify_here(*qp, error.attr, error.mask, QpState::error, Status::qp_closed);
         retirement.quiet = static_cast<std::uint32_t>(platform->cycles_from(kQuiet));
-    } catch (const Error& error) {
-        if (error.code() == std::errc::io_error && lost_meanwhile(*devices_[qp->device])) {
+    } catch (const std::exception& error) {
+        const auto* known = dynamic_cast<const Error*>(&error);
+        if (known != nullptr && known->code() == std::errc::io_error && lost_meanwhile(*devices_[qp->device])) {
             return std::nullopt;
         }
         retirement.device_lags = qp->state != QpState::error;
@@ -117,9 +118,8 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
     const std::optional<bool> drained = worker.retired(retirement.command);
     if (drained == false) {
         counters.cut_short.add();
-        log_of_qp(LogLevel::warning, with_owner(*qp),
-                  fmt::format("device \"{}\" did not flush its work within {} ms; the runtime completes it",
-                              devices_[qp->device]->config.name, retirement.limit.count()));
+        log_of_qp(LogLevel::warning, with_owner(*qp), "device \"{}\" did not flush its work within {} ms; the runtime completes it",
+                  devices_[qp->device]->config.name, retirement.limit.count());
     }
     return drained;
 }
@@ -140,6 +140,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     }
     renew_windows_here(qp);  // those whose binds it did not complete
     release_entries(qp);
+    close_idle_cqs(*workers_[qp.worker], *devices_[qp.device]);
     return_share(qp.pool);
     return_share(qp.rendezvous);
     qps_[qp.handle.index].reset();
@@ -154,7 +155,7 @@ void RuntimeState::stop_answering_here(const QpSlot& qp) {
     try {
         Transition error = to_state(IBV_QPS_ERR);
         devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
         log_warning("queue pair {}: {}; its device answers its peers until it is destroyed", qp.qp_num, error.what());
     }
 }
@@ -186,7 +187,7 @@ void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
     try {
         Transition error = to_state(IBV_QPS_ERR);
         devices_[qp.device]->device->modify(qp.qp.get(), error.attr, error.mask);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
         device_lags = true;
         log_warning("queue pair {}: {}; on its device it stays as it is", qp.qp_num, error.what());
     }

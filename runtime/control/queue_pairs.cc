@@ -5,6 +5,7 @@
 
 #include "base/life.hpp"
 #include "base/log.hpp"
+#include "base/undo.hpp"
 #include "connect/gid.hpp"
 #include "control/runtime_state.hpp"
 
@@ -178,11 +179,16 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         end.rendezvous.pool = &slot->rendezvous.pool->end;
         end.rendezvous.set_depth(CreditFlow::kReadsMax, slot->rendezvous.buffers);
     }
-    worker.proxy->add_qp(end);
-
     reserve_entries(*slot);
     take_share(slot->pool);
     take_share(slot->rendezvous);
+    Undo give_back([&]() noexcept {
+        release_entries(*slot);
+        return_share(slot->pool);
+        return_share(slot->rendezvous);
+    });
+    worker.proxy->add_qp(end);
+    give_back.keep();
     ++qp_lives_[index];
     next_qp_index_ = static_cast<std::uint16_t>(index + 1);
     qps_[index] = std::move(slot);

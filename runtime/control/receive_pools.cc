@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/undo.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -32,11 +33,14 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
             throw Error(EINVAL, fmt::format("a receive pool of {} bytes in a memory region of {}", bytes, region->second.mr->length));
         }
         std::uint32_t others = unpolled_here(session);
+        std::size_t may_be_unpolled = session.unpolled.size() + 1;
         for (const auto& pool : pools_) {
             if (pool != nullptr && pool->session == session.id) {
                 others += pool->places;
+                ++may_be_unpolled;
             }
         }
+        session.unpolled.reserve(may_be_unpolled);  // a pool that is detached shall need no memory
         if (others + slot->places > session.layout.pool_buffers) {
             throw Error(ENOSPC, fmt::format("a pool of {} buffers for session {}: it has room for {} (SessionOptions::pool_buffers), of "
                                             "which {} are other pools', or were those of closed ones whose messages were not polled",
@@ -55,13 +59,10 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
         end.addr = region->second.iova;
         end.lkey = region->second.mr->lkey;
         end.session_index = session.index;
-        try {
-            pools_.resize(std::max<std::size_t>(pools_.size(), handle->index + std::size_t{1}));
-            workers_[slot->worker]->proxy->add_pool(end);
-        } catch (...) {
-            pool_handles_.give_back(*handle);
-            throw;
-        }
+        Undo give_back([&]() noexcept { pool_handles_.give_back(*handle); });
+        pools_.resize(std::max<std::size_t>(pools_.size(), handle->index + std::size_t{1}));
+        workers_[slot->worker]->proxy->add_pool(end);
+        give_back.keep();
         pools_[handle->index] = std::move(slot);
         return PoolInfo{*handle, end.counters};
     });

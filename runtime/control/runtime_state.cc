@@ -66,16 +66,14 @@ RuntimeState::~RuntimeState() {
 }
 
 void RuntimeState::open_device(const DeviceConfig& device_config) {
-    auto slot = std::make_unique<DeviceSlot>();
-    slot->config = device_config;
-    slot->index = static_cast<std::uint32_t>(devices_.size());
-    slot->device = platform->open_device(device_config);
-    slot->connector = make_connector(*slot->device);
-    slot->default_pd = next_pd_++;
-    pds_.emplace(slot->default_pd,
-                 PdSlot{slot->index, false, UniquePd(slot->device->create_pd(), {slot->device.get()})});
-    DeviceSlot& device = *slot;
-    devices_.push_back(std::move(slot));
+    // Its place comes first: from there it outlives what is made on it, wherever this ends.
+    DeviceSlot& device = *devices_.emplace_back(std::make_unique<DeviceSlot>());
+    device.config = device_config;
+    device.index = static_cast<std::uint32_t>(devices_.size() - 1);
+    device.device = platform->open_device(device_config);
+    device.connector = make_connector(*device.device);
+    device.default_pd = next_pd_++;
+    pds_.emplace(device.default_pd, PdSlot{device.index, 0, UniquePd(device.device->create_pd(), {device.device.get()})});
     loop_->watch(device.device->async_fd(), [this, &device] { take_async_events(device); });
     loop_->watch(device.connector->fd(), [this, &device] { take_connect_events(device); });
 

@@ -20,8 +20,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
+
+#include <fmt/core.h>
 
 #include "base/foreign_fd.hpp"
 #include "base/line_budget.hpp"
@@ -249,6 +252,12 @@ public:
     virtual void runtime_stops() = 0;
 };
 
+/// For the log, when the queue pair may be gone: "queue pair 17 of client 3", as attached processes are called there.
+struct QpAndOwner {
+    std::uint32_t qp_num = 0;
+    std::uint32_t client = 0;  ///< 0: this process
+};
+
 /// A queue pair on its way out of service (H1).
 struct Retirement {
     QpHandle handle;
@@ -354,7 +363,7 @@ public:
                                                   const ConnectOptions& options);
     [[nodiscard]] bool has_outcome(const ConnectionKey& key);
     /// Nobody waits for its outcome any more.
-    void drop_attempt_here(const ConnectionKey& key);
+    void drop_attempt_here(const ConnectionKey& key) noexcept;
     std::vector<std::byte> conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
                                          const std::string& what);
     /// Nothing: there is nothing in flight any more, or no such queue pair.
@@ -386,7 +395,7 @@ public:
     /// No send that comes from here on finds it, until end_ah_here() or restore_ah_here(). One that came before is searched for.
     [[nodiscard]] UseSearch begin_removing_ah_here(AhHandle handle, const UseSearch& search);
     void end_ah_here(AhHandle handle, const UseSearch& removal);
-    void restore_ah_here(AhHandle handle);
+    void restore_ah_here(AhHandle handle) noexcept;
     /// There is no queue pair left that could name it.
     void end_unused_ah_here(AhHandle handle);
     /// Its worker takes no more buffers of it. Throws Error(EBUSY) when it is used. Its region is ended next.
@@ -435,6 +444,7 @@ private:
         ConnectEvent event;
         [[nodiscard]] bool established() const noexcept { return done && event.kind == ConnectEvent::Kind::established; }
     };
+    using Attempts = std::map<ConnectionKey, Attempt>;
     using ListenerKey = std::pair<std::uint32_t, ListenerId>;
 
     // runtime_state.cc
@@ -452,6 +462,7 @@ private:
 
     // sessions.cc
     void end_session_here(SessionSlot& session) noexcept;
+    void unwatch_visitor_here(const SessionSlot& session) noexcept;
     [[nodiscard]] SessionSlot& session_slot(std::uint32_t id);
 
     // shared_receive_queues.cc
@@ -524,6 +535,9 @@ private:
     void take_connect_events(DeviceSlot& device);
     void on_connect_event(DeviceSlot& device, ConnectEvent event);
     void take_request(DeviceSlot& device, ConnectEvent request);
+    void turn_away_here(std::uint32_t device, ConnectionId request, std::span<const std::byte> private_data = {}) noexcept;
+    [[nodiscard]] static Attempts::node_type new_attempt();
+    [[nodiscard]] ConnectionKey await_outcome_here(Attempts::node_type attempt, const ConnectionKey& key) noexcept;
     void drop_request(DeviceSlot& device, ConnectionId request);
     void look_for_withdrawn_requests_here();
     std::vector<std::byte> await_connection(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
@@ -537,12 +551,17 @@ private:
 
     // events.cc
     void take_async_events(DeviceSlot& device);
-    [[nodiscard]] Event describe(const DeviceSlot& device, const ibv_async_event& taken) const;
+    [[nodiscard]] Event describe(const ibv_async_event& taken) const noexcept;
+    [[nodiscard]] const WorkerSlot* worker_of_cq(const ibv_cq* cq) const noexcept;
     void on_async_event(DeviceSlot& device, const ibv_async_event& taken, const Event& event);
-    /// For the log: "queue pair 17 of client 3", as attached processes are called there.
-    [[nodiscard]] std::string with_owner(const QpSlot& qp) const;
-    void log_of_qp(LogLevel level, const std::string& qp_with_owner, std::string_view what);
-    void tell_application(Event event);
+    [[nodiscard]] QpAndOwner with_owner(const QpSlot& qp) const noexcept;
+    /// Within a budget. Without memory for it the line is left out, and counted.
+    template <class... Args>
+    void log_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::format_string<Args...> what, Args&&... args) noexcept {
+        log_line_of_qp(level, which, what, fmt::make_format_args(args...));
+    }
+    void log_line_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::string_view what, fmt::format_args args) noexcept;
+    void tell_application(Event event, const DeviceSlot& device, const WorkerSlot* worker = nullptr) noexcept;
     void lose_device(DeviceSlot& device);
     [[nodiscard]] bool lost_meanwhile(DeviceSlot& device);
     void on_device_removed(DeviceSlot& device);
@@ -562,7 +581,7 @@ private:
     // windows.cc
     [[nodiscard]] MrHandle add_bindable_here(ibv_mr& mr, std::uint32_t pd);
     [[nodiscard]] WorkerSlot* remove_bindable_here(const RegionSlot& region);
-    void restore_bindable_here(const RegionSlot& region, std::size_t workers);
+    void restore_bindable_here(const RegionSlot& region, std::size_t workers) noexcept;
     void give_back_bindable_here(MrHandle handle) noexcept;
     [[nodiscard]] WindowSlot* window_slot(MwHandle handle) noexcept;
     void renew_windows_here(const QpSlot& qp);
@@ -602,7 +621,7 @@ private:
 
     std::mutex waiting_mutex_;
     std::condition_variable waiting_;
-    std::map<ConnectionKey, Attempt> attempts_;
+    Attempts attempts_;
     std::map<ListenerKey, std::deque<ConnectEvent>> requests_;
 
     // Ended by the destructor in the order that their comments ask for.

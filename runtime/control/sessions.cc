@@ -8,6 +8,7 @@
 
 #include "base/event_fd.hpp"
 #include "base/log.hpp"
+#include "base/undo.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -83,18 +84,30 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     slot.end->application_socket = shared;
     slot.end->client = client.get();
     slot.client = std::move(client);
-    if (slot.visitor_fd.valid()) {
-        watch_visitor(worker.visitors.get(), slot.visitor_fd.get());
-    }
-    worker.proxy->add_session(index, *slot.end);
     if (free == worker.sessions.end()) {
-        worker.sessions.push_back(slot.id);
-    } else {
-        *free = slot.id;
+        worker.sessions.push_back(0);
     }
+    // Its place comes first: what its worker was given must not be lost for want of memory.
     const std::uint32_t id = slot.id;
-    sessions_.emplace(id, std::move(slot));
+    const auto placed = sessions_.emplace(id, std::move(slot)).first;
+    Undo take_back([&]() noexcept {
+        unwatch_visitor_here(placed->second);
+        sessions_.erase(placed);
+    });
+    SessionSlot& session = placed->second;
+    if (session.visitor_fd.valid()) {
+        watch_visitor(worker.visitors.get(), session.visitor_fd.get());
+    }
+    worker.proxy->add_session(index, *session.end);
+    take_back.keep();
+    worker.sessions[index] = id;
     return id;
+}
+
+void RuntimeState::unwatch_visitor_here(const SessionSlot& session) noexcept {
+    if (session.visitor_fd.valid()) {
+        (void)::epoll_ctl(workers_[session.worker]->visitors.get(), EPOLL_CTL_DEL, session.visitor_fd.get(), nullptr);
+    }
 }
 
 std::uint64_t RuntimeState::submissions_refused(std::uint32_t session) const noexcept {
@@ -142,7 +155,7 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
                         [&](const ShareOptions& share) { return share.session == session.index; })) {
             try {
                 (void)close_qp_here(qps_[i]->handle, deadline);
-            } catch (const Error&) {
+            } catch (const std::exception&) {
                 kept = std::current_exception();
             }
         }
@@ -157,11 +170,8 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
         std::rethrow_exception(kept);  // its worker goes on with what that one has in flight
     }
     detach_pools_here(session_id);
-    WorkerSlot& worker = *workers_[session.worker];
-    if (session.visitor_fd.valid()) {
-        (void)::epoll_ctl(worker.visitors.get(), EPOLL_CTL_DEL, session.visitor_fd.get(), nullptr);
-    }
-    session.remove_command = worker.proxy->begin_removing_session(session.index, abandoned);
+    unwatch_visitor_here(session);
+    session.remove_command = workers_[session.worker]->proxy->begin_removing_session(session.index, abandoned);
 }
 
 bool RuntimeState::session_closed_here(std::uint32_t session_id) {

@@ -4,8 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/log.hpp"
 #include "base/planted.hpp"
+#include "base/undo.hpp"
 #include "control/runtime_state.hpp"
 
 namespace pollcore {
@@ -19,9 +22,17 @@ MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
                                         kBindableRegionsMax));
     }
     const WorkerRegion region{.handle = *handle, .pd = pd, .mr = &mr};
-    for (const auto& worker : workers_) {
-        worker->proxy->add_region(region);
+    std::size_t told = 0;
+    Undo take_back([&]() noexcept {
+        for (std::size_t i = 0; i < told; ++i) {
+            (void)workers_[i]->proxy->remove_region(*handle);  // nobody has heard of it, so no bind names it
+        }
+        region_handles_.give_back(*handle);
+    });
+    for (; told < workers_.size(); ++told) {
+        workers_[told]->proxy->add_region(region);
     }
+    take_back.keep();
     return *handle;
 }
 
@@ -39,7 +50,7 @@ WorkerSlot* RuntimeState::remove_bindable_here(const RegionSlot& region) {
     return nullptr;
 }
 
-void RuntimeState::restore_bindable_here(const RegionSlot& region, std::size_t workers) {
+void RuntimeState::restore_bindable_here(const RegionSlot& region, std::size_t workers) noexcept {
     if (!region.handle.valid()) {
         return;
     }
@@ -75,10 +86,10 @@ MwHandle RuntimeState::create_window(std::uint32_t session, WindowType type, con
         slot->end.client = pds_.at(pd_id).client;
         slot->end.mw = slot->mw.get();
         slot->end.rkey.store(slot->mw->rkey, std::memory_order_relaxed);
+        Undo give_back([&]() noexcept { window_handles_.give_back(*handle); });
+        windows_.resize(std::max<std::size_t>(windows_.size(), handle->index + std::size_t{1}));
         workers_[slot->worker]->proxy->add_window(slot->end);
-        if (windows_.size() <= handle->index) {
-            windows_.resize(handle->index + std::size_t{1});
-        }
+        give_back.keep();
         windows_[handle->index] = std::move(slot);
         return *handle;
     });
@@ -167,7 +178,7 @@ void RuntimeState::renew_windows_here(const QpSlot& qp) {
             slot->end.bound_on.store(0, std::memory_order_relaxed);
             slot->end.lost.store(false, std::memory_order_relaxed);
             worker.proxy->add_window(slot->end);
-        } catch (const Error& error) {
+        } catch (const std::exception& error) {
             log_error("a memory window ends with queue pair {}, which it was bound on: {}", qp.qp_num, error.what());
         }
     }

@@ -31,6 +31,13 @@ bool ApplicationEvents::push(Event event) {
     return true;
 }
 
+void ApplicationEvents::lose() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!queue_.empty()) {
+        ++queue_.back().lost_after;
+    }
+}
+
 void ApplicationEvents::close() noexcept {
     {
         const std::lock_guard lock(mutex_);

@@ -23,6 +23,8 @@ public:
 
     /// False when there was no room.
     bool push(Event event);
+    /// There was no memory for one: whoever meets the gap is told, as if there was no room.
+    void lose() noexcept;
     /// Nothing more comes. Who waits learns of it.
     void close() noexcept;
 

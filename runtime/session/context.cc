@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/undo.hpp"
 #include "flow/record.hpp"
 #include "session/control_side.hpp"
 
@@ -94,7 +95,13 @@ void require_own_process(const ControlSide& control) {
 
 Session Context::open_session(const SessionOptions& options) {
     OpenedSession opened = control().open_session(options);
-    return {control_, opened.id, opened.worker, opened.block, opened.layout, opened.waking, std::move(opened.log)};
+    Undo close([&]() noexcept {
+        control_->close_session(opened.id);
+        control_->release_session(opened.id);
+    });
+    Session session(control_, opened.id, opened.worker, opened.block, opened.layout, opened.waking, std::move(opened.log));
+    close.keep();
+    return session;
 }
 
 QueuePair Context::create_queue_pair(const QueuePairOptions& options) {

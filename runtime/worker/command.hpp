@@ -101,6 +101,7 @@ enum class AnswerKind : std::uint8_t {
     timed_out,  ///< retire_qp: the deadline came first
     found,      ///< find_*; remove_*: still in use
     not_found,
+    no_memory,  ///< add_*, find_*, remove_ah: nothing has changed, and nothing was begun
     cq_failed,  ///< unasked: polling CQ `index` failed, its QPs are in error and nothing more comes from it
     session_broken,  ///< unasked: session `index` wrote what no session writes
     flow_failed,     ///< unasked: the peer of QP `index` broke the agreement; object_id: generation << 8 | FlowFault

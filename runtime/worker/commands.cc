@@ -1,5 +1,6 @@
 // What the control thread asks of a worker.
 #include <algorithm>
+#include <new>
 
 #include "base/event_fd.hpp"
 #include "worker/worker.hpp"
@@ -25,10 +26,15 @@ constexpr std::uint64_t kOfSession = std::uint64_t{1} << 32;
 constexpr std::uint64_t kOfQp = std::uint64_t{2} << 32;
 
 template <class T>
-void place(OwnLines<T>& table, std::uint32_t index, const T& value) {
+void make_place(OwnLines<T>& table, std::uint32_t index) {
     if (table.size() <= index) {
         table.resize(index + 1, T{});
     }
+}
+
+template <class T>
+void place(OwnLines<T>& table, std::uint32_t index, const T& value) {
+    make_place(table, index);
     table[index] = value;
 }
 
@@ -70,14 +76,17 @@ std::uint32_t Worker::run_commands() noexcept {
 }
 
 [[gnu::cold]] void Worker::run(const Command& command) noexcept {
+    try {
+        carry_out(command);
+    } catch (const std::bad_alloc&) {
+        answer(command.id, AnswerKind::no_memory);
+    }
+}
+
+void Worker::carry_out(const Command& command) {
     switch (command.kind) {
         case CommandKind::add_session:
-            command.session->index = command.index;
-            place(sessions_, command.index, command.session);
-            polled_sessions_.push_back(command.session);
-            closing_.reserve(polled_sessions_.size());
-            to_wake_.reserve(polled_sessions_.size());
-            command.session->tells = command.session->application_fd >= 0;
+            add_session(*command.session, command.index);
             break;
         case CommandKind::remove_session: {
             WorkerSession& session = *sessions_[command.index];
@@ -89,12 +98,7 @@ std::uint32_t Worker::run_commands() noexcept {
             return;
         }
         case CommandKind::add_cq:
-            command.cq->index = command.index;
-            if (std::find(channels_.begin(), channels_.end(), command.cq->channel) == channels_.end()) {
-                command.cq->channel = nullptr;  // it was given up
-            }
-            place(cqs_, command.index, command.cq);
-            polled_cqs_.push_back(command.cq);
+            add_cq(*command.cq, command.index);
             break;
         case CommandKind::remove_cq:
             (void)take_events();  // its own too: none is taken once whoever destroys it looks
@@ -177,16 +181,18 @@ std::uint32_t Worker::run_commands() noexcept {
         case CommandKind::find_ah:
             return begin(Search{.command = command.id, .pd = command.ah->pd, .client = command.ah->client, .ah = command.ah->handle});
         case CommandKind::remove_ah:
-            ahs_[command.ah->handle.index] = nullptr;
-            if (command.abandoned) {
-                answer(command.id, AnswerKind::not_found);
+            if (!command.abandoned) {
+                // What is still in a ring will be refused, so only what was posted counts.
+                begin(Search{.command = command.id,
+                             .pd = command.ah->pd,
+                             .ah = command.ah->handle,
+                             .next_session = static_cast<std::uint32_t>(sessions_.size())});
+                ahs_[command.ah->handle.index] = nullptr;
                 return;
             }
-            // What is still in a ring will be refused, so only what was posted counts.
-            return begin(Search{.command = command.id,
-                                .pd = command.ah->pd,
-                                .ah = command.ah->handle,
-                                .next_session = static_cast<std::uint32_t>(sessions_.size())});
+            ahs_[command.ah->handle.index] = nullptr;
+            answer(command.id, AnswerKind::not_found);
+            return;
         case CommandKind::add_window:
             place(windows_, command.window->handle.index, command.window);
             break;
@@ -272,14 +278,45 @@ void Worker::open_shares(WorkerQp& qp) noexcept {
     }
 }
 
-void Worker::add_qp(WorkerQp& qp) noexcept {
+void Worker::add_session(WorkerSession& session, std::uint32_t index) {
+    const std::size_t sessions = polled_sessions_.size() + 1;
+    make_place(sessions_, index);
+    polled_sessions_.reserve(sessions);
+    closing_.reserve(sessions);
+    to_wake_.reserve(sessions);
+    session.index = index;
+    sessions_[index] = &session;
+    polled_sessions_.push_back(&session);
+    session.tells = session.application_fd >= 0;
+}
+
+void Worker::add_cq(WorkerCq& cq, std::uint32_t index) {
+    make_place(cqs_, index);
+    polled_cqs_.reserve(polled_cqs_.size() + 1);
+    cq.index = index;
+    if (std::find(channels_.begin(), channels_.end(), cq.channel) == channels_.end()) {
+        cq.channel = nullptr;  // it was given up
+    }
+    cqs_[index] = &cq;
+    polled_cqs_.push_back(&cq);
+}
+
+void Worker::add_qp(WorkerQp& qp) {
+    retiring_.reserve(qps_used_ + 1);
+    to_fill_.reserve(takers_ + 2);
+    if (qp.flow != nullptr) {
+        flows_.reserve(flow_qps_ + 1);
+        rings_.reserve(flow_qps_ + 1);
+    }
+    if (qp.srq != nullptr) {
+        qp.srq->qps.make_room();  // of its creditors it has room for as many as there may be
+    }
     qps_[qp.handle.index] = &qp;
     qp.send_end = &qp.send_head;
     choose_way(qp);
     cqs_[qp.recv_cq]->datagram_qps += qp.datagram;
     open_shares(qp);
     count_qps(1);
-    retiring_.reserve(qps_used_);
     if (qp.srq != nullptr) {
         qp.srq->qps.add(qp.qp_num, &qp);
     }
@@ -288,8 +325,7 @@ void Worker::add_qp(WorkerQp& qp) noexcept {
     qp.rendezvous.qp = &qp;
     add_taker(qp.rendezvous);
     if (qp.flow != nullptr) {
-        flows_.reserve(++flow_qps_);
-        rings_.reserve(flow_qps_);
+        ++flow_qps_;
         if (qp.srq != nullptr) {
             qp.srq->creditors.push_back(&qp);
             grant(*qp.srq, qp);
@@ -299,12 +335,11 @@ void Worker::add_qp(WorkerQp& qp) noexcept {
 }
 
 void Worker::add_taker(PoolTaker& taker) noexcept {
-    if (taker.pool != nullptr) {
-        to_fill_.reserve(++takers_);
-    }
+    takers_ += taker.pool != nullptr;
 }
 
-void Worker::add_srq(WorkerSrq& srq) noexcept {
+void Worker::add_srq(WorkerSrq& srq) {
+    to_fill_.reserve(takers_ + 1);
     srqs_[srq.handle.index] = &srq;
     srq.session = sessions_[srq.session_index];
     srq.pool.srq = &srq;
@@ -342,7 +377,7 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     answer(session.remove_command, AnswerKind::done, session.index);
 }
 
-void Worker::begin(const Search& search) noexcept {
+void Worker::begin(const Search& search) {
     if (search_.command == 0) {
         search_ = search;
     } else {

@@ -113,7 +113,7 @@ private:
     OwnLines<std::uint32_t> free_;  // the last that was given back first, since it is in the cache
 };
 
-/// Queue pairs by the number in a work completion: open addressing, at most half full. Only add() allocates.
+/// Queue pairs by the number in a work completion: open addressing, at most half full. Only make_room() allocates.
 /// Invariant: no number twice. Providers use numbers again (H3), but a queue pair leaves the table only after its CQs
 /// were seen empty, and a new one comes only after that.
 class QpNumberTable {
@@ -125,7 +125,8 @@ public:
             }
         }
     }
-    void add(std::uint32_t qp_num, WorkerQp* qp) {
+    /// For one more: the next add() then allocates nothing.
+    void make_room() {
         if (2 * (size_ + 1) > places_.size()) {
             const OwnLines<Place> old = std::exchange(places_, OwnLines<Place>(2 * places_.size()));
             for (const Place& place : old) {
@@ -134,6 +135,9 @@ public:
                 }
             }
         }
+    }
+    void add(std::uint32_t qp_num, WorkerQp* qp) {
+        make_room();
         put({qp_num, qp});
         ++size_;
     }

@@ -15,7 +15,8 @@
 // Invariants
 //   - An entry in an in-flight table stands for a WR whose completion slot is reserved in its session's ring.
 //   - Nothing of a parked QP or of its CQs is touched.
-//   - Nothing here allocates after construction, except commands that add things.
+//   - Nothing here allocates after construction, except commands that add things or begin a search. These make room before they change
+//     anything, and are answered `no_memory` where there is none.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -340,14 +341,17 @@ private:
     // commands.cc
     std::uint32_t run_commands() noexcept;
     void run(const Command& command) noexcept;
-    void add_qp(WorkerQp& qp) noexcept;
-    void add_srq(WorkerSrq& srq) noexcept;
+    void carry_out(const Command& command);
+    void add_session(WorkerSession& session, std::uint32_t index);
+    void add_cq(WorkerCq& cq, std::uint32_t index);
+    void add_qp(WorkerQp& qp);
+    void add_srq(WorkerSrq& srq);
     void add_taker(PoolTaker& taker) noexcept;
     void open_shares(WorkerQp& qp) noexcept;
     void begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) noexcept;
     void remove_if_drained(WorkerSession& session) noexcept;
     struct Search;
-    void begin(const Search& search) noexcept;
+    void begin(const Search& search);
     enum class Looked { found, over, more };
     std::uint32_t search() noexcept;
     [[nodiscard]] Looked look_further() noexcept;

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
+#include <new>
 
 #include "base/log.hpp"
 
@@ -17,20 +17,33 @@ WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& coun
       wait_(std::move(wait)),
       now_(std::move(now)),
       commands_(worker.command_memory(), kCommandSlots),
-      answers_(worker.answer_memory(), kAnswerSlots) {}
+      answers_(worker.answer_memory(), kAnswerSlots) {
+    answered_.reserve(kAnswersUsual);
+    ignored_.reserve(kAnswersUsual);
+    unasked_.reserve(kAnswersUsual);
+}
 
-void WorkerProxy::drain_answers() {
+// What there is no memory for stays in the ring until there is.
+void WorkerProxy::drain_answers() noexcept {
     const std::size_t n = answers_.peek(kAnswerSlots);
-    for (std::size_t i = 0; i < n; ++i) {
-        const Answer& answer = answers_.slot(i);
-        if (answer.id == 0) {
-            unasked_.push_back(answer);
-        } else if (std::erase(ignored_, answer.id) == 0) {
-            answered_.push_back(answer);
-        }
+    std::size_t taken = 0;
+    while (taken < n && keep(answers_.slot(taken))) {
+        ++taken;
     }
-    answers_.release(n);
+    answers_.release(taken);
     answers_.publish();
+}
+
+bool WorkerProxy::keep(const Answer& answer) noexcept {
+    if (answer.id != 0 && std::erase(ignored_, answer.id) != 0) {
+        return true;
+    }
+    try {
+        (answer.id == 0 ? unasked_ : answered_).push_back(answer);
+        return true;
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
 }
 
 std::uint64_t WorkerProxy::begin(Command command) {
@@ -46,7 +59,7 @@ std::uint64_t WorkerProxy::begin(Command command) {
     return command.id;
 }
 
-std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) {
+std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) noexcept {
     drain_answers();
     const auto mine = std::find_if(answered_.begin(), answered_.end(), [&](const Answer& answer) { return answer.id == id; });
     if (mine == answered_.end()) {
@@ -76,6 +89,9 @@ Answer WorkerProxy::call(Command request, std::chrono::milliseconds usual) {
     worker_.knock();
     for (;;) {
         if (const std::optional<Answer> answer = take_answer(request.id)) {
+            if (answer->kind == AnswerKind::no_memory) {
+                throw std::bad_alloc();
+            }
             return *answer;
         }
         wait();
@@ -153,14 +169,21 @@ std::uint64_t WorkerProxy::begin_finding_ah(const WorkerAh& ah) { return begin({
 std::uint64_t WorkerProxy::begin_removing_ah(const WorkerAh& ah) { return begin({.kind = CommandKind::remove_ah, .ah = &ah}); }
 std::optional<bool> WorkerProxy::found(std::uint64_t search) {
     const std::optional<Answer> answer = take_answer(search);
+    if (answer && answer->kind == AnswerKind::no_memory) {
+        throw std::bad_alloc();
+    }
     return answer ? std::optional(answer->kind == AnswerKind::found) : std::nullopt;
 }
-void WorkerProxy::ignore(std::uint64_t search) {
-    if (!take_answer(search)) {
+void WorkerProxy::ignore(std::uint64_t search) noexcept {
+    if (take_answer(search)) {
+        return;
+    }
+    try {
         ignored_.push_back(search);
+    } catch (const std::bad_alloc&) {
+        // Then its answer lies among the others, and nobody takes it.
     }
 }
-
 
 void WorkerProxy::add_window(WorkerWindow& window) { call({.kind = CommandKind::add_window, .window = &window}); }
 bool WorkerProxy::remove_window(MwHandle window) {
@@ -193,7 +216,12 @@ void WorkerProxy::forget(const WorkerAh& ah) { call({.kind = CommandKind::remove
 
 std::vector<Answer> WorkerProxy::take_unasked() {
     drain_answers();
-    return std::exchange(unasked_, {});
+    std::vector<Answer> said;
+    if (!unasked_.empty()) {
+        said.reserve(kAnswersUsual);  // where there is no memory for that, they are said later
+        said.swap(unasked_);
+    }
+    return said;
 }
 
 }  // namespace pollcore

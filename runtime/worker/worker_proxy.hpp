@@ -3,6 +3,9 @@
 // Thread safety: the control thread's alone.
 // What is begun and not waited for leaves room for calls: beyond half of the command ring it is NoRoomForCommand, and counted. Calls wait
 // for room.
+// Memory: a call allocates nothing on this side once its worker was given the command, so that what was done is known to have been done. A
+// worker that has no memory for what it is given has changed nothing, and the call throws std::bad_alloc: only those that add something
+// do, and those that begin a search, whose found() does.
 #pragma once
 
 #include <chrono>
@@ -100,8 +103,7 @@ public:
     /// Nothing: it is not over.
     [[nodiscard]] std::optional<bool> found(std::uint64_t search);
     /// Nobody will ask about it any more.
-    void ignore(std::uint64_t search);
-
+    void ignore(std::uint64_t search) noexcept;
 
     void add_window(WorkerWindow& window);
     /// False, and nothing has changed, when binds of it are in flight.
@@ -131,14 +133,17 @@ public:
 
 private:
     [[nodiscard]] std::uint64_t begin(Command command);
-    [[nodiscard]] std::optional<Answer> take_answer(std::uint64_t id);
+    [[nodiscard]] std::optional<Answer> take_answer(std::uint64_t id) noexcept;
     Answer call(Command request, std::chrono::milliseconds usual = kUsual);
-    void drain_answers();
+    void drain_answers() noexcept;
+    [[nodiscard]] bool keep(const Answer& answer) noexcept;
 
     // A worker answers within microseconds. One that takes longer than this is said to, in the log; the command is
     // not given up, since the worker may come to it later and what it names must still be there then.
     static constexpr std::chrono::milliseconds kUsual{5000};
     static constexpr std::size_t kSlotsForCalls = kCommandSlots / 2;
+    // Answers that there is room for without allocating.
+    static constexpr std::size_t kAnswersUsual = 64;
 
     Worker& worker_;
     std::string name_;

@@ -117,7 +117,7 @@ public:
 
 private:
     [[nodiscard]] bool is_here() const noexcept override { return std::this_thread::get_id() == thread_.get_id(); }
-    void perform(const std::function<void()>& job, Patience) override {
+    void perform(JobRef job, Patience) override {
         // Shared, since the caller may be gone while the promise is still being kept.
         const auto done = std::make_shared<std::promise<void>>();
         std::future<void> ran = done->get_future();

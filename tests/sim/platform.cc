@@ -55,7 +55,7 @@ public:
 private:
     [[nodiscard]] bool is_here() const noexcept override { return self_ == &scheduler_.running(); }
     // Without a limit: what hangs here is found by the scheduler.
-    void perform(const std::function<void()>& job, Patience) override {
+    void perform(JobRef job, Patience) override {
         bool ran = false;
         jobs_.push_back([&] {
             job();

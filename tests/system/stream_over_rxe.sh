@@ -24,11 +24,15 @@ one_worker writer "$POLLCORE_RXE_DEVICE" 0
 read_stream() { # FLOW OUTPUT PAUSE_US
     "$stream" "$work/reader.toml" "$1" read "$address" "$3" >"$work/$2.out" 2>&1 &
     reader=$!
-    within 10 grep -q listening "$work/$2.out" || fail "the reader does not listen"
+    within 120 grep -q listening "$work/$2.out" || fail "the reader does not listen"
 }
 write_stream() { # FLOW MESSAGES
     "$stream" "$work/writer.toml" "$1" write "$address" "$2" >"$work/writer.out" 2>&1 &
     writer=$!
+}
+in_the_middle() { # of a stream that takes seconds
+    within 120 grep -q '^writing to' "$work/writer.out" || fail "the writer does not write"
+    sleep 0.5
 }
 all_was_read() { # OUTPUT MESSAGES
     wait "$writer" || fail "the writer failed"
@@ -52,8 +56,7 @@ for flow in credits ring; do
     full=$(per_message 1000)
     read_stream "$flow" slow "$pause_us"
     write_stream "$flow" "$messages"
-    within 60 test "$(resident "$writer")" || fail "the writer does not run"
-    sleep 1.5
+    in_the_middle
     early=$(resident "$writer") reader_early=$(resident "$reader")
     late=$early reader_late=$reader_early
     while kill -0 "$writer" 2>/dev/null; do # until it has ended
@@ -72,10 +75,10 @@ for flow in credits ring; do
     step="$flow, a reader that is killed: the writer learns of it, and begins again with the next one"
     read_stream "$flow" killed 2000
     write_stream "$flow" 1000
-    sleep 1.5
+    in_the_middle
     kill -KILL "$reader"
     wait "$reader" || [[ $? -eq 137 ]]
-    within 60 grep -q 'beginning again' "$work/writer.out" || fail "the writer does not know that its reader is gone"
+    within 300 grep -q 'beginning again' "$work/writer.out" || fail "the writer does not know that its reader is gone"
     read_stream "$flow" next 100
     all_was_read next 1000
     passed
@@ -83,7 +86,7 @@ for flow in credits ring; do
     step="$flow, a writer that is killed: the reader is told, and the next two begin"
     read_stream "$flow" left 300
     write_stream "$flow" 100000
-    sleep 1.5
+    in_the_middle
     kill -KILL "$writer"
     wait "$writer" || [[ $? -eq 137 ]]
     ! wait "$reader" || fail "the reader says that all is well"

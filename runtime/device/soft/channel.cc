@@ -29,26 +29,42 @@ void Channel::raise(SoftCq& cq) noexcept {
     cq.armed = Armed::no;
     cq.moderation.held = 0;
     cq.moderation.until_ns = 0;
-    ++cq.events_raised;
-    raised_.push_back(&cq);  // where there is no memory, the program ends here
+    if (cq.events_raised++ == 0)
+        list(cq);
     engine_->doorbell()->ring();
 }
 
+void Channel::list(SoftCq& cq) noexcept {
+    cq.next_raised = nullptr;
+    *behind_raised_ = &cq;
+    behind_raised_ = &cq.next_raised;
+}
+
+void Channel::unlist(SoftCq& cq) noexcept {
+    SoftCq** at = &first_raised_;
+    while (*at != &cq)
+        at = &(*at)->next_raised;
+    *at = cq.next_raised;
+    if (behind_raised_ == &cq.next_raised)
+        behind_raised_ = at;
+}
+
 void Channel::forget(SoftCq& cq) noexcept {
-    std::erase(raised_, &cq);
+    if (cq.events_raised != 0)
+        unlist(cq);
     cq.events_raised = 0;
     cq.armed = Armed::no;
 }
 
 int Channel::next_event(ibv_cq*& cq) noexcept {
     const std::lock_guard guard(engine_->lock());
-    if (raised_.empty()) {
+    if (first_raised_ == nullptr) {
         Doorbell& bell = *engine_->doorbell();
         bell.answer();
         engine_->tick(engine_->now_ns());
-        for (int moves = 0; moves < kMovesMax && engine_->move() != 0 && raised_.empty(); ++moves) {
+        for (int moves = 0; moves < kMovesMax && engine_->move() != 0 && first_raised_ == nullptr; ++moves) {
         }
-        if (raised_.empty()) {
+        if (first_raised_ == nullptr) {
             bell.expect();
             if (!engine_->removed()) {
                 return EAGAIN;
@@ -57,9 +73,10 @@ int Channel::next_event(ibv_cq*& cq) noexcept {
             return EIO;
         }
     }
-    SoftCq& first = *raised_.front();
-    raised_.pop_front();
-    --first.events_raised;
+    SoftCq& first = *first_raised_;
+    unlist(first);
+    if (--first.events_raised != 0)
+        list(first);  // behind the others
     ++first.events_taken;
     cq = first.plain();
     return 0;

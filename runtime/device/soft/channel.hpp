@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 
 #include <infiniband/verbs.h>
@@ -38,8 +37,13 @@ public:
     void awake() noexcept;
 
 private:
+    void list(SoftCq& cq) noexcept;
+    void unlist(SoftCq& cq) noexcept;
+
     std::shared_ptr<Engine> engine_;
-    std::deque<SoftCq*> raised_;
+    // CQs with events that nobody has taken, by SoftCq::next_raised, each once.
+    SoftCq* first_raised_ = nullptr;
+    SoftCq** behind_raised_ = &first_raised_;
 };
 
 /// Who holds it sleeps on it. The CQs hold the rest.

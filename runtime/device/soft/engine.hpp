@@ -134,6 +134,7 @@ public:
     void drop_outgoing(std::uint32_t to) noexcept;
     void mark_incoming_gone() noexcept;
     void mark_incoming_attended() noexcept;
+    void add(SoftCq& cq);
     void remove(SoftCq& cq) noexcept;
 
 private:
@@ -236,6 +237,7 @@ private:
     QpList<&SoftQp::rx_hook> rx_active_;
     QpList<&SoftQp::timer_hook> timers_;
     OwnLines<std::shared_ptr<LinkPair>> incoming_;
+    std::uint32_t cqs_ = 0;  ///< that there are; either list has room for them all
     std::vector<SoftCq*> overrun_cqs_;
     std::vector<SoftCq*> moderated_cqs_;  ///< which hold an event back
     const std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();

@@ -135,7 +135,14 @@ void Engine::mark_incoming_gone() noexcept {
         link->receiver_gone.store(true, std::memory_order_relaxed);
 }
 
+void Engine::add(SoftCq&) {
+    overrun_cqs_.reserve(cqs_ + 1);
+    moderated_cqs_.reserve(cqs_ + 1);
+    ++cqs_;
+}
+
 void Engine::remove(SoftCq& cq) noexcept {
+    --cqs_;
     std::erase(overrun_cqs_, &cq);
     std::erase(moderated_cqs_, &cq);
     if (cq.events_to != nullptr)

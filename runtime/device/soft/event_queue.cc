@@ -3,14 +3,16 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <new>
 #include <string>
 
 #include "pollcore/error.hpp"
 
 namespace pollcore::soft {
 
-EventQueue::EventQueue() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+EventQueue::EventQueue() : unused_(kUsual), fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (fd_ < 0) {
         throw Error(errno,
                     "cannot make an eventfd for the software device's asynchronous events; "
@@ -38,7 +40,15 @@ const void* EventQueue::object_of(const ibv_async_event& event) noexcept {
 
 void EventQueue::push(const Queued& queued) noexcept {
     const std::lock_guard guard(mutex_);
-    queue_.push_back(queued);
+    if (unused_.empty()) {
+        try {
+            unused_.emplace_back();
+        } catch (const std::bad_alloc&) {
+            return;
+        }
+    }
+    unused_.front() = queued;
+    queue_.splice(queue_.end(), unused_, unused_.begin());
     // The counter of an eventfd cannot be full here: take() empties it whenever the queue gets empty.
     (void)eventfd_write(fd_, 1);
 }
@@ -97,12 +107,11 @@ std::optional<ibv_async_event> EventQueue::take() {
         throw Error(EIO, "cannot take an asynchronous event: the software device was removed");
     if (queue_.empty())
         return std::nullopt;
-    const Queued queued = queue_.front();
-    queue_.pop_front();
-    if (queued.object != nullptr)
-        ++taken_[queued.object];
+    const ibv_async_event event = queue_.front().event;
+    std::list<Queued>& next = queue_.front().object != nullptr ? taken_ : unused_;
+    next.splice(next.end(), queue_, queue_.begin());
     rest_if_empty();
-    return queued.event;
+    return event;
 }
 
 void EventQueue::acknowledge(const ibv_async_event& event) noexcept {
@@ -110,20 +119,24 @@ void EventQueue::acknowledge(const ibv_async_event& event) noexcept {
     if (object == nullptr)
         return;
     const std::lock_guard guard(mutex_);
-    const auto found = taken_.find(object);
-    if (found != taken_.end() && --found->second == 0)
-        taken_.erase(found);
+    const auto found = std::find_if(taken_.begin(), taken_.end(), [object](const Queued& taken) { return taken.object == object; });
+    if (found != taken_.end())
+        unused_.splice(unused_.end(), taken_, found);
 }
 
 std::uint32_t EventQueue::unacknowledged(const void* object) {
     const std::lock_guard guard(mutex_);
-    const auto found = taken_.find(object);
-    return found == taken_.end() ? 0 : found->second;
+    return static_cast<std::uint32_t>(
+        std::count_if(taken_.begin(), taken_.end(), [object](const Queued& taken) { return taken.object == object; }));
 }
 
 void EventQueue::forget(const void* object) {
     const std::lock_guard guard(mutex_);
-    std::erase_if(queue_, [object](const Queued& queued) { return queued.object == object; });
+    for (auto at = queue_.begin(); at != queue_.end();) {
+        const auto here = at++;
+        if (here->object == object)
+            unused_.splice(unused_.end(), queue_, here);
+    }
     rest_if_empty();
 }
 

@@ -6,10 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 
 #include <infiniband/verbs.h>
 
@@ -45,14 +44,18 @@ private:
         ibv_async_event event;
         const void* object;
     };
+    // So many events may wait or be unacknowledged without memory for them being looked for. One that there is none for is lost.
+    static constexpr std::size_t kUsual = 64;
 
     void push(const Queued& queued) noexcept;
     void rest_if_empty() noexcept;
     static const void* object_of(const ibv_async_event& event) noexcept;
 
     std::mutex mutex_;
-    std::deque<Queued> queue_;
-    std::unordered_map<const void*, std::uint32_t> taken_;
+    // Each event goes from the third to the first, from there to the second when it is of an object, and back.
+    std::list<Queued> queue_;
+    std::list<Queued> taken_;
+    std::list<Queued> unused_;
     int fd_ = -1;
     bool closed_ = false;
 };

@@ -245,7 +245,7 @@ void apply(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
 void SoftDevice::modify(ibv_qp* base, ibv_qp_attr& attr, int mask) {
     const std::optional<ibv_qp_state> wanted =
         (mask & IBV_QP_STATE) != 0 ? std::optional(attr.qp_state) : std::nullopt;
-    meet_fault(SoftFault::Kind::modify, fmt::format("modify QP {}", base->qp_num), base, wanted);
+    meet_fault(SoftFault::Kind::modify, "modify a QP", base, wanted);
     const std::lock_guard guard(control_mutex_);
     require_working("modify a QP");
     auto& qp = static_cast<SoftQp&>(*base);

@@ -103,6 +103,7 @@ struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
     std::shared_ptr<Channel> events_to;  ///< constant; null: it has no channel
     Moderation moderation;
     std::uint32_t events_raised = 0;  ///< and not taken
+    SoftCq* next_raised = nullptr;    ///< Channel's
     std::uint32_t events_taken = 0;   ///< and not acknowledged
 
     [[nodiscard]] bool empty() const noexcept { return head == tail; }

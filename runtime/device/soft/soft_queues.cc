@@ -62,6 +62,10 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
     cq->context = &context_;
     cq->cq_context = options.cq_context;
     cq->cqe = static_cast<int>(options.cqe);
+    {
+        const std::lock_guard engine_guard(cq->engine->lock());
+        cq->engine->add(*cq);
+    }
     pthread_mutex_init(&cq->mutex, nullptr);
     pthread_cond_init(&cq->cond, nullptr);
     return cq.release()->plain();

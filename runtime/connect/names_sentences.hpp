@@ -1,0 +1,35 @@
+// What connections by name say of what has failed. Without memory they fail all the same, and say nothing.
+#pragma once
+
+#include <cerrno>
+#include <exception>
+#include <new>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "pollcore/error.hpp"
+
+namespace pollcore {
+
+/// Empty where there is no memory for it.
+template <class F>
+[[nodiscard]] std::string said(F&& sentence) noexcept {
+    try {
+        return sentence();
+    } catch (const std::bad_alloc&) {
+        return {};
+    }
+}
+
+[[nodiscard]] inline std::string not_ready(const std::exception& error) noexcept {
+    return said([&] { return fmt::format("the peer could not ready its QP: {}", error.what()); });
+}
+
+/// Of what a queue pair's owner threw.
+[[nodiscard]] inline int code_of(const std::exception& error) noexcept {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    return known != nullptr ? known->code().value() : ENOMEM;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,39 @@
+// The calls of the public interface, each with what it needs and with what shows that it worked.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "failing_allocations.hpp"
+#include "world.hpp"
+
+namespace pollcore::testing {
+
+/// One call, on a world of its own. In this order: prepare, make, and again make when that failed, use.
+class Call {
+public:
+    virtual ~Call() = default;
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    virtual void prepare(World& world) { (void)world; }
+    /// The call. Allocations fail in here.
+    virtual void make(World& world) = 0;
+    /// It has succeeded.
+    virtual void use(World& world) { (void)world; }
+
+protected:
+    Call() = default;
+};
+
+struct NamedCall {
+    const char* name;
+    std::unique_ptr<Call> (*begin)();
+    bool sleeps = true;  ///< the worker does, where it has nothing to do
+    Allocating whose = Allocating::callers;
+};
+
+[[nodiscard]] const std::vector<NamedCall>& all_calls();
+
+}  // namespace pollcore::testing
