@@ -4,6 +4,7 @@
 #include <future>
 #include <latch>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -11,6 +12,7 @@
 
 #include "base/thread_health.hpp"
 #include "control/control_thread.hpp"
+#include "log_capture.hpp"
 #include "pollcore/error.hpp"
 
 namespace pollcore {
@@ -99,6 +101,14 @@ TEST_F(ControlThreadTest, WaitsWhileThereIsNothingAndCountsItsJobs) {
     }
     EXPECT_GE(health().turns, 1u);
     EXPECT_NE(health().thread_id, 0);
+}
+
+TEST_F(ControlThreadTest, AJobThatThrowsIsInTheLogAndTheNextRuns) {
+    const test::LogCapture log(LogLevel::error);
+    start(60s);
+    thread_->post_always([] { throw std::bad_alloc(); });
+    EXPECT_EQ(thread_->run([] { return 7; }), 7);
+    EXPECT_EQ(test::occurrences(log.text(), "control: std::bad_alloc"), 1u);
 }
 
 TEST_F(ControlThreadTest, AJobThatDoesNotEndMakesItHang) {
