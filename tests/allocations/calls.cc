@@ -1,7 +1,9 @@
 #include "calls.hpp"
 
 #include <array>
+#include <new>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -460,11 +462,12 @@ public:
 
 // ---- Connections by name ----
 
+constexpr const char* kLongName = "a-name-that-is-longer-than-a-short-string";
 constexpr std::chrono::milliseconds kUntilGivenUp{3000};
 
 class Listen : public Call {
 public:
-    void make(World& world) override { listener_ = world.runtime.listen("a-name-that-is-longer-than-a-short-string"); }
+    void make(World& world) override { listener_ = world.runtime.listen(kLongName); }
     void use(World& world) override {
         QueuePair from = world.runtime.create_queue_pair(world.shape());
         QueuePair to = world.runtime.create_queue_pair(world.shape());
@@ -485,12 +488,11 @@ private:
 
 class StopListening : public Call {
 public:
-    void prepare(World& world) override { listener_ = world.runtime.listen(kName); }
+    void prepare(World& world) override { listener_ = world.runtime.listen(kLongName); }
     void make(World&) override { listener_ = Listener(); }
-    void use(World& world) override { listener_ = world.runtime.listen(kName); }
+    void use(World& world) override { listener_ = world.runtime.listen(kLongName); }
 
 private:
-    static constexpr const char* kName = "a-name-that-is-longer-than-a-short-string";
     Listener listener_;
 };
 
@@ -499,7 +501,7 @@ class ConnectByName : public Call {
 public:
     explicit ConnectByName(FlowControl flow) : flow_(flow) {}
     void prepare(World& world) override {
-        listener_ = world.runtime.listen("a-name-that-is-longer-than-a-short-string");
+        listener_ = world.runtime.listen(kLongName);
         make_ends(world);
     }
     void make(World& world) override {
@@ -571,41 +573,57 @@ private:
     std::vector<std::byte> asked_, answer_;
 };
 
-class Reject : public Call {
+/// A request that waits for its answer, and one who waits for that.
+class Asked : public Call {
 public:
     void prepare(World& world) override {
-        listener_ = world.runtime.listen("a-name-that-is-longer-than-a-short-string");
+        listener_ = world.runtime.listen(kLongName);
         from_ = world.runtime.create_queue_pair(world.shape());
         active_ = std::thread([this] {
             try {
-                from_.connect(listener_.address(), {.timeout = kUntilGivenUp});
+                from_.connect(listener_.address(), {.private_data = {}, .timeout = kPatience});
             } catch (const Error& error) {
-                refused_ = true;
+                why_ = error.code();
+            } catch (const std::bad_alloc&) {  // for the words of that
+                why_ = std::make_error_code(std::errc::not_enough_memory);
             }
         });
         request_ = listener_.next_request(kPatience);
     }
-    void make(World&) override { request_->reject(); }
-    void use(World&) override {
+
+protected:
+    void expect_ended(std::errc why) {
         active_.join();
-        EXPECT_TRUE(refused_);
+        EXPECT_TRUE(why_ == why || why_ == std::errc::not_enough_memory) << why_.message();
         from_.close();
         listener_ = Listener();
     }
+    QueuePair from_;
+    std::optional<ConnectionRequest> request_;
 
 private:
     Listener listener_;
-    QueuePair from_;
     std::thread active_;
-    std::optional<ConnectionRequest> request_;
-    bool refused_ = false;
+    std::error_code why_;
+};
+
+class Reject : public Asked {
+public:
+    void make(World&) override { request_->reject(); }
+    void use(World&) override { expect_ended(std::errc::connection_refused); }
+};
+
+class CloseWhileConnecting : public Asked {
+public:
+    void make(World&) override { from_.close(); }
+    void use(World&) override { expect_ended(std::errc::operation_canceled); }
 };
 
 /// One end of an established connection is closed, which tells the other.
 class CloseConnected : public Call {
 public:
     void prepare(World& world) override {
-        listener_ = world.runtime.listen("a-name-that-is-longer-than-a-short-string");
+        listener_ = world.runtime.listen(kLongName);
         from_ = world.runtime.create_queue_pair(world.shape());
         to_ = world.runtime.create_queue_pair(world.shape());
         std::thread active([&] { from_.connect(listener_.address(), {.timeout = kPatience}); });
@@ -1042,6 +1060,7 @@ const std::vector<NamedCall>& all_calls() {
         {"ConnectByName", make_call<ConnectByName, FlowControl::off>},
         {"ConnectByNameWithCredits", make_call<ConnectByName, FlowControl::credits>},
         {"Reject", make_call<Reject>},
+        {"CloseWhileConnecting", make_call<CloseWhileConnecting>},
         {"CloseConnected", make_call<CloseConnected>},
         {"CreateSrq", make_call<CreateSrq, false>},
         {"CreateSrqWithPool", make_call<CreateSrq, true>},

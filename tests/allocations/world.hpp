@@ -26,7 +26,7 @@ inline Config world_config(bool sleeps) {
     config.share_cores = true;  // other tests run at the same time
     config.memory.hugepages = MemoryConfig::Hugepages::never;
     config.memory.size = 32u << 20;
-    config.devices.emplace_back().name = "net0";
+    config.devices.emplace_back().name = "a_device_by_a_long_name";
     WorkerConfig worker;
     worker.name = "a_worker_by_a_long_name";
     worker.core = test::last_cpu();
