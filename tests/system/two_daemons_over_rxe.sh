@@ -27,14 +27,18 @@ start_daemon() { # END, whose variable gets the process's id
     printf -v "$1" %s $!
     within 60 log_says "$1" 'ready: ' || fail "the daemon at the $1 end does not come up"
 }
-read_stream() { # OUTPUT
-    "$stream" "$work/far.sock" credits read "$address" 200 >"$work/$1.out" 2>&1 &
+read_stream() { # OUTPUT [PAUSE_US]
+    "$stream" "$work/far.sock" credits read "$address" "${2:-200}" >"$work/$1.out" 2>&1 &
     reader=$!
-    within 20 grep -q listening "$work/$1.out" || fail "the reader does not listen"
+    within 120 grep -q listening "$work/$1.out" || fail "the reader does not listen"
 }
 write_stream() { # MESSAGES
     "$stream" "$work/near.sock" credits write "$address" "$1" >"$work/writer.out" 2>&1 &
     writer=$!
+}
+in_the_middle() { # of a stream that takes seconds
+    within 120 grep -q '^writing to' "$work/writer.out" || fail "the writer does not write"
+    sleep 0.3
 }
 all_was_read() { # OUTPUT MESSAGES
     wait "$writer" || fail "the writer failed"
@@ -70,9 +74,9 @@ passed "$(sed -n 's/^wrote 1000 messages \(in [0-9]* us\).*/\1/p' "$work/writer.
 # The two processes are stopped meanwhile: what an end sends to manage connections (MADs) while its link is down leaves Soft-RoCE of
 # Linux 6.1 deaf to it, for all processes, until the device is made anew; and one who is told at once says good-bye at once.
 step='the link goes down under a stream, and up again: both are told, and the writer begins again with the next reader'
-read_stream cut
+read_stream cut 2000
 write_stream 1500
-sleep 1.5
+in_the_middle
 kill -STOP "$reader" "$writer"
 ip link set "$POLLCORE_RXE_NETDEV" down
 for end in near far; do
@@ -93,9 +97,9 @@ all_was_read up 1500
 passed
 
 step='a daemon is killed under a stream: its writer is told, attaches to the next one, and begins again with the next reader'
-read_stream orphan
+read_stream orphan 2000
 write_stream 1500
-sleep 1.5
+in_the_middle
 kill -KILL "$near"
 wait "$near" || [[ $? -eq 137 ]]
 reader_gives_up orphan
