@@ -14,7 +14,7 @@ struct Life {
     std::uint16_t epoch = 0;
 };
 
-/// Of the place's first life, 0, and so on.
+/// A place counts its lives from 0.
 [[nodiscard]] constexpr Life life_of(std::uint32_t number) noexcept {
     constexpr std::uint32_t kGenerations = 0xffff;
     return {static_cast<std::uint16_t>(number % kGenerations + 1), static_cast<std::uint16_t>(number / kGenerations)};

@@ -26,7 +26,7 @@ template <class F>
     return said([&] { return fmt::format("the peer could not ready its QP: {}", error.what()); });
 }
 
-/// Of what a queue pair's owner threw.
+/// Turns what a queue pair's owner threw into an errno value.
 [[nodiscard]] inline int code_of(const std::exception& error) noexcept {
     const auto* known = dynamic_cast<const Error*>(&error);
     return known != nullptr ? known->code().value() : ENOMEM;

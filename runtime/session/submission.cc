@@ -74,7 +74,7 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     return accepted_ + pooled_taken_ - retired_seen_ - replied_ - (completions_.published() >> wide_) < completion_slots_;
 }
 
-/// Of a plain request: whether all that admit() looks at of the queue pair is as it was when it let one like this through.
+/// For a plain request: true when all that admit() looks at of the queue pair is as it was when it let a request like this one through.
 [[gnu::always_inline]] inline bool Session::admits_at_once(RequestHead head, std::uint32_t inline_length) noexcept {
     const std::uint32_t index = head.qp_index();
     if (index > qps_mask_) [[unlikely]] {
@@ -185,7 +185,7 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     return admit_slots(slots, ahead);
 }
 
-/// Of a request whose SGE, if it has one, stands in it.
+/// Admits a request that has its SGE, if any, in itself.
 [[gnu::always_inline]] inline Refusal Session::admit_own(const WorkRequest& request, std::size_t ahead) noexcept {
     return request.num_sge == 1 ? admit(request, 1, 0, request.sge.length, 1, ahead) : admit_without_sge(request, ahead);
 }

@@ -121,7 +121,7 @@ void say_where_at_the_end() {
 #endif
 }
 
-/// Of the test, in this process and in those before it that it is a fork of.
+/// Counts those of the test, in this process and in the ones that it was forked from.
 int failures() { return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count(); }
 
 [[noreturn]] void child(const NamedCall& named, std::uint64_t nth, Report& report) {

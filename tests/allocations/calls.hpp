@@ -34,6 +34,19 @@ struct NamedCall {
     Allocating whose = Allocating::callers;
 };
 
+template <class C, auto... arguments>
+std::unique_ptr<Call> make_call() {
+    return std::make_unique<C>(arguments...);
+}
+
+// Each has a file of its own.
+[[nodiscard]] std::vector<NamedCall> runtime_calls();
+[[nodiscard]] std::vector<NamedCall> queue_pair_calls();
+[[nodiscard]] std::vector<NamedCall> receive_calls();
+[[nodiscard]] std::vector<NamedCall> connection_calls();
+[[nodiscard]] std::vector<NamedCall> memory_calls();
+[[nodiscard]] std::vector<NamedCall> datagram_calls();
+
 [[nodiscard]] const std::vector<NamedCall>& all_calls();
 
 }  // namespace pollcore::testing

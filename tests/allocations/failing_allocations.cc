@@ -19,7 +19,7 @@ std::atomic<bool> armed{false};
 std::atomic<std::uint64_t> asked_for{0};
 std::atomic<std::uint64_t> fails{0};
 std::atomic<bool> of_everyone{false};
-// Of the one that failed; written by whoever met it, read when that has returned.
+// The stack of the allocation that failed. Whoever met it writes this, and it is read when that has returned.
 std::array<void*, kFramesMax> frames;
 std::atomic<int> frames_used{0};
 

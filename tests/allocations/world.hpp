@@ -39,7 +39,7 @@ inline Config world_config(bool sleeps) {
     return config;
 }
 
-/// Of a runtime in this process, which the tests look into.
+/// A runtime in this process, into which the tests look.
 class OpenRuntime : public Runtime {
 public:
     using Runtime::Runtime;

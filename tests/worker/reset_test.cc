@@ -81,7 +81,7 @@ protected:
     }
 };
 
-// Of a success that is not signaled the session learns only when it needs the room.
+// A session learns of a success that is not signaled only when it needs the room.
 TEST_F(WorkerManyLives, WhatWasNotSignaledTakesNoRoomOfALaterLife) {
     for (std::uint64_t tag = 0; tag < 7; ++tag) {
         submit(write(tag, {.flags = 0}));
