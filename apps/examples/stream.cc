@@ -100,10 +100,22 @@ public:
             }
             (void)session_.release(completion);  // there is room: few are released at a time
         }
+        await_writers_end();
         fmt::print("read {} messages, each once, in order and whole\n", messages);
     }
 
 private:
+    // Who leaves first has what the other has in flight flushed, and the writer may not know yet that the last message has arrived.
+    void await_writers_end() {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+        while (!qp_.disconnected()) {
+            if (std::chrono::steady_clock::now() > deadline) {
+                throw std::runtime_error("the writer does not leave");
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    }
+
     Session session_;
     ReceivePool pool_;
     ReceivePool long_ones_;
