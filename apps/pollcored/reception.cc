@@ -99,7 +99,7 @@ void Reception::admit(ConnectionRequest& request, std::uint32_t slot) {
     try {
         request.accept(place.qp, handler_.answer());
         log_within(comings_, [&](const std::string& others) {
-            log_info("{}: {} connected, QP {}; {} of {} connections in use{}", name_, place.peer, place.qp.qp_num(), connections(),
+            log_info("{}: {} connected, queue pair {}; {} of {} connections in use{}", name_, place.peer, place.qp.qp_num(), connections(),
                      slots_.size(), others);
         });
     } catch (const Error& error) {

@@ -224,7 +224,7 @@ void DirectPath::post_once(Op op) {
 }
 
 std::string DirectPath::name_of(unsigned index) const {
-    return fmt::format("QP {}{}", requests_[index]->qp->qp_num,
+    return fmt::format("queue pair {}{}", requests_[index]->qp->qp_num,
                        ends_used_ == 2 ? (index == kNear ? " (first end)" : " (second end)") : "");
 }
 

@@ -164,7 +164,7 @@ void RuntimePath::give_records_back(unsigned index) {
 }
 
 std::string RuntimePath::name_of(unsigned index) const {
-    return fmt::format("QP {}{}", qps_[index].qp_num(),
+    return fmt::format("queue pair {}{}", qps_[index].qp_num(),
                        ends_used_ == 2 ? (index == kNear ? " (first end)" : " (second end)") : "");
 }
 

@@ -23,7 +23,7 @@
 //
 // Thread safety: as Context; reattach() not while another thread uses this object. One thread of this library waits for the
 // daemon's answers and its end; it does nothing else, and is on no particular CPU.
-// fork(): see context.hpp. The rings and memory are gone from the child.
+// fork(): see context.hpp. The rings and memory are not in the child: touching them there is a segmentation fault.
 #pragma once
 
 #include <chrono>

@@ -8,7 +8,8 @@
 // Ownership: objects made here keep what they need alive, so they may be destroyed in any order. After stop() their calls
 // throw Error(ESHUTDOWN); what was in flight has been completed.
 // fork(): what the parent has made stays the parent's. In the child every call throws Error(EPERM) at once, and destructors do nothing; its
-// sessions and memory are not to be used there. A child makes a Runtime or an Attachment of its own, best after exec().
+// sessions and memory are not to be used there. A child may make an Attachment of its own, and a Runtime after exec() (execve(2)): DPDK's
+// EAL shares its memory with the child, so a child of a process that had a Runtime gets Error(EPERM).
 #pragma once
 
 #include <chrono>

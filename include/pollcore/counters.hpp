@@ -84,6 +84,7 @@ struct alignas(kCacheLine) ReceivePoolCounters {
 /// Written by the control thread, but for `hangs`.
 struct ControlCounters {
     Counter command_ring_full;  ///< commands that found no room, and were told to come later
+    Counter answers_untaken;    ///< by workers to commands that nobody asked about any more: what they were about had ended otherwise
     Counter cut_short;          ///< queue pairs that were closed before the device had completed their work
     Counter failed_cqs;         ///< CQs that overran or could not be polled: their queue pairs were closed
     Counter async_events;               ///< asynchronous events taken from devices

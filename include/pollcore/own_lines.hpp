@@ -1,4 +1,4 @@
-// Memory that shares no cache line with anything else (I5).
+// Memory that shares no cache line with anything else.
 //
 // A small array from the ordinary heap may lie on one line with an object that another thread writes all the time;
 // then each look at it waits for that thread's core. What one side of a ring uses per request is therefore kept in

@@ -195,7 +195,7 @@ public:
     void disconnect();
     /// The peer left, or disconnect() was called. New work is refused until reset().
     [[nodiscard]] bool disconnected() const;
-    /// The provider's number, for logs.
+    /// The provider's number, by which logs, errors and other tools name the queue pair (rdma-resource(8)).
     [[nodiscard]] std::uint32_t qp_num() const;
     /// Since the QP was opened or reset. Nothing where the device does not count per QP; verbs do not, Context::rnr_counts may.
     [[nodiscard]] std::optional<RnrCounts> rnr_counts() const;

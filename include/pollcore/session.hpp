@@ -1,7 +1,7 @@
 // A session: one application thread's way to one worker, embedded or attached.
 //
-// Thread safety: a session is used by one thread at a time (debug builds check it). Control calls on queue
-// pairs may come from other threads meanwhile.
+// Thread safety: a session is used by one thread at a time. Two at once lose requests without a word; SessionOptions::check_thread finds
+// that. Control calls on queue pairs may come from other threads meanwhile.
 // No call here makes a system call, takes a lock or allocates, except close(), wait() and arm(); and try_submit where the
 // worker may sleep (IdlePolicy::event) and does: it writes the worker's eventfd.
 //
@@ -39,6 +39,10 @@ struct SessionOptions {
     /// whether this session's thread sleeps, which takes an atomic operation, and a system call where it does.
     bool events = false;
     std::chrono::nanoseconds wait_spin{20'000};  ///< Session::wait() looks for so long before it sleeps
+    /// Ends the program with a line in the log when a second thread uses the session. It is the first caller's until it is moved or
+    /// Session::hand_over() is called. The environment variable POLLCORE_CHECK_THREAD=1 does this for all sessions of a process, and
+    /// a library that was built with assertions always does. Switched off it costs nothing.
+    bool check_thread = false;
 };
 
 /// Why a work request was not accepted. Nothing was done. See is_temporary().
@@ -51,7 +55,7 @@ enum class Refusal : std::uint8_t {
     receive_queue_full,
     srq_full,  ///< as many receives of the shared receive queue in flight as it has room for
     // Not like this.
-    stale_handle,    ///< no such queue pair or shared receive queue of this session, or it was closed
+    stale_handle,    ///< no such queue pair, or it was closed or reset; no such shared receive queue of this session
     not_connected,   ///< a send before the QP is ready
     qp_in_error,     ///< see Session::cause
     bad_opcode,      ///< no opcode, or not one of this QP's type: see opcodes_of
@@ -61,7 +65,7 @@ enum class Refusal : std::uint8_t {
     inline_too_long,
     misaligned_atomic,  ///< the remote address of an atomic is no multiple of 8, or it has not one SGE of 8 bytes
     not_receiver,       ///< receives of this QP belong to another session, or come from a shared receive queue or a pool
-    no_share,           ///< this session has no part in the QP's send queue
+    no_share,           ///< this session has no part in the queue pair, or none in its send queue: see QueuePairOptions::shares
     message_too_long,   ///< with credits: longer than Session::message_max, and not for rendezvous (see Session::rendezvous_max)
     session_closed,
 };
@@ -85,6 +89,8 @@ public:
     virtual ~SessionHost() = default;
     /// This is a forked child of the process that made it: none of its threads are here, and what it has is the parent's.
     [[nodiscard]] bool is_forked() const noexcept;
+    /// Its process has made this queue pair and has not closed it. Any thread; does not wait.
+    [[nodiscard]] virtual bool has_queue_pair(QpHandle qp) const noexcept = 0;
     /// Retires the session's queue pairs and detaches it from its worker; afterwards the rings are the
     /// caller's alone, with the last completions in them.
     virtual void close_session(std::uint32_t session_id) noexcept = 0;
@@ -131,7 +137,8 @@ public:
     /// Joins a formatted session block; made by Context::open_session.
     /// With a log where the worker may end without a word, since it is in another process.
     Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
-            const SessionLayout& layout, const SessionWaking& waking = {}, std::shared_ptr<InFlightLog> log = nullptr);
+            const SessionLayout& layout, const SessionWaking& waking = {}, std::shared_ptr<InFlightLog> log = nullptr,
+            bool check_thread = false);
     ~Session();
     Session(Session&& other) noexcept;
     Session& operator=(Session&& other) noexcept;
@@ -182,7 +189,7 @@ public:
     /// a completion are the ones. Of a handle that is stale, since the QP was closed or reset: as last seen.
     [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
 
-    /// State of a queue pair as its worker last published it; `closed` for a stale handle.
+    /// State of a queue pair as its worker last published it; `closed` for a stale handle, and where this session has no part in it.
     [[nodiscard]] QpState state(QpHandle qp) const noexcept;
     /// With credits, once the peer has said it: the longest message that it receives. Else 0.
     [[nodiscard]] std::uint32_t message_max(QpHandle qp) const noexcept;
@@ -197,6 +204,10 @@ public:
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
     [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
     [[nodiscard]] bool valid() const noexcept { return header_ != nullptr; }
+
+    /// The next call may come from another thread, for SessionOptions::check_thread. What this thread did so far must be visible there,
+    /// by a mutex for example.
+    void hand_over() noexcept { owner_ = 0; }
 
     /// Closes the session's queue pairs and takes it off its worker. Every request still in flight gets its
     /// completion; poll() still gives what is left. Blocks for the time that retiring queue pairs takes.
@@ -219,6 +230,10 @@ private:
         std::uint32_t retired_seen = 0;
     };
     static_assert(sizeof(QpAccount) == kCacheLine / 2);
+    // Bits of attention_.
+    static constexpr std::uint8_t kUnusable = 1;       // closed, or names nothing: takes no requests
+    static constexpr std::uint8_t kThreadChecked = 2;  // SessionOptions::check_thread
+    static constexpr std::uint8_t kLogged = 4;         // log_ is there
 
     struct SrqAccount {
         std::uint16_t generation = 0;
@@ -232,6 +247,7 @@ private:
                                 std::uint64_t bytes, std::uint32_t slots, std::size_t ahead = 0) noexcept;
     [[nodiscard]] Refusal admit_own(const WorkRequest& request, std::size_t ahead = 0) noexcept;
     [[nodiscard]] Refusal admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept;
+    [[gnu::cold]] Refusal refuse_unknown(QpHandle qp) const noexcept;
     [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
                                        std::size_t ahead) noexcept;
     static void learn(QpAccount& account, std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept;
@@ -280,7 +296,9 @@ private:
     void settle(const Completion& completion) noexcept;
     void settle_sends(QpHandle qp, std::uint32_t ended) noexcept;
     void settle_other(const Completion& completion) noexcept;
-    void assert_owner() noexcept;
+    [[nodiscard]] bool logs() const noexcept { return (attention_ & kLogged) != 0; }
+    void check_thread() noexcept;
+    [[gnu::cold]] void check_owner() noexcept;
 
     // Read on every call.
     RingProducer<WorkRequest> submissions_;
@@ -292,9 +310,9 @@ private:
     std::uint32_t qps_mask_ = 0;
     std::uint32_t completion_slots_ = 0;
     std::uint32_t wide_ = 0;  // a completion takes 1 << wide_ slots of the ring
+    std::uint8_t attention_ = kUnusable;  // 0: an open session that needs no care
     bool worker_sleeps_ = false;
     bool summing_ = false;  // the request that was just admitted needs the sum of its payload
-    bool logging_ = false;  // log_ is there
     std::uint64_t accepted_ = 0;
     std::uint64_t next_sample_ = 0;  // the next that is followed is the first for which accepted_ has come so far
     std::uint32_t last_burst_ = 0;    // what the last poll that found something took from the ring
@@ -314,7 +332,6 @@ private:
     SessionWaking waking_;
     std::uint32_t id_ = 0;
     std::uint32_t worker_ = 0;
-    bool closed_ = false;
     std::uint64_t untaken_slots_ = 0;     // of those that no worker will take, completed here
     std::uint64_t untaken_requests_ = 0;
     std::uint64_t retired_told_ = 0;  // by wait() or arm()
@@ -327,7 +344,7 @@ private:
     std::uint32_t gone_left_ = 0;       // requests that complete as daemon_gone
     std::uint32_t gone_index_ = 0;      // queues below have none
     std::shared_ptr<SessionHost> host_;
-    std::uint64_t owner_ = 0;  // the thread that uses it, where that is checked; there in every build: one layout for all
+    std::uint64_t owner_ = 0;  // the thread that uses it, where that is checked: its number in the kernel. 0: none so far
 };
 
 }  // namespace pollcore

@@ -42,7 +42,7 @@
 
 namespace pollcore {
 
-/// What stands before the slots. A line per writer (I5).
+/// What stands before the slots. A line per writer, so that neither slows the other down.
 struct RingHeader {
     static constexpr std::uint32_t kMagic = 0x676e6952;  // "Ring"
     static constexpr std::uint32_t kVersion = 2;
@@ -404,7 +404,7 @@ public:
     }
 
     /// A copy of the i-th ready slot. Each byte was read once, whatever a hostile producer does meanwhile: what
-    /// is checked in the copy is what is used (I7, H10).
+    /// is checked in the copy is what is used.
     [[nodiscard, gnu::always_inline]] T copy(std::size_t i) const noexcept {
         schedule_point(SchedulePoint::take);
         T value;

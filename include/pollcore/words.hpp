@@ -20,7 +20,7 @@ template <class T>
     return reinterpret_cast<Word*>(&record);
 }
 
-/// A record whose words are read when they are asked for, each time anew (relaxed, H10): another may write them meanwhile, so a
+/// A record whose words are read when they are asked for, each time anew (relaxed): another may write them meanwhile, so a
 /// word that was checked is the word that is used, and not asked for again.
 class SharedWords {
 public:

@@ -64,14 +64,15 @@ SharedMemory make_shared_memory(std::size_t bytes, const char* what_for) {
         throw Error(EINVAL, std::string("no bytes of memory for ") + what_for);
     }
     SharedMemory made;
-    if (bytes >= kHugePage && try_make(made, rounded(bytes, kHugePage), MFD_HUGETLB | MFD_HUGE_2MB, what_for)) {
-        return made;
+    if (bytes < kHugePage || !try_make(made, rounded(bytes, kHugePage), MFD_HUGETLB | MFD_HUGE_2MB, what_for)) {
+        made = {};
+        if (!try_make(made, rounded(bytes, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))), 0, what_for)) {
+            const int error = errno;
+            throw Error(error, std::to_string(bytes) + " bytes of memory for " + what_for + " are not to be had");
+        }
     }
-    made = {};
-    if (!try_make(made, rounded(bytes, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))), 0, what_for)) {
-        const int error = errno;
-        throw Error(error, std::to_string(bytes) + " bytes of memory for " + what_for + " are not to be had");
-    }
+    // A child that wrote there would write to the daemon in its parent's name.
+    (void)::madvise(made.mapping.data(), made.mapping.size(), MADV_DONTFORK);
     return made;
 }
 

@@ -17,8 +17,8 @@ struct SharedMemory {
     HostMemory mapping;  ///< at least as long as was asked for
 };
 
-/// Zeroed and touched; of huge pages, if there are enough and `bytes` are one or more. Throws Error(ENOMEM). `what_for` stands in
-/// /proc/PID/maps.
+/// Zeroed and touched; of huge pages, if there are enough and `bytes` are one or more. Not in forked children. Throws Error(ENOMEM).
+/// `what_for` stands in /proc/PID/maps.
 [[nodiscard]] SharedMemory make_shared_memory(std::size_t bytes, const char* what_for);
 
 /// The daemon's side: maps what another process has made, and sees to it that it stays. That may wait for as long as the other process

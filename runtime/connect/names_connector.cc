@@ -102,7 +102,7 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
     request.from = {inbox_, id};
     request.offer = offer_of(qp, path, connection.psn);
     request.private_data.assign(private_data.begin(), private_data.end());
-    request.text = fmt::format("QP {} on {}", qp.qp_num, device_.describe());
+    request.text = fmt::format("queue pair {} on {}", qp.qp_num, device_.describe());
     const auto listener = table_->find(address);
     take_back.keep();
     connection.qp = std::move(qp);

@@ -146,7 +146,7 @@ void NamesConnector::make_ready(Connection& connection, ConnectingQp& qp, const 
                                 const Offer& peer) {
     if (peer.qp.type != qp.type) {
         throw Error(std::errc::wrong_protocol_type,
-                    fmt::format("QP {} and its peer, QP {}, are not of one type", qp.qp_num, peer.qp.qp_num));
+                    fmt::format("queue pair {} and its peer, queue pair {}, are not of one type", qp.qp_num, peer.qp.qp_num));
     }
     // What one side may have in flight is what the other serves.
     PathAttributes agreed = path;

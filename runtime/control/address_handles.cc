@@ -90,16 +90,13 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
                  .pd = plan.pd,
                  .client = pds_.at(plan.pd).client,
                  .ah = slot->ah.get()};
-    std::size_t told = 0;
-    Undo take_back([&]() noexcept {
-        for (std::size_t i = 0; i < told; ++i) {
-            workers_[i]->proxy->forget(slot->end);
-        }
-    });
-    for (; told < workers_.size(); ++told) {
-        workers_[told]->proxy->add_ah(slot->end);
+    // First room at each: a hostile process may name it as soon as one worker knows it, and then it could not be taken back.
+    for (const auto& worker : workers_) {
+        worker->proxy->make_room(slot->end);
     }
-    take_back.keep();
+    for (const auto& worker : workers_) {
+        worker->proxy->add_ah(slot->end);
+    }
     ahs_[index] = std::move(slot);
     return ahs_[index]->end.handle;
 }

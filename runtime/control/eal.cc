@@ -144,9 +144,14 @@ EalState set_up(const MemoryConfig& memory, const std::vector<std::uint32_t>& wo
 const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::uint32_t>& worker_cores) {
     static std::mutex mutex;
     static EalState state;
-    static bool known = false;
+    static pid_t process = 0;  // that has it
     const std::lock_guard lock(mutex);
-    if (!known) {
+    if (process != 0 && process != ::getpid()) {
+        // Its heap is memory that both have, each with its own record of what is free, and its threads are the parent's.
+        throw Error(EPERM, "this is a forked child of a process that had a Runtime, whose EAL is of no use here: exec() first. An Attachment "
+                           "may be made here");
+    }
+    if (process == 0) {
         if (rte_lcore_count() > 0) {
             state = {.ours = false,
                      .hugepages = rte_eal_has_hugepages() != 0,
@@ -155,7 +160,7 @@ const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::ui
             state = set_up(memory, worker_cores);
             memory_limit.store(memory.size);
         }
-        known = true;
+        process = ::getpid();
     }
     if (memory.hugepages == MemoryConfig::Hugepages::require && !state.hugepages) {
         throw Error(ENOMEM, "memory.hugepages = \"require\", but this process's EAL was started without hugepages, and "

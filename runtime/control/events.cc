@@ -314,6 +314,7 @@ void RuntimeState::lose_qp_here(QpSlot& qp) {
     worker.park(qp.handle);
     destroy_verbs_qp(qp, Status::device_removed);
     worker.lose(qp.handle);
+    worker.ignore(qp.retire_command);
 }
 
 // An overrun CQ has lost completions, whether it can be polled on or not.

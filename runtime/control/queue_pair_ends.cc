@@ -83,7 +83,7 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle, std
         if (known != nullptr && known->code() == std::errc::io_error && lost_meanwhile(*devices_[qp->device])) {
             return std::nullopt;
         }
-        retirement.device_lags = qp->state != QpState::error;
+        retirement.device_lags = true;
         log_warning("queue pair {}: {}; it is taken out of service as it is", qp->qp_num, error.what());
     }
     return retirement;
@@ -108,6 +108,7 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
     WorkerProxy& worker = *workers_[qp->worker]->proxy;
     if (retirement.command == 0) {
         retirement.limit = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(retirement.deadline - platform->now()), kDrainAtLeast);
+        worker.ignore(qp->retire_command);
         retirement.command = worker.begin_retiring(retirement.handle, platform->cycles() + platform->cycles_from(retirement.limit),
                                                    retirement.quiet, retirement.device_lags);
         find_qp(retirement.handle)->retire_command = retirement.command;
@@ -138,6 +139,7 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     if (!early) {
         worker.forget(qp.handle, leftovers);
     }
+    worker.ignore(qp.retire_command);
     renew_windows_here(qp);  // those whose binds it did not complete
     release_entries(qp);
     close_idle_cqs(*workers_[qp.worker], *devices_[qp.device]);

@@ -164,10 +164,6 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     if (spec.flow != FlowControl::off) {
         add_flow_control(spec, *slot, send_depth);
     }
-    slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
-    slot->qp_num = slot->qp->qp_num;
-    end.qp = slot->qp.get();
-    end.qp_num = slot->qp->qp_num;
     end.srq = slot->srq != nullptr ? slot->srq->end.get() : nullptr;
     if (slot->pool.pool != nullptr) {
         end.pool.pool = &slot->pool.pool->end;
@@ -187,6 +183,12 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         return_share(slot->pool);
         return_share(slot->rendezvous);
     });
+    // All that may fail comes before it is made: from then on its end touches CQs that the worker polls (H1).
+    worker.proxy->make_room(end);
+    slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
+    slot->qp_num = slot->qp->qp_num;
+    end.qp = slot->qp.get();
+    end.qp_num = slot->qp->qp_num;
     worker.proxy->add_qp(end);
     give_back.keep();
     ++qp_lives_[index];

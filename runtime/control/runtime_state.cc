@@ -292,7 +292,7 @@ QpSlot& RuntimeState::qp_slot(QpHandle handle) {
     if (QpSlot* qp = find_qp(handle); qp != nullptr) {
         return *qp;
     }
-    throw Error(EINVAL, fmt::format("queue pair {}.{} was closed", handle.index, handle.generation));
+    throw Error(EINVAL, "this queue pair was closed");
 }
 
 QpSlot& RuntimeState::live_qp_slot(QpHandle handle) {

@@ -11,13 +11,18 @@ UseSearch::~UseSearch() {
 }
 
 bool UseSearch::over() {
-    std::erase_if(parts_, [this](const Part& part) {
+    for (std::size_t i = 0; i < parts_.size();) {
+        const Part part = parts_[i];
         const std::optional<bool> found = part.proxy->found(part.search);
         if (found.value_or(false)) {
             user_ = part.worker;
         }
-        return found.has_value();
-    });
+        if (found) {
+            parts_.erase(parts_.begin() + static_cast<std::ptrdiff_t>(i));
+        } else {
+            ++i;
+        }
+    }
     return parts_.empty();
 }
 

@@ -22,15 +22,13 @@ MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
                                         kBindableRegionsMax));
     }
     const WorkerRegion region{.handle = *handle, .pd = pd, .mr = &mr};
-    std::size_t told = 0;
-    Undo take_back([&]() noexcept {
-        for (std::size_t i = 0; i < told; ++i) {
-            (void)workers_[i]->proxy->remove_region(*handle);  // nobody has heard of it, so no bind names it
-        }
-        region_handles_.give_back(*handle);
-    });
-    for (; told < workers_.size(); ++told) {
-        workers_[told]->proxy->add_region(region);
+    Undo take_back([&]() noexcept { region_handles_.give_back(*handle); });
+    // First room at each: a hostile process may bind to it as soon as one worker knows it, and then it could not be taken back.
+    for (const auto& worker : workers_) {
+        worker->proxy->make_room(region);
+    }
+    for (const auto& worker : workers_) {
+        worker->proxy->add_region(region);
     }
     take_back.keep();
     return *handle;

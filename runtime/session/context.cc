@@ -88,8 +88,8 @@ ControlSide& Context::control() const {
 
 void require_own_process(const ControlSide& control) {
     if (control.is_forked()) {
-        throw Error(EPERM, "this is a forked child, and what it asks for belongs to its parent, whose threads are not here. A child makes a "
-                           "Runtime or an Attachment of its own, best after exec()");
+        throw Error(EPERM, "this is a forked child, and what it asks for belongs to its parent, whose threads are not here. A child may "
+                           "make an Attachment of its own, and a Runtime after exec()");
     }
 }
 
@@ -99,7 +99,8 @@ Session Context::open_session(const SessionOptions& options) {
         control_->close_session(opened.id);
         control_->release_session(opened.id);
     });
-    Session session(control_, opened.id, opened.worker, opened.block, opened.layout, opened.waking, std::move(opened.log));
+    Session session(control_, opened.id, opened.worker, opened.block, opened.layout, opened.waking, std::move(opened.log),
+                    options.check_thread);
     close.keep();
     return session;
 }
@@ -107,6 +108,7 @@ Session Context::open_session(const SessionOptions& options) {
 QueuePair Context::create_queue_pair(const QueuePairOptions& options) {
     QueuePair qp;
     qp.handle_ = control().create_qp(spec_of(options));
+    control_->live_qps.add(qp.handle_);
     qp.control_ = control_;
     return qp;
 }

@@ -26,6 +26,7 @@
 #include "pollcore/session.hpp"
 #include "session/application_events.hpp"
 #include "session/layout.hpp"
+#include "session/live_queue_pairs.hpp"
 #include "session/text.hpp"
 
 namespace pollcore {
@@ -137,6 +138,10 @@ public:
     ControlSide() = default;
     ControlSide(const ControlSide&) = delete;
     ControlSide& operator=(const ControlSide&) = delete;
+
+    [[nodiscard]] bool has_queue_pair(QpHandle qp) const noexcept final { return live_qps.has(qp); }
+    /// By whoever makes and closes them here: QueuePair.
+    LiveQueuePairs live_qps;
 
     /// Closes all that was made here. False when draining was cut short.
     virtual bool stop() = 0;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/undo.hpp"
 #include "pollcore/address_handle.hpp"
 #include "pollcore/listener.hpp"
 #include "pollcore/memory.hpp"
@@ -60,7 +61,10 @@ std::optional<RnrCounts> QueuePair::rnr_counts() const { return alive(control_, 
 std::uint32_t QueuePair::qp_num() const { return alive(control_, "this queue pair").qp_num(handle_); }
 
 bool QueuePair::reset() {
-    const auto [renewed, drained] = alive(control_, "this queue pair").reset(handle_);
+    ControlSide& control = alive(control_, "this queue pair");
+    control.live_qps.remove(handle_);
+    Undo put_back([&]() noexcept { control.live_qps.add(handle_); });
+    const auto [renewed, drained] = control.reset(handle_);
     handle_ = renewed;
     return drained;
 }
@@ -69,7 +73,11 @@ bool QueuePair::close() {
     if (control_ == nullptr) {
         return true;
     }
-    const bool drained = alive(control_, "this queue pair").close_qp(handle_);
+    ControlSide& control = alive(control_, "this queue pair");
+    control.live_qps.remove(handle_);
+    Undo put_back([&]() noexcept { control.live_qps.add(handle_); });
+    const bool drained = control.close_qp(handle_);
+    put_back.keep();
     control_.reset();
     return drained;
 }

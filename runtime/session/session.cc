@@ -1,11 +1,16 @@
 // The application's side of a session: its life, and what comes out of it. What goes in is submission.cc's.
 #include "pollcore/session.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
 
 #include "base/bare.hpp"
+#include "base/check.hpp"
 #include "base/clock.hpp"
 #include "base/planted.hpp"
 #include "session/in_flight_log.hpp"
@@ -31,13 +36,24 @@ constexpr unsigned kSampledAt = 8 * (offsetof(Completion, sampled_at) % sizeof(W
     return (last & kOther) == 0;
 }
 
+#ifdef NDEBUG
+constexpr bool kThreadsAlwaysChecked = false;
+#else
+constexpr bool kThreadsAlwaysChecked = true;
+#endif
+
+[[nodiscard]] bool checks_threads() noexcept {
+    const char* asked = std::getenv("POLLCORE_CHECK_THREAD");
+    return kThreadsAlwaysChecked || (asked != nullptr && std::string_view(asked) == "1");
+}
+
 }  // namespace
 
 SessionHost::SessionHost() noexcept : process_(::getpid()) {}
 bool SessionHost::is_forked() const noexcept { return ::getpid() != process_; }
 
 Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
-                 const SessionLayout& layout, const SessionWaking& waking, std::shared_ptr<InFlightLog> log)
+                 const SessionLayout& layout, const SessionWaking& waking, std::shared_ptr<InFlightLog> log, bool check_thread)
     : submissions_(at_offset<void>(block, layout.submissions()), layout.submission_slots),
       completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
       header_(session_header(block)),
@@ -47,8 +63,8 @@ Session::Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint3
       qps_mask_(layout.qps_max - 1),
       completion_slots_(layout.completion_slots),
       wide_(layout.wide),
+      attention_(static_cast<std::uint8_t>((check_thread || checks_threads() ? kThreadChecked : 0) | (log != nullptr ? kLogged : 0))),
       worker_sleeps_(layout.worker_sleeps),
-      logging_(log != nullptr),
       stages_(at_offset<SessionStages>(block, layout.stages())),
       srq_records_(at_offset<SrqRecord>(block, layout.srq_records())),
       srq_accounts_(kSrqsMax),
@@ -77,7 +93,7 @@ Session& Session::operator=(Session&& other) noexcept {
     completion_slots_ = other.completion_slots_;
     wide_ = other.wide_;
     worker_sleeps_ = other.worker_sleeps_;
-    logging_ = other.logging_;
+    attention_ = std::exchange(other.attention_, kUnusable);
     waking_ = other.waking_;
     accepted_ = other.accepted_;
     next_sample_ = other.next_sample_;
@@ -96,7 +112,6 @@ Session& Session::operator=(Session&& other) noexcept {
     srq_accounts_ = std::move(other.srq_accounts_);
     id_ = other.id_;
     worker_ = other.worker_;
-    closed_ = other.closed_;
     untaken_slots_ = other.untaken_slots_;
     untaken_requests_ = other.untaken_requests_;
     retired_told_ = other.retired_told_;
@@ -117,6 +132,7 @@ void Session::destroy() noexcept {
     }
     close();
     header_ = nullptr;
+    attention_ = kUnusable;
     if (!host_->is_forked()) {
         host_->release_session(id_);
     }
@@ -124,11 +140,23 @@ void Session::destroy() noexcept {
 }
 
 void Session::close() noexcept {
-    if (header_ != nullptr && !closed_) {
-        closed_ = true;
+    if ((attention_ & kUnusable) == 0) {
+        attention_ |= kUnusable;
         if (!host_->is_forked()) {
             host_->close_session(id_);
         }
+    }
+}
+
+void Session::check_owner() noexcept {
+    thread_local const auto self = static_cast<std::uint64_t>(::gettid());
+    std::uint64_t owner = 0;
+    // Relaxed: it orders nothing, and finds who came first.
+    if (!std::atomic_ref(owner_).compare_exchange_strong(owner, self, std::memory_order_relaxed) && owner != self) {
+        std::array<char, 160> text{};
+        fmt::format_to_n(text.data(), text.size() - 1, "thread {} uses session {} of thread {}: a session is used by one thread at a time", self,
+                         id_, owner);
+        POLLCORE_CHECK(owner == self, text.data());
     }
 }
 
@@ -141,7 +169,7 @@ void Session::close() noexcept {
     }
     SrqAccount& mine = srq_accounts_[completion.srq.index % kSrqsMax];
     if (mine.generation == completion.srq.generation) {
-        if (logging_) {
+        if (logs()) {
             log_->srq(completion.srq.index % kSrqsMax).forget(completion.tag, mine.outstanding);
         }
         --mine.outstanding;
@@ -155,7 +183,7 @@ void Session::close() noexcept {
     QpAccount& mine = accounts_[completion.qp.index & qps_mask_];
     if (mine.generation == completion.qp.generation) [[likely]] {
         std::uint32_t& outstanding = completion.from_recv_queue() ? mine.recv_outstanding : mine.send_outstanding;
-        if (logging_ && !completion.ok()) [[unlikely]] {
+        if (logs() && !completion.ok()) [[unlikely]] {
             settle_out_of_turn(completion, outstanding);
         }
         --outstanding;
@@ -260,7 +288,7 @@ template <class Record>
     if (header_ == nullptr) [[unlikely]] {
         return 0;
     }
-    assert_owner();
+    check_thread();
     if (const std::size_t n = awaited_ == 0 ? take_from_ring(out) : take_awaiting(out); n > 0) {
         submissions_.prefetch();  // what comes is often answered
         return n;
@@ -268,7 +296,7 @@ template <class Record>
     past_lives_ = past_lives_ && out.empty();  // else the ring was seen to be empty
     // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.
     if (const std::uint32_t closed = header_->closed.load(std::memory_order_acquire); closed != 0 && !completions_.ready() && !has_reply()) [[unlikely]] {
-        return closed == SessionHeader::kDaemonGone && logging_ ? complete_gone(out) : complete_untaken(out);
+        return closed == SessionHeader::kDaemonGone && logs() ? complete_gone(out) : complete_untaken(out);
     }
     return 0;
 }
@@ -287,7 +315,7 @@ StageLatency Session::stage_latency() const noexcept {
     if (std::exchange(stock_taken_, true)) {
         return;
     }
-    closed_ = true;
+    attention_ |= kUnusable;
     for (std::uint32_t index = 0; index <= qps_mask_; ++index) {
         const QpAccount& mine = accounts_[index];
         if (mine.generation != 0) {
@@ -347,7 +375,7 @@ template <class Record>
 // Requests that were accepted while the runtime stopped on another thread: no worker will take them (I1).
 template <class Record>
 [[gnu::cold, gnu::noinline]] std::size_t Session::complete_untaken(std::span<Record> out) noexcept {
-    closed_ = true;
+    attention_ |= kUnusable;
     const std::uint64_t untaken = submissions_.unreleased();
     std::size_t n = 0;
     while (n < out.size() && untaken_slots_ < untaken) {
@@ -366,6 +394,7 @@ template <class Record>
 }
 
 std::uint32_t Session::retired(QpHandle qp) noexcept {
+    check_thread();
     if (header_ == nullptr || qp.index > qps_mask_) {
         return 0;
     }

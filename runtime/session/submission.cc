@@ -89,7 +89,7 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
 // Inlined, so that each way of submitting has only those checks that it can fail.
 [[gnu::always_inline]] inline Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
                        std::uint64_t bytes, std::uint32_t slots, std::size_t ahead) noexcept {
-    if (closed_ || header_ == nullptr) [[unlikely]] {
+    if ((attention_ & kUnusable) != 0) [[unlikely]] {
         return Refusal::session_closed;
     }
     const RequestHead head = head_of(request);
@@ -106,7 +106,10 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     // Acquire, with the worker's release: the limits belong to this status.
     const std::uint64_t status = record.status.load(std::memory_order_acquire);
     const auto qp = QpStatusWord::unpack(status);
-    if ((qp.generation != request.qp.generation && !planted(Bug::stale_handle)) || qp.state == QpState::closed) [[unlikely]] {
+    if (qp.generation != request.qp.generation && !planted(Bug::stale_handle)) [[unlikely]] {
+        return refuse_unknown(request.qp);
+    }
+    if (qp.state == QpState::closed) [[unlikely]] {
         return Refusal::stale_handle;
     }
     if (qp.state == QpState::error) [[unlikely]] {
@@ -183,6 +186,11 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
         return inline_length > 0 ? Refusal::inline_too_long : Refusal::too_many_sges;
     }
     return admit_slots(slots, ahead);
+}
+
+/// The worker has told this session nothing of the queue pair.
+[[gnu::noinline]] Refusal Session::refuse_unknown(QpHandle qp) const noexcept {
+    return host_->has_queue_pair(qp) ? Refusal::no_share : Refusal::stale_handle;
 }
 
 /// Admits a request that has its SGE, if any, in itself.
@@ -266,7 +274,7 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     if (planted(Bug::late_word)) {
         wake_worker();
     }
-    if (logging_) [[unlikely]] {
+    if (logs()) [[unlikely]] {
         note(request);
     }
     if (request.opcode == Opcode::srq_recv) [[unlikely]] {
@@ -360,7 +368,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 }
 
 Refusal Session::try_submit(const WorkRequest& request) noexcept {
-    assert_owner();
+    check_thread();
     submissions_.prefetch();
     const Refusal refusal = admit_own(request);
     if (refusal != Refusal::none) {
@@ -389,7 +397,7 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
 
 /// So many requests have room whatever they are. Where each has to be noted, none goes this way.
 [[gnu::always_inline]] inline std::size_t Session::ordinary_room(std::size_t wanted) noexcept {
-    if (closed_ || header_ == nullptr || logging_) [[unlikely]] {
+    if ((attention_ & (kUnusable | kLogged)) != 0) [[unlikely]] {
         return 0;
     }
     if (!kAdmission) {
@@ -450,7 +458,7 @@ Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
         const Refusal refusal = try_submit(requests.front());
         return {refusal == Refusal::none, refusal};
     }
-    assert_owner();
+    check_thread();
     submissions_.prefetch();
     Submitted result;
     // Written and not yet published: the worker sees all of them at once, and rings one doorbell.
@@ -481,7 +489,7 @@ Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
 }
 
 Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
-    assert_owner();
+    check_thread();
     if (sges.size() > kSgesMax) {
         count_refused();
         return Refusal::too_many_sges;
@@ -522,7 +530,7 @@ Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sge
 }
 
 Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
-    assert_owner();
+    check_thread();
     if (payload.size() > kInlineMax) {
         count_refused();
         return Refusal::inline_too_long;
@@ -570,9 +578,9 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
 
 // Those of one pool that stand together share a slot of the ring.
 Submitted Session::release(std::span<const Completion> completions) noexcept {
-    assert_owner();
+    check_thread();
     Submitted result;
-    if (closed_ || header_ == nullptr) {
+    if ((attention_ & kUnusable) != 0) {
         result.refusal = Refusal::session_closed;
         return result;
     }

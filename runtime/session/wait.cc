@@ -10,6 +10,7 @@
 #include "base/planted.hpp"
 #include "pollcore/session.hpp"
 #include "session/layout.hpp"
+#include "session/owner_check.hpp"
 #include "session/reply.hpp"
 
 namespace pollcore {
@@ -40,7 +41,7 @@ bool Session::tell_news() noexcept {
 
 /// The session has ended; are there completions that poll() makes by itself?
 bool Session::left_to_complete() noexcept {
-    if (logging_ && header_->closed.load(std::memory_order_acquire) == SessionHeader::kDaemonGone) {
+    if (logs() && header_->closed.load(std::memory_order_acquire) == SessionHeader::kDaemonGone) {
         take_stock();
         return gone_left_ != 0;
     }
@@ -64,6 +65,7 @@ bool Session::expect_news() noexcept {
 }
 
 bool Session::arm() noexcept {
+    check_thread();
     if (waking_.application_fd < 0 || header_ == nullptr || std::exchange(wants_slots_, false)) {
         return false;
     }
@@ -75,6 +77,7 @@ bool Session::arm() noexcept {
 }
 
 bool Session::wait(std::chrono::nanoseconds timeout) noexcept {
+    check_thread();
     using Clock = std::chrono::steady_clock;
     if (header_ == nullptr) {
         return false;

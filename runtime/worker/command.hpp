@@ -90,8 +90,9 @@ struct alignas(kCacheLine) Command {
     bool reads = false;     ///< the QP may read from the peer's memory
     bool readable = false;  ///< the peer may read from the QP's
     bool abandoned = false; ///< remove_session: what is in its ring is not waited for; remove_ah: nothing is in flight, so it is not looked
-    bool device_lags = false;  ///< retire_qp, unpark_qp in error: the device did not take the QP to ERR
-    std::uint8_t reserved[2] = {};
+    bool device_lags = false;  ///< retire_qp, unpark_qp in error: the QP is not known to be in ERR at its device by now
+    bool only_room = false;    ///< add_qp, add_region, add_ah: makes room for it, so that adding it does not fail
+    std::uint8_t reserved[1] = {};
     std::uint8_t ring_lap = 0;
 };
 static_assert(sizeof(Command) == kCacheLine);

@@ -55,22 +55,26 @@ std::uint32_t Worker::run_commands() noexcept {
     std::uint32_t work = 0;
     if (commands_.ready()) [[unlikely]] {
         const std::size_t n = commands_.peek(kCommandsPerStep);
-        for (std::size_t i = 0; i < n; ++i) {
-            run(commands_.slot(i));
-            ++work;
+        std::uint32_t done = 0;
+        while (done < n && answers_.room()) {
+            run(commands_.slot(done++));
         }
-        commands_.release(n);
+        commands_.release(done);
         commands_.publish();
-        counters_.commands.add(n);
+        counters_.commands.add(done);
+        work += done;
     }
     if (!retiring_.empty()) [[unlikely]] {
         work += advance_retiring();
     }
-    for (std::size_t i = 0; i < closing_.size(); ++i) {
+    for (std::size_t i = 0; i < closing_.size() && answers_.room(); ++i) {
         remove_if_drained(*closing_[i]);
     }
-    if (search_.command != 0) [[unlikely]] {
+    if (search_.command != 0 && answers_.room()) [[unlikely]] {
         work += search();
+    }
+    if (answers_.behind()) [[unlikely]] {
+        answers_.catch_up();
     }
     return work;
 }
@@ -79,7 +83,7 @@ std::uint32_t Worker::run_commands() noexcept {
     try {
         carry_out(command);
     } catch (const std::bad_alloc&) {
-        answer(command.id, AnswerKind::no_memory);
+        answers_.answer(command.id, AnswerKind::no_memory);
     }
 }
 
@@ -105,6 +109,7 @@ void Worker::carry_out(const Command& command) {
             std::erase(polled_cqs_, cqs_[command.index]);
             acknowledge(*cqs_[command.index]);
             cqs_[command.index] = nullptr;
+            answers_.withdraw(AnswerKind::cq_failed, command.index);
             break;
         case CommandKind::lose_cq:
             (void)take_events();
@@ -112,7 +117,10 @@ void Worker::carry_out(const Command& command) {
             cqs_[command.index]->failed = true;
             break;
         case CommandKind::add_qp:
-            add_qp(*command.qp);
+            make_room(*command.qp);
+            if (!command.only_room) {
+                add_qp(*command.qp);
+            }
             break;
         case CommandKind::park_qp: {
             WorkerQp& qp = *qps_[command.index];
@@ -176,7 +184,10 @@ void Worker::carry_out(const Command& command) {
                                 .lkey = command.lkey,
                                 .region = command.region_handle});
         case CommandKind::add_ah:
-            place(ahs_, command.ah->handle.index, command.ah);
+            make_place(ahs_, command.ah->handle.index);
+            if (!command.only_room) {
+                ahs_[command.ah->handle.index] = command.ah;
+            }
             break;
         case CommandKind::find_ah:
             return begin(Search{.command = command.id, .pd = command.ah->pd, .client = command.ah->client, .ah = command.ah->handle});
@@ -191,7 +202,7 @@ void Worker::carry_out(const Command& command) {
                 return;
             }
             ahs_[command.ah->handle.index] = nullptr;
-            answer(command.id, AnswerKind::not_found);
+            answers_.answer(command.id, AnswerKind::not_found);
             return;
         case CommandKind::add_window:
             place(windows_, command.window->handle.index, command.window);
@@ -205,13 +216,16 @@ void Worker::carry_out(const Command& command) {
                                     .window = command.window_handle,
                                     .next_srq = static_cast<std::uint32_t>(srqs_.size())});
             }
-            answer(command.id, AnswerKind::not_found);
+            answers_.answer(command.id, AnswerKind::not_found);
             return;
         case CommandKind::remove_window:
-            answer(command.id, remove_window(command.window_handle) ? AnswerKind::done : AnswerKind::found);
+            answers_.answer(command.id, remove_window(command.window_handle) ? AnswerKind::done : AnswerKind::found);
             return;
         case CommandKind::add_region:
-            place(regions_, command.region->handle.index, *command.region);
+            make_place(regions_, command.region->handle.index);
+            if (!command.only_room) {
+                regions_[command.region->handle.index] = *command.region;
+            }
             break;
         case CommandKind::add_pool:
             command.pool->session = sessions_[command.pool->session_index];
@@ -219,17 +233,17 @@ void Worker::carry_out(const Command& command) {
             break;
         case CommandKind::remove_pool: {
             const WorkerPool& pool = *std::exchange(pools_[command.index], nullptr);
-            answer(command.id, AnswerKind::done, static_cast<std::uint32_t>(pool.session->completions.produced()));
+            answers_.answer(command.id, AnswerKind::done, static_cast<std::uint32_t>(pool.session->completions.produced()));
             return;
         }
         case CommandKind::start_flow:
             start_flow(*qps_[command.index], command);
             break;
         case CommandKind::remove_region:
-            answer(command.id, remove_region(command.region_handle) ? AnswerKind::done : AnswerKind::found);
+            answers_.answer(command.id, remove_region(command.region_handle) ? AnswerKind::done : AnswerKind::found);
             return;
     }
-    answer(command.id, AnswerKind::done, command.index);
+    answers_.answer(command.id, AnswerKind::done, command.index);
 }
 
 // What takes several steps, and is answered by advance().
@@ -256,7 +270,6 @@ void Worker::begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) 
     }
     // Nothing more is posted, even where the provider did not take it to ERR.
     enter_error(qp, command.cause, !command.device_lags);
-    release_flush(qp);
     if (!command.device_lags) {
         device_follows(qp);
     }
@@ -278,12 +291,16 @@ void Worker::open_shares(WorkerQp& qp) noexcept {
     }
 }
 
+/// Each session, CQ and queue pair, with the one that is added, may say unasked that it has failed.
+void Worker::make_room_to_tell() { answers_.make_room(polled_sessions_.size() + polled_cqs_.size() + qps_used_ + 1); }
+
 void Worker::add_session(WorkerSession& session, std::uint32_t index) {
     const std::size_t sessions = polled_sessions_.size() + 1;
     make_place(sessions_, index);
     polled_sessions_.reserve(sessions);
     closing_.reserve(sessions);
     to_wake_.reserve(sessions);
+    make_room_to_tell();
     session.index = index;
     sessions_[index] = &session;
     polled_sessions_.push_back(&session);
@@ -293,6 +310,7 @@ void Worker::add_session(WorkerSession& session, std::uint32_t index) {
 void Worker::add_cq(WorkerCq& cq, std::uint32_t index) {
     make_place(cqs_, index);
     polled_cqs_.reserve(polled_cqs_.size() + 1);
+    make_room_to_tell();
     cq.index = index;
     if (std::find(channels_.begin(), channels_.end(), cq.channel) == channels_.end()) {
         cq.channel = nullptr;  // it was given up
@@ -301,8 +319,9 @@ void Worker::add_cq(WorkerCq& cq, std::uint32_t index) {
     polled_cqs_.push_back(&cq);
 }
 
-void Worker::add_qp(WorkerQp& qp) {
+void Worker::make_room(const WorkerQp& qp) {
     retiring_.reserve(qps_used_ + 1);
+    make_room_to_tell();
     to_fill_.reserve(takers_ + 2);
     if (qp.flow != nullptr) {
         flows_.reserve(flow_qps_ + 1);
@@ -311,6 +330,9 @@ void Worker::add_qp(WorkerQp& qp) {
     if (qp.srq != nullptr) {
         qp.srq->qps.make_room();  // of its creditors it has room for as many as there may be
     }
+}
+
+void Worker::add_qp(WorkerQp& qp) noexcept {
     qps_[qp.handle.index] = &qp;
     qp.send_end = &qp.send_head;
     choose_way(qp);
@@ -374,7 +396,8 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
     }
     std::erase(closing_, &session);
     sessions_[session.index] = nullptr;
-    answer(session.remove_command, AnswerKind::done, session.index);
+    answers_.withdraw(AnswerKind::session_broken, session.index);
+    answers_.answer(session.remove_command, AnswerKind::done, session.index);
 }
 
 void Worker::begin(const Search& search) {
@@ -392,7 +415,7 @@ std::uint32_t Worker::search() noexcept {
     const Looked looked = look_further();
     if (looked != Looked::more) {
         const bool found = looked == Looked::found || binds_use_it();
-        answer(std::exchange(search_.command, 0), found ? AnswerKind::found : AnswerKind::not_found);
+        answers_.answer(std::exchange(search_.command, 0), found ? AnswerKind::found : AnswerKind::not_found);
     }
     if (!searches_.empty()) {
         next_search_ %= searches_.size();

@@ -251,7 +251,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
             enter_error(*qp, Status::fatal_err, false);
         }
     }
-    answer(0, AnswerKind::cq_failed, cq.index, cq.id);
+    answers_.say(AnswerKind::cq_failed, cq.index, cq.id);
 }
 
 // ---- From an in-flight entry to a completion in its session's ring, or to a place given back ----
@@ -513,7 +513,7 @@ void Worker::complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept {
     }
     session.broken = true;
     counters_.broken_sessions.add();
-    answer(0, AnswerKind::session_broken, session.index, session.id);
+    answers_.say(AnswerKind::session_broken, session.index, session.id);
 }
 
 }  // namespace pollcore

@@ -298,7 +298,7 @@ bool Worker::write_own(WorkerQp& qp, ibv_sge& sge, std::size_t to, unsigned flag
 
 [[gnu::cold]] void Worker::end_flow(WorkerQp& qp, FlowFault fault) noexcept {
     counters_.flow_faults.add(!is_own(fault));
-    answer(0, AnswerKind::flow_failed, qp.handle.index, static_cast<std::uint32_t>(qp.handle.generation) << 8 | static_cast<std::uint32_t>(fault));
+    answers_.say(AnswerKind::flow_failed, qp.handle.index, static_cast<std::uint32_t>(qp.handle.generation) << 8 | static_cast<std::uint32_t>(fault));
     enter_error(qp, status_of(fault), false);
 }
 

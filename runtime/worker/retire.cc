@@ -142,7 +142,7 @@ void Worker::post_marker(WorkerQp& qp) noexcept {
 
 std::uint32_t Worker::advance_retiring() noexcept {
     std::uint32_t ended = 0;
-    for (std::size_t i = 0; i < retiring_.size();) {
+    for (std::size_t i = 0; i < retiring_.size() && answers_.room();) {
         if (advance(*retiring_[i])) {
             retiring_[i] = retiring_.back();
             retiring_.pop_back();
@@ -178,7 +178,7 @@ bool Worker::advance(WorkerQp& qp) noexcept {
     qp.waiting_empty = false;
     const WorkerQp::Phase phase = std::exchange(qp.phase, WorkerQp::Phase::serving);
     if (phase == WorkerQp::Phase::retiring) {
-        answer(qp.command, qp.timed_out ? AnswerKind::timed_out : AnswerKind::done, qp.handle.index);
+        answers_.answer(qp.command, qp.timed_out ? AnswerKind::timed_out : AnswerKind::done, qp.handle.index);
         return true;
     }
     complete_leftovers(qp);
@@ -187,7 +187,7 @@ bool Worker::advance(WorkerQp& qp) noexcept {
     } else if (phase == WorkerQp::Phase::renewing) {
         renew(qp);
     }
-    answer(qp.command, AnswerKind::done, qp.handle.index);  // one that was dropped is the control thread's from here on
+    answers_.answer(qp.command, AnswerKind::done, qp.handle.index);  // one that was dropped is the control thread's from here on
     return true;
 }
 
@@ -247,6 +247,7 @@ void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
 }
 
 void Worker::drop(WorkerQp& qp) noexcept {
+    answers_.withdraw(AnswerKind::flow_failed, qp.handle.index);
     qp.state = QpState::closed;
     publish_record(qp);
     for (const ShareOptions& share : qp.shares) {

@@ -27,12 +27,9 @@ Worker::Worker(const WorkerOptions& options)
       sges_(kChainSges),
       inline_(kChainInline),
       wcs_(options.complete_burst),
-      command_memory_(ring_bytes<Command>(kCommandSlots)),
-      answer_memory_(ring_bytes<Answer>(kAnswerSlots)) {
+      command_memory_(ring_bytes<Command>(kCommandSlots)) {
     format_ring<Command>(command_memory_.data(), kCommandSlots);
-    format_ring<Answer>(answer_memory_.data(), kAnswerSlots);
     commands_ = RingConsumer<Command>(command_memory_.data(), kCommandSlots);
-    answers_ = RingProducer<Answer>(answer_memory_.data(), kAnswerSlots);
 }
 
 std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
@@ -43,7 +40,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         now_ = now;
     }
     std::uint32_t work = 0;
-    if (commands_.ready() || !retiring_.empty() || !closing_.empty() || search_.command != 0) [[unlikely]] {
+    if (commands_.ready() || !retiring_.empty() || !closing_.empty() || search_.command != 0 || answers_.behind()) [[unlikely]] {
         work += run_commands();
     }
     std::uint32_t looked = 0;
@@ -147,12 +144,6 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     cq.taken += taken;
     counters_.completions.add(taken);
     return taken;
-}
-
-void Worker::answer(std::uint64_t id, AnswerKind kind, std::uint32_t index, std::uint32_t object_id) noexcept {
-    // The ring has a slot for every command and every CQ, session and QP of sensible use; should it be full
-    // all the same, the control thread's time limit reports the lost answer.
-    (void)answers_.try_push(Answer{.id = id, .kind = kind, .index = index, .object_id = object_id});
 }
 
 }  // namespace pollcore

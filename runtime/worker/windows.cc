@@ -111,7 +111,7 @@ WorkerRegion* Worker::find_region(MrHandle handle) noexcept {
 // back (ibv_bind_mw(3)). A bind that was flushed, or whose completion was lost, may have been carried out.
 [[gnu::cold, gnu::noinline]] void Worker::end_bind(const InFlightEntry& entry, Status status) noexcept {
     WorkerWindow& window = *windows_[entry.bind.window];
-    const bool not_done = status == Status::mw_bind_err || status == Status::post_refused;
+    const bool not_done = status == Status::mw_bind_err || entry.kind == InFlightEntry::Kind::unposted;
     if (status == Status::success) {
         take_over_key(entry);
     } else if (!not_done && window.rkey.load(std::memory_order_relaxed) != entry.new_rkey) {

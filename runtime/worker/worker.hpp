@@ -33,6 +33,7 @@
 #include "device/completion_channel.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/own_lines.hpp"
+#include "worker/answers.hpp"
 #include "worker/command.hpp"
 #include "worker/objects.hpp"
 
@@ -99,7 +100,7 @@ public:
     /// For that loop, too.
     [[nodiscard]] Heartbeat& own_heartbeat() noexcept { return heartbeat_; }
     [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
-    [[nodiscard]] void* answer_memory() noexcept { return answer_memory_.data(); }
+    [[nodiscard]] void* answer_memory() noexcept { return answers_.memory(); }
 
 private:
     // A chain is built in these before the doorbell rings; when one is used up, the chains go out and the
@@ -121,7 +122,6 @@ private:
     std::uint32_t poll_extended(WorkerCq& cq) noexcept;
     /// Routes the first `n` of wcs_; -1: the CQ has failed.
     std::uint32_t polled(WorkerCq& cq, int n) noexcept;
-    void answer(std::uint64_t id, AnswerKind kind, std::uint32_t index = 0, std::uint32_t object_id = 0) noexcept;
 
     // sleep.cc
     void tell(WorkerSession& session) noexcept;
@@ -344,11 +344,13 @@ private:
     void carry_out(const Command& command);
     void add_session(WorkerSession& session, std::uint32_t index);
     void add_cq(WorkerCq& cq, std::uint32_t index);
-    void add_qp(WorkerQp& qp);
+    void make_room(const WorkerQp& qp);
+    void add_qp(WorkerQp& qp) noexcept;
     void add_srq(WorkerSrq& srq);
     void add_taker(PoolTaker& taker) noexcept;
     void open_shares(WorkerQp& qp) noexcept;
     void begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) noexcept;
+    void make_room_to_tell();
     void remove_if_drained(WorkerSession& session) noexcept;
     struct Search;
     void begin(const Search& search);
@@ -399,7 +401,7 @@ private:
     std::uint32_t qps_mask_ = 0;
     bool many_qps_ = false;          ///< more than the first cache holds
     RingConsumer<Command> commands_;
-    RingProducer<Answer> answers_;
+    WorkerAnswers answers_;
     OwnLines<WorkerSession*> polled_sessions_;
     OwnLines<WorkerCq*> polled_cqs_;
     WorkerQp* chained_ = nullptr;  ///< with a chain to post, in the order of their first request
@@ -462,7 +464,6 @@ private:
     std::size_t next_search_ = 0;    ///< of these
 
     OwnLines<std::byte> command_memory_;
-    OwnLines<std::byte> answer_memory_;
 };
 
 }  // namespace pollcore

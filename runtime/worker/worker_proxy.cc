@@ -18,12 +18,10 @@ WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& coun
       now_(std::move(now)),
       commands_(worker.command_memory(), kCommandSlots),
       answers_(worker.answer_memory(), kAnswerSlots) {
-    answered_.reserve(kAnswersUsual);
-    ignored_.reserve(kAnswersUsual);
-    unasked_.reserve(kAnswersUsual);
+    unasked_.reserve(kUnaskedUsual);
 }
 
-// What there is no memory for stays in the ring until there is.
+// What is unasked and has no memory stays in the ring until there is some.
 void WorkerProxy::drain_answers() noexcept {
     const std::size_t n = answers_.peek(kAnswerSlots);
     std::size_t taken = 0;
@@ -35,15 +33,27 @@ void WorkerProxy::drain_answers() noexcept {
 }
 
 bool WorkerProxy::keep(const Answer& answer) noexcept {
-    if (answer.id != 0 && std::erase(ignored_, answer.id) != 0) {
+    if (answer.id != 0) {
+        if (std::binary_search(awaited_.begin(), awaited_.end(), answer.id)) {
+            answered_.push_back(answer);  // await() made room
+        } else {
+            counters_.answers_untaken.add();
+        }
         return true;
     }
     try {
-        (answer.id == 0 ? unasked_ : answered_).push_back(answer);
+        unasked_.push_back(answer);
         return true;
     } catch (const std::bad_alloc&) {
         return false;
     }
+}
+
+/// The number of the next command, whose answer somebody will take, or ignore.
+std::uint64_t WorkerProxy::await() {
+    answered_.reserve(awaited_.size() + 1);
+    awaited_.push_back(next_id_);
+    return next_id_++;
 }
 
 std::uint64_t WorkerProxy::begin(Command command) {
@@ -53,7 +63,7 @@ std::uint64_t WorkerProxy::begin(Command command) {
                                                    "its core is taken",
                                                    name_, kCommandSlots - kSlotsForCalls));
     }
-    command.id = next_id_++;
+    command.id = await();
     (void)commands_.try_push(command);
     worker_.knock();
     return command.id;
@@ -67,11 +77,12 @@ std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) noexcept {
     }
     const Answer answer = *mine;
     answered_.erase(mine);
+    std::erase(awaited_, id);
     return answer;
 }
 
 Answer WorkerProxy::call(Command request, std::chrono::milliseconds usual) {
-    request.id = next_id_++;
+    request.id = await();
     auto warn_at = now_() + usual;
     const auto wait = [&] {
         if (now_() > warn_at) {
@@ -112,6 +123,9 @@ void WorkerProxy::add_cq(std::uint32_t index, WorkerCq& cq) {
 }
 void WorkerProxy::remove_cq(std::uint32_t index) { call({.kind = CommandKind::remove_cq, .index = index}); }
 void WorkerProxy::lose_cq(std::uint32_t index) { call({.kind = CommandKind::lose_cq, .index = index}); }
+void WorkerProxy::make_room(WorkerQp& qp) { call({.kind = CommandKind::add_qp, .qp = &qp, .only_room = true}); }
+void WorkerProxy::make_room(const WorkerRegion& region) { call({.kind = CommandKind::add_region, .region = &region, .only_room = true}); }
+void WorkerProxy::make_room(const WorkerAh& ah) { call({.kind = CommandKind::add_ah, .ah = &ah, .only_room = true}); }
 void WorkerProxy::add_qp(WorkerQp& qp) { call({.kind = CommandKind::add_qp, .qp = &qp}); }
 void WorkerProxy::park(QpHandle qp) { call({.kind = CommandKind::park_qp, .index = qp.index}); }
 void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause, bool device_lags) {
@@ -174,15 +188,9 @@ std::optional<bool> WorkerProxy::found(std::uint64_t search) {
     }
     return answer ? std::optional(answer->kind == AnswerKind::found) : std::nullopt;
 }
-void WorkerProxy::ignore(std::uint64_t search) noexcept {
-    if (take_answer(search)) {
-        return;
-    }
-    try {
-        ignored_.push_back(search);
-    } catch (const std::bad_alloc&) {
-        // Then its answer lies among the others, and nobody takes it.
-    }
+void WorkerProxy::ignore(std::uint64_t command) noexcept {
+    std::erase(awaited_, command);
+    counters_.answers_untaken.add(std::erase_if(answered_, [&](const Answer& answer) { return answer.id == command; }));
 }
 
 void WorkerProxy::add_window(WorkerWindow& window) { call({.kind = CommandKind::add_window, .window = &window}); }
@@ -218,7 +226,7 @@ std::vector<Answer> WorkerProxy::take_unasked() {
     drain_answers();
     std::vector<Answer> said;
     if (!unasked_.empty()) {
-        said.reserve(kAnswersUsual);  // where there is no memory for that, they are said later
+        said.reserve(kUnaskedUsual);  // where there is no memory for that, they are said later
         said.swap(unasked_);
     }
     return said;

@@ -46,6 +46,10 @@ public:
     void remove_cq(std::uint32_t index);
     /// Its device is lost, and so are all its queue pairs: lose() was called for each.
     void lose_cq(std::uint32_t index);
+    // Adding what there is room for does not fail.
+    void make_room(WorkerQp& qp);
+    void make_room(const WorkerRegion& region);
+    void make_room(const WorkerAh& ah);
     void add_qp(WorkerQp& qp);
     /// Between these two the provider may touch the QP and its CQs.
     void park(QpHandle qp);
@@ -57,7 +61,7 @@ public:
         try {
             change();
         } catch (...) {
-            unpark(qp, before);
+            unpark(qp, before, Status::success, true);
             throw;
         }
         unpark(qp, after, cause);
@@ -68,6 +72,7 @@ public:
     [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit,
                               std::uint32_t quiet = 0);
     /// Begins retire() and does not wait. Returns the number to ask retired() about, which says nothing as long as it is not over.
+    /// `device_lags`: the device may not have the QP in ERR, so nothing is posted to it.
     [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet, bool device_lags = false);
     [[nodiscard]] std::optional<bool> retired(std::uint64_t command);
     /// The QP is parked and destroyed: completes what is left, with status `leftovers`, and unparks its CQs.
@@ -102,8 +107,8 @@ public:
     [[nodiscard]] std::uint64_t begin_removing_ah(const WorkerAh& ah);
     /// Nothing: it is not over.
     [[nodiscard]] std::optional<bool> found(std::uint64_t search);
-    /// Nobody will ask about it any more.
-    void ignore(std::uint64_t search) noexcept;
+    /// Nobody will ask about it any more: of what was begun, or was not.
+    void ignore(std::uint64_t command) noexcept;
 
     void add_window(WorkerWindow& window);
     /// False, and nothing has changed, when binds of it are in flight.
@@ -132,6 +137,7 @@ public:
     [[nodiscard]] std::vector<Answer> take_unasked();
 
 private:
+    [[nodiscard]] std::uint64_t await();
     [[nodiscard]] std::uint64_t begin(Command command);
     [[nodiscard]] std::optional<Answer> take_answer(std::uint64_t id) noexcept;
     Answer call(Command request, std::chrono::milliseconds usual = kUsual);
@@ -142,8 +148,8 @@ private:
     // not given up, since the worker may come to it later and what it names must still be there then.
     static constexpr std::chrono::milliseconds kUsual{5000};
     static constexpr std::size_t kSlotsForCalls = kCommandSlots / 2;
-    // Answers that there is room for without allocating.
-    static constexpr std::size_t kAnswersUsual = 64;
+    // What there is room for without allocating.
+    static constexpr std::size_t kUnaskedUsual = 64;
 
     Worker& worker_;
     std::string name_;
@@ -153,8 +159,8 @@ private:
     RingProducer<Command> commands_;
     RingConsumer<Answer> answers_;
     std::uint64_t next_id_ = 1;
-    std::vector<Answer> answered_;
-    std::vector<std::uint64_t> ignored_;
+    std::vector<std::uint64_t> awaited_;  // commands whose answer nobody has taken or ignored; ascending
+    std::vector<Answer> answered_;        // of these
     std::vector<Answer> unasked_;
 };
 

@@ -13,6 +13,8 @@ public:
     explicit CreateQueuePair(Change change = [](QueuePairOptions&) {}) : change_(change) {}
     void make(World& world) override { made_ = world.runtime.create_queue_pair(options(world)); }
     void use(World& world) override {
+        // The device counts up. It has made none that there was no room for elsewhere: its end would touch CQs that the worker polls.
+        EXPECT_EQ(made_.qp_num(), world.b.qp_num() + 1);
         QueuePair other = world.runtime.create_queue_pair(options(world));
         World::connect(made_, other);
         world.exchange(world.second, made_, other);

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -145,11 +147,40 @@ TEST_F(AForkedChild, HasNothingOfAnAttachmentOfItsParent) {
     EXPECT_TRUE(attachment->stop());
 }
 
+// The heap of its parent's EAL is memory that both have, of which each would give away what the other has given away.
+TEST_F(AForkedChild, MakesNoRuntime) {
+    EXPECT_TRUE(runtime.stop());
+    EXPECT_EQ(exit_status_of_child([&] { return is_refused([] { Runtime own(test::one_soft_device(64)); }) ? 0 : 1; }), 0);
+}
+
+/// Mappings of this process whose name has this in it.
+int mappings_named(const std::string& name) {
+    std::ifstream maps("/proc/self/maps");
+    int count = 0;
+    for (std::string line; std::getline(maps, line);) {
+        count += line.find(name) != std::string::npos;
+    }
+    return count;
+}
+
+TEST_F(AForkedChild, HasNoMemoryOfAnAttachmentOfItsParent) {
+    const AttachServer server(runtime, test::socket_named("fork"));
+    Attachment attachment(test::patient({.path = test::socket_named("fork").path}));
+    const Things things(attachment);
+    for (const char* name : {"pollcore rings", "pollcore memory"}) {
+        // The daemon's side is in this process too, and is not the attachment's.
+        const int both = mappings_named(name);
+        EXPECT_GE(both, 2) << name;
+        EXPECT_EQ(exit_status_of_child([&] { return mappings_named(name); }), both / 2) << name;
+    }
+}
+
 #if !defined(__SANITIZE_THREAD__)  // which supports no threads in the forked child of a process that has some
-TEST_F(AForkedChild, MayMakeARuntimeOfItsOwn) {
+TEST_F(AForkedChild, MayMakeAnAttachmentOfItsOwn) {
+    const AttachConfig config = test::socket_named("fork");
+    const AttachServer server(runtime, config);
     EXPECT_EQ(exit_status_of_child([&] {
-                  Config config = test::one_soft_device(64);
-                  Runtime own(config);
+                  Attachment own(test::patient({.path = config.path}));
                   Things things(own);
                   things.expect_traffic();
                   return HasFailure() ? 1 : 0;

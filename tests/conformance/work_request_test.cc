@@ -32,6 +32,30 @@ protected:
     }
 };
 
+// ---- Whose queue pair it is ----
+
+TEST_F(WorkRequests, OfASessionWithoutAShareAreRefusedAsThatAndThoseOfAClosedQueuePairAsStale) {
+    Session other = runtime.open_session();
+    const WorkRequest message = send(1, 8);  // on a
+    const WorkRequest receive = recv(2, 8);  // on b
+    EXPECT_EQ(other.try_submit(message), Refusal::no_share);
+    EXPECT_EQ(other.try_submit(receive), Refusal::no_share);
+    EXPECT_EQ(other.state(a.handle()), QpState::closed);
+    WorkRequest of_none = message;
+    of_none.qp.index = static_cast<std::uint16_t>(message.qp.index + 100);
+    EXPECT_EQ(other.try_submit(of_none), Refusal::stale_handle);
+
+    EXPECT_TRUE(a.reset());
+    EXPECT_EQ(other.try_submit(message), Refusal::stale_handle);
+    EXPECT_EQ(other.try_submit(send(3, 8)), Refusal::no_share) << "with the handle that it has since then";
+    EXPECT_EQ(session.try_submit(message), Refusal::stale_handle);
+    const WorkRequest after_reset = send(4, 8);
+    EXPECT_TRUE(a.close());
+    EXPECT_EQ(other.try_submit(after_reset), Refusal::stale_handle);
+    EXPECT_EQ(session.try_submit(after_reset), Refusal::stale_handle);
+    EXPECT_EQ(other.try_submit(receive), Refusal::no_share) << "b is there";
+}
+
 // ---- Completions and order ----
 
 class ManyQueuePairs : public Conformance, public ::testing::WithParamInterface<bool> {};

@@ -246,6 +246,19 @@ TEST_P(Faults, AQueuePairThatCannotBeTakenToErrorIsClosedWithAllItHad) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
+TEST_P(Faults, AQueuePairThatCannotBeTakenToErrorIsClosedAgainWithoutAnythingPostedToIt) {
+    connect_pair();
+    WorkRequest unsignaled = rdma(Opcode::rdma_write, 9, 8);
+    unsignaled.flags = 0;
+    submit(unsignaled);
+    device.inject({.kind = Kind::modify, .qp_num = a.qp_num(), .state = IBV_QPS_ERR, .count = 1000});
+    device.inject({.kind = Kind::destroy_qp, .qp_num = a.qp_num(), .error = EBUSY});
+    EXPECT_THROW((void)a.close(), Error);
+    EXPECT_FALSE(a.close()) << "it had to be cut short";
+    EXPECT_EQ(await_one().status, Status::qp_closed);
+    EXPECT_EQ(runtime.worker_counters(0).markers.value(), 0u) << "on its device it was in RTS";
+}
+
 TEST_P(Faults, AQueuePairThatTheDeviceDoesNotDestroyGivesNoBufferBackUntilItDoes) {
     connect_pair();
     device.inject({.kind = Kind::post_recv, .qp_num = a.qp_num(), .nth = 2});

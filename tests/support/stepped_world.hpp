@@ -39,6 +39,7 @@ public:
     };
 
     struct NoHost final : SessionHost {
+        bool has_queue_pair(QpHandle) const noexcept override { return false; }
         void close_session(std::uint32_t) noexcept override {}
         void release_session(std::uint32_t) noexcept override {}
     };

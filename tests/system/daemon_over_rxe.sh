@@ -137,7 +137,7 @@ lat_each runtime --idle yield
 
 step='peers that left have given their places back'
 deadline=$((SECONDS + 10))
-until [[ $(grep -cE ' connected, QP ' "$log") == $(grep -cE ' left: | failed: ' "$log") ]]; do
+until [[ $(grep -cE ' connected, queue pair ' "$log") == $(grep -cE ' left: | failed: ' "$log") ]]; do
     ((SECONDS < deadline)) || fail 'some connection was not closed'
     sleep 0.05
 done

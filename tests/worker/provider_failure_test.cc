@@ -289,6 +289,14 @@ TEST_F(ProviderFailure, NothingIsPostedToAQpThatItsDeviceMayHaveInRts) {
     EXPECT_EQ(world->session().state(a->handle()), QpState::error);
     EXPECT_EQ(world->worker.counters().markers.value(), 0u);
     script.broken = nullptr;
+    // Nor when the device is asked again to take it to ERR, and does not.
+    EXPECT_THROW(world->proxy.while_parked(a->handle(), QpState::error, QpState::error, Status::qp_closed,
+                                           [] { throw Error(ENOMEM, "the device does not take it to ERR"); }),
+                 Error);
+    const std::uint64_t retiring = world->proxy.begin_retiring(a->handle(), world->now + 1'000'000, 0, true);
+    world->step(20);
+    EXPECT_EQ(world->worker.counters().markers.value(), 0u);
+    world->proxy.ignore(retiring);
     world->to_error(*a);
     EXPECT_EQ(world->worker.counters().markers.value(), 1u);
 }

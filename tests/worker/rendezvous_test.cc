@@ -494,6 +494,34 @@ TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
 }
 
+// Nor while its device does not follow.
+TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadOutlastsAClosingThatTheDeviceDoesNotFollow) {
+    for (std::uint64_t i = 0; i < 2; ++i) {  // no buffer is left at the peer
+        submit(send_long(i, 300));
+        ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
+        ASSERT_EQ(world->await(1, kSender).size(), 1u);
+    }
+    submit(send_long(2, 300));
+    turn();
+    const QpHandle handle = from[0]->handle();
+    const std::uint64_t command = world->proxy.begin_retiring(handle, world->now + 20'000, 0, true);
+    std::optional<bool> drained;
+    for (int i = 0; i < 100 && !drained; ++i) {
+        turn(1);
+        drained = world->proxy.retired(command);
+    }
+    EXPECT_TRUE(drained.has_value());
+    EXPECT_TRUE(world->poll(kSender).empty());
+    world->proxy.park(handle);
+    ASSERT_EQ(world->device->destroy(from[0]->qp.get()), 0);
+    (void)from[0]->qp.release();
+    world->proxy.forget(handle);
+    const auto ended = world->poll(kSender);
+    ASSERT_EQ(ended.size(), 1u);
+    EXPECT_EQ(ended[0].tag, 2u);
+    EXPECT_FALSE(ended[0].ok());
+}
+
 // The region that the peer is to read from is in use, whatever the send queue says.
 TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
     std::vector<Completion> held;

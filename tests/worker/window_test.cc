@@ -142,6 +142,31 @@ TEST_F(WorkerWindows, ABindOnAQueuePairInErrorIsFlushedAndNamesNothingAfterwards
     EXPECT_TRUE(world->proxy.remove_region(region));
 }
 
+TEST_F(WorkerWindows, ABindThatNoDeviceHasSeenLeavesTheOneBeforeItAlone) {
+    submit(bind(1, next_rkey(window->mw->rkey)));
+    ASSERT_EQ(one().status, Status::success);
+    const std::uint32_t key = window->end.rkey.load();
+    world->proxy.park(a->handle());
+    WorkRequest late = bind(2, next_rkey(key));
+    late.qp = a->handle();
+    submit(late);
+    Transition error = to_state(IBV_QPS_ERR);
+    world->device->modify(a->qp.get(), error.attr, error.mask);
+    world->proxy.unpark(a->handle(), QpState::error, Status::wr_flush_err);
+    EXPECT_EQ(one().status, Status::wr_flush_err);
+    EXPECT_FALSE(window->end.lost.load()) << "else it would be made anew, and the first one's key end";
+    EXPECT_EQ(window->end.rkey.load(), key);
+}
+
+TEST_F(WorkerWindows, ARegionThatThereIsRoomForIsNotKnownBefore) {
+    WorkerRegion other{.handle = {.index = 200, .generation = 1}, .mr = bindable->mr};
+    world->proxy.make_room(other);
+    WorkRequest early = bind(1, next_rkey(window->mw->rkey));
+    early.bind.region_index = other.handle.index;
+    early.bind.region_generation = other.handle.generation;
+    expect_refused(early);
+}
+
 TEST_F(WorkerWindows, WhatABindNamesMustBeThereAndOfTheSameProtectionDomain) {
     WorkRequest request = bind(1, 1);
     request.bind = {{window->end.handle.index, 2}, region, 256};

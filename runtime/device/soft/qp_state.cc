@@ -115,7 +115,7 @@ struct Check {
 
     [[nodiscard]] Error refuse(const std::string& why) const {
         return {std::errc::invalid_argument,
-                fmt::format("cannot move QP {} on {} from {} to {}: {}", qp.qp_num, device.describe(),
+                fmt::format("cannot move queue pair {} on {} from {} to {}: {}", qp.qp_num, device.describe(),
                             name_of(from), name_of(to), why)};
     }
 

@@ -1,0 +1,62 @@
+// What a worker says to the control thread: the answer to each command, and what it has to say unasked. Nothing of it is lost when the
+// control thread takes nothing for a while: a command is not carried out before its answer has a place in the ring, and what is unasked
+// waits here.
+//
+// Thread safety: the worker's alone.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "pollcore/own_lines.hpp"
+#include "worker/command.hpp"
+
+namespace pollcore {
+
+class WorkerAnswers {
+public:
+    WorkerAnswers() : memory_(ring_bytes<Answer>(kAnswerSlots)) {
+        format_ring<Answer>(memory_.data(), kAnswerSlots);
+        ring_ = RingProducer<Answer>(memory_.data(), kAnswerSlots);
+    }
+
+    /// For a RingConsumer<Answer> of kAnswerSlots.
+    [[nodiscard]] void* memory() noexcept { return memory_.data(); }
+
+    /// One more command may be answered now.
+    [[nodiscard]] bool room() noexcept { return ring_.reserve(1) != 0; }
+    /// Only where there is room().
+    void answer(std::uint64_t command, AnswerKind kind, std::uint32_t index = 0) noexcept {
+        (void)ring_.try_push(Answer{.id = command, .kind = kind, .index = index});
+    }
+
+    /// So many objects may have something to say unasked, each one thing. Throws std::bad_alloc.
+    void make_room(std::size_t objects) { untold_.reserve(objects); }
+    /// What an object said before and the control thread has not been told is replaced.
+    void say(AnswerKind kind, std::uint32_t index, std::uint32_t object_id) noexcept {
+        withdraw(kind, index);
+        untold_.push_back({.id = 0, .kind = kind, .index = index, .object_id = object_id});
+        catch_up();
+    }
+    /// The object is gone.
+    void withdraw(AnswerKind kind, std::uint32_t index) noexcept {
+        std::erase_if(untold_, [&](const Answer& said) { return said.kind == kind && said.index == index; });
+    }
+    [[nodiscard]] bool behind() const noexcept { return !untold_.empty(); }
+    void catch_up() noexcept {
+        std::size_t told = 0;
+        while (told < untold_.size() && ring_.try_push(untold_[told])) {
+            ++told;
+        }
+        untold_.erase(untold_.begin(), untold_.begin() + static_cast<std::ptrdiff_t>(told));
+    }
+
+private:
+    OwnLines<std::byte> memory_;
+    RingProducer<Answer> ring_;
+    std::vector<Answer> untold_;  // unasked
+};
+
+}  // namespace pollcore
