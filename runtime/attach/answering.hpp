@@ -74,41 +74,45 @@ void AttachedClient::attempt(const char* what, F&& step) noexcept {
 }
 
 template <class Body>
-void AttachedClient::reply(std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors) {
+Letter AttachedClient::letter_for() {
+    Letter letter(1);
+    letter.front().bytes.resize(sizeof(wire::Answer<typename Body::Answered>));
+    return letter;
+}
+
+template <class Body>
+void AttachedClient::reply(Letter&& letter, std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors) noexcept {
     using Answered = typename Body::Answered;
     // What lies between members would be a part of this process's memory.
     static_assert(std::has_unique_object_representations_v<Answered> || std::is_same_v<Answered, QpInfo>);
     const wire::Answer<Answered> answered{{.kind = Body::kKind, .id = id}, {}, body};
     static_assert(sizeof(answered) == sizeof(wire::Header) + sizeof(wire::Outcome) + sizeof(Answered));
-    const auto bytes = std::as_bytes(std::span(&answered, 1));
-    ways_.send({.bytes = {bytes.begin(), bytes.end()}, .descriptors = std::move(descriptors)});
+    std::memcpy(letter.front().bytes.data(), &answered, sizeof(answered));
+    letter.front().descriptors = std::move(descriptors);
+    ways_.send(std::move(letter));
 }
 
 template <class Body>
-void AttachedClient::refuse(std::uint64_t id, const std::exception& why) {
-    ++requests_refused_;
-    last_refusal_ = why.what();
-    wire::Answer<typename Body::Answered> answered{{.kind = Body::kKind, .id = id}, {}, {}};
-    const ToldError told = told_error(why);
-    answered.outcome.error = told.error;
-    answered.outcome.text = wire::ErrorText(std::string_view(told.text).substr(0, sizeof(wire::ErrorText)));
-    const auto bytes = std::as_bytes(std::span(&answered, 1));
-    ways_.send({.bytes = {bytes.begin(), bytes.end()}, .descriptors = {}});
+void AttachedClient::refuse(Letter&& letter, std::uint64_t id, const std::exception& why) noexcept {
+    const wire::Answer<typename Body::Answered> answered{{.kind = Body::kKind, .id = id}, refusal(why), {}};
+    std::memcpy(letter.front().bytes.data(), &answered, sizeof(answered));
+    ways_.send(std::move(letter));
 }
 
 template <class Body>
 void AttachedClient::later(std::uint64_t id, std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,
                            std::chrono::milliseconds within) {
     const Clock::time_point next = runtime_.platform->now() + within;
-    later_.push_back({.over = [this, id, turn = std::move(turn)](Clock::time_point now) {
+    const auto letter = std::make_shared<Letter>(letter_for<Body>());
+    later_.push_back({.over = [this, id, letter, turn = std::move(turn)](Clock::time_point now) {
                           try {
                               const std::optional<typename Body::Answered> answered = turn(now);
                               if (answered) {
-                                  reply<Body>(id, *answered);
+                                  reply<Body>(std::move(*letter), id, *answered);
                               }
                               return answered.has_value();
                           } catch (const std::exception& error) {
-                              refuse<Body>(id, error);
+                              refuse<Body>(std::move(*letter), id, error);
                               return true;
                           }
                       },
@@ -122,6 +126,7 @@ bool AttachedClient::answer(const wire::Packet& packet, Handed& handed) {
         return false;
     }
     const std::uint64_t id = request.header.id;
+    Letter letter = letter_for<Body>();
     try {
         if (packet.descriptors_lost) {
             throw Error(EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
@@ -134,18 +139,19 @@ bool AttachedClient::answer(const wire::Packet& packet, Handed& handed) {
             std::vector<UniqueFd> back;
             if constexpr (requires { carry_out(request.body, handed, back); }) {
                 const auto answered = carry_out(request.body, handed, back);
-                reply<Body>(id, answered, std::move(back));
+                reply<Body>(std::move(letter), id, answered, std::move(back));
             } else if constexpr (requires { carry_out(request.body, back); }) {
                 const auto answered = carry_out(request.body, back);
-                reply<Body>(id, answered, std::move(back));
+                reply<Body>(std::move(letter), id, answered, std::move(back));
             } else {
-                reply<Body>(id, carry_out(request.body));
+                const auto answered = carry_out(request.body);
+                reply<Body>(std::move(letter), id, answered);
             }
         }
     } catch (const std::exception& error) {
         // Before the process hears of it: its next request may need these bytes.
         handed = {};
-        refuse<Body>(id, error);
+        refuse<Body>(std::move(letter), id, error);
     }
     return true;
 }

@@ -10,6 +10,7 @@
 
 #include "attach/answering.hpp"
 #include "base/log.hpp"
+#include "base/map_place.hpp"
 #include "base/printable.hpp"
 
 namespace pollcore {
@@ -57,7 +58,7 @@ AttachedClient::Taken AttachedClient::take(const wire::Packet& packet, Handed ha
         return Taken::not_ours;
     }
     if (header.version != wire::kVersion) {
-        refuse<wire::Attach>(header.id, Error(EPROTO, fmt::format("this daemon speaks version {} of the attach protocol, and the process {}",
+        refuse<wire::Attach>(letter_for<wire::Attach>(), header.id, Error(EPROTO, fmt::format("this daemon speaks version {} of the attach protocol, and the process {}",
                                                                  wire::kVersion, header.version)));
         return Taken::other_version;
     }
@@ -144,8 +145,24 @@ void AttachedClient::tell(const Event& event) {
     told.body.port = event.port;
     told.body.lost_after = event.lost_after;
     told.body.device = NameText(event.device);
-    const auto bytes = std::as_bytes(std::span(&told, 1));
-    ways_.send({.bytes = {bytes.begin(), bytes.end()}, .descriptors = {}});
+    Letter letter(1);
+    letter.front().bytes.resize(sizeof(told));
+    std::memcpy(letter.front().bytes.data(), &told, sizeof(told));
+    ways_.send(std::move(letter));
+}
+
+wire::Outcome AttachedClient::refusal(const std::exception& why) noexcept {
+    ++requests_refused_;
+    wire::Outcome outcome;
+    try {
+        last_refusal_ = why.what();
+        const ToldError told = told_error(why);
+        outcome.error = told.error;
+        outcome.text = wire::ErrorText(std::string_view(told.text).substr(0, sizeof(wire::ErrorText)));
+    } catch (const std::bad_alloc&) {
+        outcome.error = ENOMEM;
+    }
+    return outcome;
 }
 
 // ---- What takes time ----
@@ -156,10 +173,12 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
     conclude_errands();
     const bool was_ending = ending_;
     // Each may begin another, and the end of this process, which drops what it waits for.
-    for (Later& later : std::exchange(later_, {})) {
+    std::size_t left_to_ask = later_.size();
+    for (std::size_t i = 0; i < left_to_ask;) {
+        Later asked = std::move(later_[i]);
         bool over = false;
         try {
-            over = later.over(now);
+            over = asked.over(now);
         } catch (const std::exception& error) {
             log_error("client {}: {}", number_, error.what());
             over = true;
@@ -167,8 +186,12 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
         if (ending_ != was_ending) {
             break;
         }
-        if (!over) {
-            later_.push_back(std::move(later));
+        later_[i] = std::move(asked);
+        if (over) {
+            later_.erase(later_.begin() + static_cast<std::ptrdiff_t>(i));
+            --left_to_ask;
+        } else {
+            ++i;
         }
     }
     left = left_in_turn_;
@@ -183,14 +206,22 @@ AttachedClient::Clock::time_point AttachedClient::turn(int& left) {
     return next;
 }
 
+// A place for one, before there is anything to wait for.
+AttachedClient::Attempts::node_type AttachedClient::new_attempt() {
+    Attempts one{ConnectionKey{}};
+    return one.extract(one.begin());
+}
+
 void AttachedClient::begin(std::uint64_t id, const wire::Connect& asked) {
     (void)require_qp(asked.handle);
     const ConnectOptions options{.path = asked.path,
                                  .private_data = unpacked(asked.private_data),
                                  .timeout = std::chrono::milliseconds(asked.timeout_ms)};
     const std::string address = asked.address.string();
+    auto attempt = new_attempt();
     const ConnectionKey key = runtime_.begin_connect_here(asked.handle, address, options);
-    attempts_.insert(key);
+    attempt.value() = key;
+    attempts_.insert(std::move(attempt));
     const Clock::time_point deadline = runtime_.platform->now() + options.timeout;
     later<wire::Connect>(
         id,
@@ -214,9 +245,11 @@ void AttachedClient::begin(std::uint64_t id, const wire::Accept& asked) {
     const ConnectOptions options{.path = asked.path,
                                  .private_data = unpacked(asked.private_data),
                                  .timeout = std::chrono::milliseconds(asked.timeout_ms)};
+    auto attempt = new_attempt();
     const ConnectionKey key = runtime_.begin_accept_here(asked.device, asked.request, asked.handle, requests_.at(request), options);
     requests_.erase(request);
-    attempts_.insert(key);
+    attempt.value() = key;
+    attempts_.insert(std::move(attempt));
     const Clock::time_point deadline = runtime_.platform->now() + options.timeout;
     later<wire::Accept>(
         id,
@@ -242,12 +275,14 @@ void AttachedClient::begin(std::uint64_t id, const wire::NextRequest& asked) {
             }
             require_room(requests_.size(), kRequestsInHandMax, "connection requests that it has neither accepted nor rejected");
             wire::Incoming incoming;
+            MapPlace own(requests_);
             if (std::optional<IncomingConnection> came = runtime_.next_request(listener.first, listener.second, 0ms)) {
                 incoming.id = came->id;
                 incoming.peer = wire::AddressText(std::string_view(came->peer).substr(0, sizeof(wire::AddressText)));
                 incoming.flow = came->flow;
                 incoming.private_data = packed(came->private_data);
-                requests_.emplace(std::pair(listener.first, came->id), came->flow);
+                own.value() = came->flow;
+                own.take({listener.first, came->id});
             } else if (now < deadline) {
                 return std::nullopt;
             }

@@ -35,7 +35,7 @@ class AttachedClient {
 public:
     using Clock = std::chrono::steady_clock;
     struct Ways {
-        std::function<void(Reply&&)> send;
+        std::function<void(Letter&&)> send;
         /// Runs a job, which does not throw, on this process's own thread, and has turn() called soon after.
         std::function<void(std::function<void()>)> elsewhere;
     };
@@ -136,6 +136,7 @@ private:
     using Regions = std::map<std::uint64_t, OwnRegion>;
     using Windows = std::map<MwHandle, OwnObject>;
     using Ahs = std::map<AhHandle, OwnObject>;
+    using Attempts = std::set<ConnectionKey>;
     // What work requests may still name. Nothing more can be done with it, and it comes back when its end fails.
     struct EndingRegion {
         Regions::node_type own;
@@ -160,10 +161,18 @@ private:
     [[nodiscard]] bool answer_by_kind(const wire::Packet& packet, Handed& handed);
     template <class Body>
     [[nodiscard]] bool answer(const wire::Packet& packet, Handed& handed);
+    /// For what the process will be told of this question.
     template <class Body>
-    void reply(std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors = {});
+    [[nodiscard]] static Letter letter_for();
     template <class Body>
-    void refuse(std::uint64_t id, const std::exception& why);
+    void reply(Letter&& letter, std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors = {}) noexcept;
+    template <class Body>
+    void reply(std::uint64_t id, const typename Body::Answered& body) {
+        reply<Body>(letter_for<Body>(), id, body);
+    }
+    template <class Body>
+    void refuse(Letter&& letter, std::uint64_t id, const std::exception& why) noexcept;
+    [[nodiscard]] wire::Outcome refusal(const std::exception& why) noexcept;
     template <class Body>
     void later(std::uint64_t id, std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,
                std::chrono::milliseconds within);
@@ -194,6 +203,7 @@ private:
     QpInfo carry_out(const wire::AskQpInfo& asked);
 
     // And what is not.
+    [[nodiscard]] static Attempts::node_type new_attempt();
     void begin(std::uint64_t id, const wire::Detach& asked);
     void begin(std::uint64_t id, const wire::CloseSession& asked);
     void begin(std::uint64_t id, const wire::CloseQp& asked);
@@ -272,7 +282,7 @@ private:
     Ahs ahs_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // of a device
     std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;  // that it has neither accepted nor rejected
-    std::set<ConnectionKey> attempts_;  // whose outcome it waits for
+    Attempts attempts_;  // whose outcome it waits for
     std::vector<Later> later_;
     // Since the last line in the log.
     std::uint64_t requests_refused_ = 0;

@@ -47,8 +47,9 @@ void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
             return std::nullopt;
         }
         const QpHandle renewed = runtime_.restart_retired_here(handle, *drained).first;
-        OwnQp was = std::move(qps_.extract(handle).mapped());
-        qps_.emplace(renewed, std::move(was));
+        auto its = qps_.extract(handle);
+        its.key() = renewed;
+        qps_.insert(std::move(its));
         return wire::QpNamed{.handle = renewed, .drained = *drained};
     }, 0ms);
 }

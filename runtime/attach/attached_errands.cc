@@ -10,6 +10,7 @@
 
 #include "attach/answering.hpp"
 #include "attach/attached_client.hpp"
+#include "base/map_place.hpp"
 
 namespace pollcore {
 
@@ -46,11 +47,13 @@ std::shared_ptr<AttachedClient::Errand> AttachedClient::errand(
     std::uint64_t id, PdId pd, std::function<typename Body::Answered(std::exception_ptr failure)> conclude) {
     auto errand = std::make_shared<Errand>();
     errand->pd = pd;
-    errand->conclude = [this, id, conclude = std::move(conclude)](std::exception_ptr failure) {
+    const auto letter = std::make_shared<Letter>(letter_for<Body>());
+    errand->conclude = [this, id, letter, conclude = std::move(conclude)](std::exception_ptr failure) {
         try {
-            reply<Body>(id, conclude(std::move(failure)));
+            const typename Body::Answered answered = conclude(std::move(failure));
+            reply<Body>(std::move(*letter), id, answered);
         } catch (const std::exception& error) {
-            refuse<Body>(id, error);
+            refuse<Body>(std::move(*letter), id, error);
         }
     };
     return errand;
@@ -164,13 +167,15 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
             }
             RegionInfo info;
             try {
+                MapPlace place(regions_);
                 info = runtime_.add_region_here(registration->plan, registration->mr, {});
+                place.value() = std::move(registration->own);
+                place.take(info.id);
             } catch (...) {
                 send_elsewhere(registration->own.pd, [registration] { registration->mr.reset(); },
                                [registration](const std::exception_ptr&) { registration->own = {}; });
                 throw;
             }
-            regions_.emplace(info.id, std::move(registration->own));
             return {.id = info.id, .lkey = info.lkey, .rkey = info.rkey, .handle = info.handle};
         });
 }
@@ -351,8 +356,9 @@ void AttachedClient::create_ah(std::uint64_t id, const AhPlan& plan) {
                 creation->place = {};
                 std::rethrow_exception(failure);
             }
+            MapPlace own(ahs_, OwnObject{.pd = plan.pd, .place = std::move(creation->place)});
             const AhHandle handle = runtime_.add_ah_here(plan, std::move(creation->ah));
-            ahs_.emplace(handle, OwnObject{.pd = plan.pd, .place = std::move(creation->place)});
+            own.take(handle);
             return {.handle = handle};
         });
 }

@@ -15,6 +15,7 @@
 #include "attach/attached_client.hpp"
 #include "base/descriptor_reserve.hpp"
 #include "base/event_fd.hpp"
+#include "base/map_place.hpp"
 #include "base/printable.hpp"
 #include "pollcore/error.hpp"
 
@@ -104,8 +105,9 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Ha
     if (share == nullptr) {
         share = std::make_shared<ClientShare>(ClientShare{.id = number_});
     }
+    MapPlace own(sessions_, std::move(place));
     const std::uint32_t id = runtime_.open_session_here(at, std::move(memory), std::move(bells), share);
-    sessions_.emplace(id, std::move(place));
+    own.take(id);
     return {.id = id, .worker = worker, .worker_sleeps = runtime_.worker_sleeps(worker)};
 }
 
@@ -148,10 +150,10 @@ std::string AttachedClient::device_name(const NameText& device) const {
 AttachedClient::OwnQp& AttachedClient::require_qp(QpHandle handle) {
     const auto own = qps_.find(handle);
     if (own == qps_.end()) {
-        throw Error(EINVAL, fmt::format("queue pair {}.{} was closed, or is not this process's", handle.index, handle.generation));
+        throw Error(EINVAL, "this queue pair was closed, or is not this process's");
     }
     if (own->second.busy) {
-        throw Error(EBUSY, fmt::format("queue pair {}.{} is being closed or reset", handle.index, handle.generation));
+        throw Error(EBUSY, "this queue pair is being closed or reset");
     }
     return own->second;
 }
@@ -190,8 +192,9 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     spec.device = NameText(device);
     spec.pd = pd_for(device, spec.pd);
     own.requests = account_->take(Thing::work_request, requests);
+    MapPlace place(qps_, std::move(own));
     const QpHandle handle = runtime_.create_qp(spec);
-    qps_.emplace(handle, std::move(own));
+    place.take(handle);
     return {.handle = handle};
 }
 
@@ -223,9 +226,9 @@ wire::Counted AttachedClient::carry_out(const wire::AskRnrCounts& asked) {
 // ---- Listeners ----
 
 wire::Listening AttachedClient::carry_out(const wire::Listen& asked) {
-    Account::Held place = account_->take(Thing::listener);
+    MapPlace own(listeners_, account_->take(Thing::listener));
     const OpenedListener opened = runtime_.listen(asked.address.string(), asked.device.string());
-    listeners_.emplace(std::pair(opened.device, opened.id), std::move(place));
+    own.take({opened.device, opened.id});
     return {.id = opened.id, .device = opened.device, .address = wire::AddressText(opened.address)};
 }
 
@@ -246,9 +249,9 @@ wire::Nothing AttachedClient::carry_out(const wire::Reject& asked) {
 // ---- Memory ----
 
 wire::PdNamed AttachedClient::carry_out(const wire::CreatePd& asked) {
-    Account::Held place = account_->take(Thing::protection_domain);
+    MapPlace own(pds_, account_->take(Thing::protection_domain));
     const PdId pd = runtime_.create_foreign_pd_here(device_name(asked.device), number_);
-    pds_.emplace(pd, std::move(place));
+    own.take(pd);
     return {.pd = pd};
 }
 
@@ -271,8 +274,9 @@ wire::WindowNamed AttachedClient::carry_out(const wire::CreateWindow& asked) {
     }
     const std::string device = device_name(asked.device);
     const PdId pd = pd_for(device, asked.pd);
+    MapPlace own(windows_, OwnObject{.pd = pd, .place = std::move(place)});
     const MwHandle handle = runtime_.create_window(asked.session, asked.type, device, pd);
-    windows_.emplace(handle, OwnObject{.pd = pd, .place = std::move(place)});
+    own.take(handle);
     return {.handle = handle, .rkey = runtime_.window_rkey(handle)};
 }
 
@@ -294,8 +298,9 @@ wire::SrqNamed AttachedClient::carry_out(const wire::CreateSrq& asked) {
     spec.device = NameText(device);
     spec.pd = pd_for(device, spec.pd);
     Account::Held requests = account_->take(Thing::work_request, spec.depth);
+    MapPlace own(srqs_, OwnSrq{.place = std::move(place), .requests = std::move(requests), .session = spec.session});
     const SrqHandle handle = runtime_.create_srq(spec);
-    srqs_.emplace(handle, OwnSrq{.place = std::move(place), .requests = std::move(requests), .session = spec.session});
+    own.take(handle);
     return {.handle = handle};
 }
 
@@ -341,9 +346,10 @@ wire::PoolNamed AttachedClient::carry_out(const wire::CreatePool& asked) {
     spec.pd = pd_for(device, spec.pd);
     const auto index = static_cast<std::uint32_t>(free - counters_used_.begin());
     auto* counters = new (static_cast<ReceivePoolCounters*>(counters_->mapping.data()) + index) ReceivePoolCounters;
+    MapPlace own(pools_, OwnPool{.counters = index, .region = spec.region, .place = std::move(place)});
     const PoolInfo info = runtime_.create_pool(spec, {counters_, counters});
     *free = true;
-    pools_.emplace(info.handle, OwnPool{.counters = index, .region = spec.region, .place = std::move(place)});
+    own.take(info.handle);
     return {.handle = info.handle, .counters = index};
 }
 

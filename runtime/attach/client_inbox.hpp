@@ -16,6 +16,7 @@
 #include "attach/account.hpp"
 #include "attach/packet_socket.hpp"
 #include "attach/received_memory.hpp"
+#include "base/undo.hpp"
 
 namespace pollcore {
 
@@ -49,7 +50,13 @@ public:
                 return;
             }
         }
+        Undo forget([&]() noexcept {
+            if (its.empty()) {
+                waiting_.erase(heard.number);
+            }
+        });
         its.push_back(std::move(heard));
+        forget.keep();
     }
 
     /// The oldest of each.

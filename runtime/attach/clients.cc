@@ -22,6 +22,9 @@ constexpr auto kStopWithin = 2s;
 // What one process is refused stands in the log this often at most.
 constexpr auto kLinesEvery = 1s;
 
+// What could not be posted is tried again.
+constexpr auto kAgain = 1ms;
+
 }  // namespace
 
 Clients::Clients(RuntimeState& runtime, Connections& connections)
@@ -49,9 +52,15 @@ void Clients::hear(Heard&& heard) {
 }
 
 // One job at a time, behind those of the program's own threads: what is asked for here does not hold them up.
-void Clients::look() {
-    if (!closing_.load(std::memory_order_acquire) && !posted_.exchange(true, std::memory_order_acq_rel)) {
+void Clients::look() noexcept {
+    if (closing_.load(std::memory_order_acquire) || posted_.exchange(true, std::memory_order_acq_rel)) {
+        return;
+    }
+    try {
         runtime_.post([this] { work(); });
+    } catch (const std::exception&) {  // there is no memory for the job
+        posted_.store(false, std::memory_order_release);
+        connections_.call_at(runtime_.platform->now() + kAgain);
     }
 }
 
@@ -189,7 +198,7 @@ void Clients::welcome(Heard& heard) {
     };
     auto attached = std::make_unique<AttachedClient>(
         runtime_, number, heard.text, heard.net_raw, std::move(heard.account),
-        AttachedClient::Ways{.send = [this, number](Reply&& reply) { connections_.send(number, std::move(reply)); }, .elsewhere = elsewhere});
+        AttachedClient::Ways{.send = [this, number](Letter&& letter) { connections_.send(number, std::move(letter)); }, .elsewhere = elsewhere});
     clients_.emplace(number, Client{.own_thread = std::move(own_thread), .attached = std::move(attached)});
     count([](AttachCounts& counts) {
         ++counts.attached;

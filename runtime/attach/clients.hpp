@@ -33,7 +33,7 @@ public:
 
     // Any thread.
     void hear(Heard&& heard);
-    void look();
+    void look() noexcept;
     /// Tells all, waits for so long until they have detached, and takes down those that have not. False when that was cut short.
     bool stop(std::chrono::milliseconds drain);
     [[nodiscard]] AttachCounts counts() const;

@@ -6,8 +6,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -40,7 +40,7 @@ public:
 
     /// Its thread, which keeps it. Throws std::system_error.
     void start();
-    void send(Reply&& reply);
+    void send(Letter&& letter) noexcept;
     /// It ends when it has sent what it was given, as far as the other side takes it.
     void finish() noexcept;
     /// Nothing more is heard of it. Whether anything was.
@@ -66,7 +66,7 @@ private:
 
     mutable std::mutex mutex_;
     ForeignFd socket_;             // closed by its thread alone
-    std::deque<Reply> unread_;     // by the other side
+    std::list<Reply> unread_;      // by the other side
     std::uint32_t asked_ = 0;      // and not answered yet
     bool heard_ = false;
     bool finishing_ = false;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -20,10 +21,10 @@ struct ReceivedMemory {
 [[nodiscard]] inline std::shared_ptr<ReceivedMemory> make_received_memory(Account::Held bytes, HostMemory mapping) {
     const auto owner = std::make_shared<std::unique_ptr<ReceivedMemory>>(
         std::make_unique<ReceivedMemory>(ReceivedMemory{std::move(bytes), std::move(mapping)}));
-    return {owner->get(), [owner](ReceivedMemory* memory) {
+    return {owner->get(), [end = std::function<void()>([owner] { owner->reset(); })](ReceivedMemory* memory) mutable {
                 Account::Held leaving = memory->bytes.account().take(Thing::leaving_byte, memory->bytes.amount());
                 memory->bytes = std::exchange(leaving, {});
-                dispose(kMemoryDisposal, [owner] { owner->reset(); });
+                dispose(kMemoryDisposal, std::move(end));  // which was made before: here no memory may be needed
             }};
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <list>
 #include <vector>
 
 #include "attach/wire.hpp"
@@ -21,5 +22,8 @@ struct Reply {
         return header.id != 0;
     }
 };
+
+/// One of them, in a list: handing it on takes no memory, so an answer that has its letter before the question is answered is not lost.
+using Letter = std::list<Reply>;
 
 }  // namespace pollcore

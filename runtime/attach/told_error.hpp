@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <exception>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -21,7 +22,8 @@ struct ToldError {
     if (error != nullptr && text.ends_with(error->code().message())) {
         text = text.substr(0, text.rfind(": "));
     }
-    return {.error = error != nullptr && error->code().value() != 0 ? error->code().value() : EIO, .text = std::string(text)};
+    const int known = error != nullptr ? error->code().value() : dynamic_cast<const std::bad_alloc*>(&why) != nullptr ? ENOMEM : 0;
+    return {.error = known != 0 ? known : EIO, .text = std::string(text)};
 }
 
 }  // namespace pollcore

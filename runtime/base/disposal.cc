@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/quiet_thread.hpp"
@@ -21,7 +22,7 @@ constexpr std::chrono::seconds kIdle{1};
 // Of this process. Never destroyed: a job that does not return may outlive everything else.
 class Disposers {
 public:
-    explicit Disposers(int threads_max) noexcept : threads_max_(threads_max) {}
+    explicit Disposers(int threads_max) : threads_max_(threads_max) {}
 
     void put(DisposalOwner owner, std::function<void()> job) {
         const std::lock_guard lock(mutex_);
@@ -106,17 +107,23 @@ Disposers& memory_disposer() {
 }  // namespace
 
 void dispose(DisposalOwner owner, std::function<void()> job) noexcept {
-    Disposers& all = owner == kMemoryDisposal ? memory_disposer() : disposers();
-    if (!all.has_threads()) {
-        return job();  // a forked child serves nobody
-    }
     try {
+        Disposers& all = owner == kMemoryDisposal ? memory_disposer() : disposers();
+        if (!all.has_threads()) {
+            return job();  // a forked child serves nobody
+        }
         all.put(owner, std::move(job));
     } catch (...) {
         // Neither memory nor a thread is to be had. What stays hurts less than waiting.
     }
 }
 
-void let_disposal_catch_up(std::size_t most, std::chrono::milliseconds within) noexcept { disposers().catch_up(most, within); }
+void let_disposal_catch_up(std::size_t most, std::chrono::milliseconds within) noexcept {
+    try {
+        disposers().catch_up(most, within);
+    } catch (const std::bad_alloc&) {
+        // There is none yet, hence nothing to catch up with.
+    }
+}
 
 }  // namespace pollcore

@@ -46,6 +46,7 @@ std::unique_ptr<Call> make_call() {
 [[nodiscard]] std::vector<NamedCall> connection_calls();
 [[nodiscard]] std::vector<NamedCall> memory_calls();
 [[nodiscard]] std::vector<NamedCall> datagram_calls();
+[[nodiscard]] std::vector<NamedCall> attached_calls();
 
 [[nodiscard]] const std::vector<NamedCall>& all_calls();
 
