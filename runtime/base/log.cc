@@ -22,7 +22,8 @@ namespace {
 using log_detail::Format;
 
 // Where lines go, and in which format, in one word so that a writer never sees half of a change.
-struct Output {
+// Aligned, so that clang too knows that it is written at once.
+struct alignas(8) Output {
     int fd;
     Format format;
 };

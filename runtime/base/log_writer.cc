@@ -49,7 +49,7 @@ private:
     [[nodiscard]] bool await_room(std::uint64_t discards) noexcept;
     void discard() noexcept;
 
-    const LogQueue* const of_parent_;  // keeps it reachable
+    [[maybe_unused]] const LogQueue* const of_parent_;  // keeps it reachable
     const pid_t process_ = ::getpid();
     const UniqueFd wake_;  // of the thread, when it waits for room
 

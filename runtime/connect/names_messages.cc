@@ -42,7 +42,8 @@ void NamesConnector::handle(Letter letter) {
         const ConnectionId own = message.to;
         return tell(from, own, std::move(letter), refusal(ECONNRESET, said([] { return std::string(kGivenUp); })));
     }
-    auto& [id, connection] = *found;
+    const ConnectionId id = found->first;
+    Connection& connection = found->second;
     switch (message.kind) {
         case Message::Kind::request:
         case Message::Kind::withdrawn: break;

@@ -40,6 +40,17 @@ void fill(ibv_send_wr& wr, const WorkRequest& request) noexcept {
     wr.imm_data = has_imm(request.opcode) ? htonl(request.imm_data) : 0;
 }
 
+/// In no template: clang 14 finds no member of an unnamed union by its name there.
+[[nodiscard, gnu::always_inline]] inline InFlightEntry entry_of(WorkerSession& session, const WorkRequest& request, std::uint8_t flags,
+                                                                std::uint8_t num_sge) noexcept {
+    return {.tag = request.tag,
+            .session = &session,
+            .lkey = request.sge.lkey,
+            .opcode = request.opcode,
+            .flags = flags,
+            .num_sge = num_sge};
+}
+
 /// The inline payload from the continuations of the request in `slot`.
 template <class Slots>
 [[gnu::noinline]] void gather_continuations(const Slots& slots, std::size_t slot, std::span<std::byte> to) noexcept {
@@ -197,12 +208,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     ++session.in_flight;
     const std::uint32_t position = qp.recvs.next_position();
     InFlightEntry& entry = qp.recvs.push();
-    entry = {.tag = request.tag,
-             .session = &session,
-             .lkey = request.sge.lkey,
-             .opcode = request.opcode,
-             .flags = kSignaled,
-             .num_sge = request.num_sge};
+    entry = entry_of(session, request, kSignaled, request.num_sge);
     if (qp.state == QpState::error) [[unlikely]] {
         // Some providers never flush a receive that is posted in ERR (H1), so it is not posted.
         entry.kind = InFlightEntry::Kind::unposted;
@@ -287,13 +293,10 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
     }
     const std::uint32_t position = qp.sends.next_position();
     InFlightEntry& entry = qp.sends.push();
-    entry = {.tag = request.tag,
-             .session = &session,
-             .lkey = request.sge.lkey,
-             .opcode = request.opcode,
-             .flags = InFlightEntry::known(request.flags),
-             .num_sge = is_inline ? std::uint8_t{0} : request.num_sge,
-             .ah = ah != nullptr ? request.ud.ah() : AhHandle{}};
+    entry = entry_of(session, request, InFlightEntry::known(request.flags), is_inline ? std::uint8_t{0} : request.num_sge);
+    if (ah != nullptr) [[unlikely]] {
+        entry.ah = request.ud.ah();
+    }
     if (request.submitted_at != 0) [[unlikely]] {
         begin_sample(session, entry, request.submitted_at);
     }

@@ -172,7 +172,7 @@ private:
     }
     void bring_to(From state) {
         // Sends may meet no receive, and peers may vanish: then they fail soon.
-        constexpr PathAttributes kPath{.timeout = 10, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
+        static constexpr PathAttributes kPath{.timeout = 10, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
         switch (state) {
             case From::init: return;
             case From::half_connected: a.connect(b.info(), kPath); return;
