@@ -16,6 +16,7 @@
 #include "config/check.hpp"
 #include "config/schema.hpp"
 #include "config_texts.hpp"
+#include "pollcore/attach.hpp"
 
 namespace pollcore {
 namespace {
@@ -63,6 +64,7 @@ TEST(Sample, of_pollcored_shows_the_defaults) {
     Config defaults = small_config("soft0", "worker0");
     defaults.services.push_back(
         {.name = "echo0", .device = "soft0", .worker = "worker0", .address = "echo0"});
+    defaults.attach.path = kAttachPath;  // else nobody could attach to a daemon that was just installed
     EXPECT_EQ(parsed, defaults);
 }
 
