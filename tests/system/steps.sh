@@ -13,7 +13,7 @@ finish() {
     for process in $(running); do
         kill -KILL "$process" 2>/dev/null || true # it may be gone
     done
-    rm -rf "$work"
+    rm -rf --one-file-system "$work" # should something still be mounted there, it is not ours to remove
     exit "$code"
 }
 trap finish EXIT
