@@ -64,9 +64,11 @@ make_root() { # NAME: a bare one, with the lists of packages
 }
 field_in() { in_root "$1" dpkg-query --show --showformat="\${$2}\n" "${@:3}"; } # NAME FIELD [PACKAGE]
 installed_in() { in_root "$1" dpkg --get-selections | sed -n 's/^\([^:[:space:]]*\).*[[:space:]]install$/\1/p' | sort; }
-# Everything in a root, with owner, mode and target, but for what is mounted there and what this script puts there.
+# Everything in a root, with owner, mode and target, but for what is mounted there, what this script puts there, and what useradd and
+# systemctl write for it.
 everything_in() {
-    find "$work/$1" -xdev \( -path "$work/$1/archives" -o -path "$work/$1/packages" \) -prune -o -printf '%y %m %U:%G /%P %l\n' | sort
+    find "$work/$1" -xdev \( -path "$work/$1/archives" -o -path "$work/$1/packages" \) -prune -o -printf '%y %m %U:%G /%P %l\n' |
+        grep -vE ' (/etc/sub[gu]id-|/run/systemd/systemd-units-load) $' | sort
 }
 install_in() { # NAME DIRECTORY PACKAGE...: those of our packages, with what they depend on
     local package files=()
@@ -84,18 +86,19 @@ of_unit() { sed -n "s/^$1=//p" "$work/$root/lib/systemd/system/pollcored.service
 as_user() { # NAME COMMAND...
     in_root "$root" setpriv --reuid="$1" --regid="$1" --init-groups --no-new-privs "${@:2}"
 }
+is_up_or_gone() { grep -q 'ready: ' "$work/daemon.out" || ! kill -0 "$daemon" 2>/dev/null; }
 start() {
     local user command capabilities
     user=$(of_unit User)
     read -ra command <<<"$(of_unit ExecStart)"
     capabilities=$(of_unit AmbientCapabilities | sed 's/CAP_/+/g; s/ /,/g' | tr '[:upper:]' '[:lower:]')
     (
-        ulimit -l unlimited
         exec chroot "$work/$root" /usr/bin/env -i "${environment[@]}" setpriv --reuid="$user" --regid="$user" --init-groups --no-new-privs \
             "--inh-caps=-all,$capabilities" "--ambient-caps=-all,$capabilities" "--bounding-set=-all,$capabilities" "${command[@]}"
     ) </dev/null >"$work/daemon.out" 2>&1 &
     daemon=$!
-    within 60 grep -q 'ready: ' "$work/daemon.out"
+    within 60 is_up_or_gone
+    grep -q 'ready: ' "$work/daemon.out"
     [[ $(readlink "/proc/$daemon/root") == "$work/$root" ]] || fail 'it does not run in the root'
 }
 stop() {
@@ -216,7 +219,7 @@ passed
 
 step='a purge leaves what is there where the packages never were'
 touch "$work/$root/run/pollcore/pollcore-core-0.lock" # as a daemon that was killed leaves it
-apt_in "$root" purge "${operators[@]}"
+apt_in "$root" purge pollcored # of the others dpkg knows nothing any more
 in_root "$root" userdel --remove trader 2>/dev/null
 in_root "$root" userdel --remove stranger 2>/dev/null
 ! in_root "$root" dpkg-query --list '*pollcore*' 2>/dev/null | grep pollcore || fail 'dpkg still knows something'
