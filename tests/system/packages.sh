@@ -278,7 +278,8 @@ start
 in_root "$root" useradd --groups pollcore trader
 as_user trader /programs/hello listen here >"$work/listen.out" 2>&1 &
 listening=$!
-within 60 as_user trader /programs/hello call here >"$work/call.out" 2>&1 # the other may not listen yet
+call() { as_user trader /programs/hello call here >"$work/call.out" 2>&1; }
+within 60 call # the other may not listen yet
 wait "$listening"
 for end in call listen; do
     [[ $(cat "$work/$end.out") == 'IBV_WC_SUCCESS: hello' ]] || fail "$end says $(cat "$work/$end.out")"
