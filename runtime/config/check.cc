@@ -144,10 +144,10 @@ void check_address(const ServiceConfig& service, const DeviceConfig& device, con
 void check_service(const Config& config, std::size_t index, const Origin& origin) {
     const ServiceConfig& service = config.services[index];
     const std::string path = item("service", index);
-    const DeviceConfig& device =
-        find_by_name(config.devices, service.device, "device", path + ".device", origin);
-    const WorkerConfig& worker =
-        find_by_name(config.workers, service.worker, "worker", path + ".worker", origin);
+    const std::string device_path = path + ".device";
+    const std::string worker_path = path + ".worker";
+    const DeviceConfig& device = find_by_name(config.devices, service.device, "device", device_path, origin);
+    const WorkerConfig& worker = find_by_name(config.workers, service.worker, "worker", worker_path, origin);
     check_address(service, device, path + ".address", origin);
 
     // A port of 0 is chosen by the kernel, for each anew.

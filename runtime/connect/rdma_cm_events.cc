@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/event_fd.hpp"
 #include "connect/handshake.hpp"
 #include "connect/rdma_cm_connector.hpp"
 
@@ -80,8 +81,7 @@ std::optional<ConnectEvent> RdmaCmConnector::next_event() {
         pending_.pop_front();
         return event;
     }
-    std::uint64_t count = 0;
-    (void)::read(pending_fd_.get(), &count, sizeof count);  // EAGAIN: nothing was pending
+    (void)drain_event(pending_fd_.get());
     for (int taken = 0; taken < kEventBurst; ++taken) {
         auto event = take();
         if (!event) {

@@ -312,10 +312,10 @@ void bad_memory() {
         std::atomic<bool> stop{false};
         std::thread mover([&] {
             while (!stop.load()) {
-                (void)::ftruncate(moving, 4096);
-                (void)::ftruncate(moving, whole);
-                (void)::fallocate(moving, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, whole);
-                (void)::fallocate(moving, 0, 0, whole);
+                (void)!::ftruncate(moving, 4096);
+                (void)!::ftruncate(moving, whole);
+                (void)!::fallocate(moving, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, whole);
+                (void)!::fallocate(moving, 0, 0, whole);
                 ::usleep(200);  // it shall be whole at times
             }
         });
