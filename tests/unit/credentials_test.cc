@@ -21,6 +21,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -88,10 +89,13 @@ protected:
             ::_exit(1);
         }
         ::close(steps[1]);
-        const UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
         char failed = 0;
-        EXPECT_EQ(::read(steps[0], &failed, 1), 0) << "a step of the process failed";
+        const ssize_t told = ::read(steps[0], &failed, 1);
         ::close(steps[0]);
+        if (told != 0) {  // nor will it connect
+            throw std::runtime_error("a step of the process failed");
+        }
+        const UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
         return peer_of(socket.get());
     }
 
