@@ -147,12 +147,6 @@ TEST_F(AForkedChild, HasNothingOfAnAttachmentOfItsParent) {
     EXPECT_TRUE(attachment->stop());
 }
 
-// The heap of its parent's EAL is memory that both have, of which each would give away what the other has given away.
-TEST_F(AForkedChild, MakesNoRuntime) {
-    EXPECT_TRUE(runtime.stop());
-    EXPECT_EQ(exit_status_of_child([&] { return is_refused([] { Runtime own(test::one_soft_device(64)); }) ? 0 : 1; }), 0);
-}
-
 /// Mappings of this process whose name has this in it.
 int mappings_named(const std::string& name) {
     std::ifstream maps("/proc/self/maps");
@@ -176,6 +170,12 @@ TEST_F(AForkedChild, HasNoMemoryOfAnAttachmentOfItsParent) {
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which supports no threads in the forked child of a process that has some
+// The heap of its parent's EAL is memory that both have, of which each would give away what the other has given away.
+TEST_F(AForkedChild, MakesNoRuntime) {
+    EXPECT_TRUE(runtime.stop());
+    EXPECT_EQ(exit_status_of_child([&] { return is_refused([] { Runtime own(test::one_soft_device(64)); }) ? 0 : 1; }), 0);
+}
+
 TEST_F(AForkedChild, MayMakeAnAttachmentOfItsOwn) {
     const AttachConfig config = test::socket_named("fork");
     const AttachServer server(runtime, config);

@@ -272,11 +272,13 @@ TEST_F(Waiting, AnApplicationThatSleepsIsWokenByItsCompletionAlone) {
     submit(far, recv(1, 64));
     std::atomic<int> thread{0};
     std::atomic<std::uint64_t> before{0};
+    far.hand_over();
     std::thread sleeper([&] {
         Session& own = far;
         before = times_given_away(::gettid());
         thread = ::gettid();
         EXPECT_TRUE(own.wait(std::chrono::nanoseconds::max()));
+        own.hand_over();
     });
     until([&] { return thread != 0 && times_given_away(thread) > before; });  // it sleeps
     pass_time();
