@@ -18,7 +18,9 @@ WorkerProxy::WorkerProxy(Worker& worker, std::string name, ControlCounters& coun
       now_(std::move(now)),
       commands_(worker.command_memory(), kCommandSlots),
       answers_(worker.answer_memory(), kAnswerSlots) {
-    unasked_.reserve(kUnaskedUsual);
+    awaited_.reserve(kAnswersUsual);
+    answered_.reserve(kAnswersUsual);
+    unasked_.reserve(kAnswersUsual);
 }
 
 // What is unasked and has no memory stays in the ring until there is some.
@@ -35,7 +37,7 @@ void WorkerProxy::drain_answers() noexcept {
 bool WorkerProxy::keep(const Answer& answer) noexcept {
     if (answer.id != 0) {
         if (std::binary_search(awaited_.begin(), awaited_.end(), answer.id)) {
-            answered_.push_back(answer);  // await() made room
+            answered_.push_back(answer);  // it has as much room as awaited_
         } else {
             counters_.answers_untaken.add();
         }
@@ -49,9 +51,8 @@ bool WorkerProxy::keep(const Answer& answer) noexcept {
     }
 }
 
-/// The number of the next command, whose answer somebody will take, or ignore.
-std::uint64_t WorkerProxy::await() {
-    answered_.reserve(awaited_.size() + 1);
+/// The number of the next command, whose answer somebody will take, or ignore. Allocates nothing: what is begun leaves room for one call.
+std::uint64_t WorkerProxy::await() noexcept {
     awaited_.push_back(next_id_);
     return next_id_++;
 }
@@ -62,6 +63,10 @@ std::uint64_t WorkerProxy::begin(Command command) {
         throw NoRoomForCommand(EAGAIN, fmt::format("worker \"{}\" has {} commands to come to already; it is stuck inside a provider's call, or "
                                                    "its core is taken",
                                                    name_, kCommandSlots - kSlotsForCalls));
+    }
+    if (const std::size_t wanted = awaited_.size() + 2; wanted > awaited_.capacity()) {
+        answered_.reserve(2 * wanted);
+        awaited_.reserve(2 * wanted);
     }
     command.id = await();
     (void)commands_.try_push(command);
@@ -226,7 +231,7 @@ std::vector<Answer> WorkerProxy::take_unasked() {
     drain_answers();
     std::vector<Answer> said;
     if (!unasked_.empty()) {
-        said.reserve(kUnaskedUsual);  // where there is no memory for that, they are said later
+        said.reserve(kAnswersUsual);  // where there is no memory for that, they are said later
         said.swap(unasked_);
     }
     return said;

@@ -137,7 +137,7 @@ public:
     [[nodiscard]] std::vector<Answer> take_unasked();
 
 private:
-    [[nodiscard]] std::uint64_t await();
+    [[nodiscard]] std::uint64_t await() noexcept;
     [[nodiscard]] std::uint64_t begin(Command command);
     [[nodiscard]] std::optional<Answer> take_answer(std::uint64_t id) noexcept;
     Answer call(Command request, std::chrono::milliseconds usual = kUsual);
@@ -149,7 +149,7 @@ private:
     static constexpr std::chrono::milliseconds kUsual{5000};
     static constexpr std::size_t kSlotsForCalls = kCommandSlots / 2;
     // What there is room for without allocating.
-    static constexpr std::size_t kUnaskedUsual = 64;
+    static constexpr std::size_t kAnswersUsual = 64;
 
     Worker& worker_;
     std::string name_;

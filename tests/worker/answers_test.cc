@@ -14,7 +14,7 @@ class Answers : public WorkerFixture {
 protected:
     void SetUp() override { make(); }
 
-    /// Of a window that the worker does not know, so that it answers at once.
+    /// Begins to look for a window that the worker does not know: the worker answers at once.
     std::uint64_t begin() { return world->proxy.begin_finding_window({.index = 1, .generation = 1}); }
     /// More than the ring of answers holds, of which none is taken.
     std::vector<std::uint64_t> fill() {
