@@ -8,6 +8,7 @@
 #include "device/device.hpp"
 #include "device/soft/soft_device.hpp"
 #include "fixture.hpp"
+#include "mlx5_model.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -17,7 +18,7 @@ protected:
     /// What the specification raises for a queue pair of the peer's side, and Soft-RoCE never does: there the peer
     /// learns of it only by its flushed receive.
     void expect_event_at_b(EventType type, Status cause) {
-        const bool raised = !TestDevice::get().verbs;
+        const bool raised = expected(true, false);
         const std::optional<Event> event =
             await_event(type, raised ? std::chrono::milliseconds(kPatience) : std::chrono::milliseconds(300));
         ASSERT_EQ(event.has_value(), raised);
@@ -80,12 +81,15 @@ TEST_F(Events, AStoppedRuntimeGivesWhatIsLeftAndThenSaysSo) {
     EXPECT_EQ(poll(&waiting, 1, 0), 1);
 }
 
-/// A port that may be taken down without harm to other tests: the software device's own, or, as root in the guest, an
-/// RDMA device made for this on an interface made for this.
+/// A port that may be taken down without harm to other tests: the software device's own, the model's of an mlx5 device, or, as root in the
+/// guest, an RDMA device made for this on an interface made for this.
 class PortUnderTest {
 public:
     PortUnderTest() {
-        if (!TestDevice::get().verbs) {
+        if (!TestDevice::get().is_rxe()) {
+            if (TestDevice::get().verbs && !test::Mlx5Model::is_there()) {
+                ADD_FAILURE() << "a test takes no port of a NIC down";
+            }
             return;
         }
         if (std::getenv("POLLCORE_RXE") == nullptr) {
@@ -99,7 +103,7 @@ public:
         run("timeout 10 sh -c 'until grep -q ACTIVE /sys/class/infiniband/rxeport/ports/1/state; do sleep 0.1; done'");
     }
     ~PortUnderTest() {
-        if (TestDevice::get().verbs) {
+        if (TestDevice::get().is_rxe()) {
             run("rdma link delete rxeport");  // nobody uses it any more, or this would wait
             run("ip link delete porttest");
         }
@@ -108,15 +112,17 @@ public:
 
     [[nodiscard]] Config config() const {
         Config config = test_config();
-        if (TestDevice::get().verbs) {
+        if (TestDevice::get().is_rxe()) {
             config.devices[0].verbs_name = "rxeport";
             config.devices[0].gid = "10.78.0.1";
         }
         return config;
     }
     void set_up(TestRuntime& runtime, bool up) const {
-        if (TestDevice::get().verbs) {
+        if (TestDevice::get().is_rxe()) {
             run(up ? "ip link set porttest up" : "ip link set porttest down");
+        } else if (test::Mlx5Model::is_there()) {
+            test::Mlx5Model::set_port(TestDevice::get().verbs_name.c_str(), up);
         } else {
             dynamic_cast<SoftDevice&>(runtime.device("net0")).set_port_up(up);
         }
@@ -154,7 +160,7 @@ TEST_F(PortInThisProcess, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
     };
     // Under way when the port goes down. Not on Soft-RoCE: there a sender that waits for its peer's receive when its link goes down
     // completes nothing any more, once in six times (kernel 6.1).
-    const bool under_way = !TestDevice::get().verbs;
+    const bool under_way = !TestDevice::get().is_rxe();
     if (under_way) {
         submit_two();
     }

@@ -3,19 +3,22 @@
 // The device comes from the environment, so that the same binary runs on each:
 //   POLLCORE_TEST_DEVICE=soft            the software device (default); soft:rxe, soft:mlx5: with those habits
 //   POLLCORE_TEST_DEVICE=verbs:rxe0      a verbs device; POLLCORE_TEST_ADDRESS is an address of its port
+//   POLLCORE_TEST_DEVICE=verbs:mlx5_0    libmlx5's, on a NIC, or on the model of tests/mlx5_model
 //   POLLCORE_TEST_ATTACH=yes             through a pollcored, to which the tests attach
 //   POLLCORE_TEST_POLL=plain             CQs are polled by ibv_poll_cq; extended (default): by ibv_start_poll
-// Where a device's answer differs from the specification's, Deviation names it; tests/conformance/README.md
-// has the table.
+// Where a device's answer differs from the specification's, expected() names both; tests/conformance/README.md has the table.
 #pragma once
 
 #include <gtest/gtest.h>
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <initializer_list>
 #include <optional>
 #include <span>
@@ -35,7 +38,11 @@ inline void PrintTo(Refusal refusal, std::ostream* out) { *out << refusal_name(r
 namespace testing {
 
 struct TestDevice {
+    /// Whose habits the expectations know. Of others the specification's are expected.
+    enum class Provider { soft, rxe, mlx5, other };
+
     bool verbs = false;
+    Provider provider = Provider::soft;
     DeviceConfig::Profile profile = DeviceConfig::Profile::standard;  // soft
     std::string verbs_name;
     std::string address;  // verbs: of the device's port
@@ -55,6 +62,7 @@ struct TestDevice {
                     std::exit(2);
                 }
                 d.address = address;
+                d.provider = provider_of(d.verbs_name);
             } else if (text == "soft:rxe") {
                 d.profile = DeviceConfig::Profile::rxe;
             } else if (text == "soft:mlx5") {
@@ -73,6 +81,26 @@ struct TestDevice {
             return d;
         }();
         return device;
+    }
+    [[nodiscard]] bool is_rxe() const { return provider == Provider::rxe; }
+
+private:
+    static Provider provider_of(const std::string& name) {
+        int count = 0;
+        ibv_device** devices = ibv_get_device_list(&count);
+        Provider found = Provider::other;
+        for (int i = 0; i < count; ++i) {
+            if (name != ibv_get_device_name(devices[i])) {
+                continue;
+            }
+            // Only the kernel's Soft-RoCE says which network interface it stands on.
+            const bool rxe = std::filesystem::exists(std::filesystem::path(devices[i]->ibdev_path) / "parent");
+            found = rxe ? Provider::rxe : mlx5dv_is_supported(devices[i]) ? Provider::mlx5 : Provider::other;
+        }
+        if (devices != nullptr) {
+            ibv_free_device_list(devices);
+        }
+        return found;
     }
 };
 
@@ -270,9 +298,18 @@ protected:
         }
         return some;
     }
-    /// What the specification says, or, on Soft-RoCE, what that does instead.
-    static Status expected(Status specification, Status rxe) {
-        return TestDevice::get().verbs ? rxe : specification;
+    /// What the specification says, or, on Soft-RoCE, what that does instead. libmlx5 keeps to the specification here.
+    template <class Value>
+    static Value expected(Value specification, Value rxe) {
+        return expected(specification, rxe, specification);
+    }
+    template <class Value>
+    static Value expected(Value specification, Value rxe, Value mlx5) {
+        switch (TestDevice::get().provider) {
+            case TestDevice::Provider::rxe: return rxe;
+            case TestDevice::Provider::mlx5: return mlx5;
+            default: return specification;
+        }
     }
 
     TestRuntime runtime;

@@ -251,7 +251,7 @@ private:
 class Teardown : public ::testing::TestWithParam<From> {
 protected:
     // In the guest each step takes its time.
-    static int rounds(int here, int in_the_guest) { return TestDevice::get().verbs ? in_the_guest : here; }
+    static int rounds(int here, int in_the_guest) { return TestDevice::get().is_rxe() ? in_the_guest : here; }
 
     static std::vector<std::size_t> order(std::mt19937& random, std::size_t parts) {
         std::vector<std::size_t> all(parts);

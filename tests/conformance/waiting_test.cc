@@ -69,7 +69,7 @@ protected:
         do {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "worker " << worker << " does not sleep";
             before = sleeps(worker);
-            std::this_thread::sleep_for(TestDevice::get().verbs ? 20ms : 2ms);
+            std::this_thread::sleep_for(TestDevice::get().is_rxe() ? 20ms : 2ms);
         } while (!asleep(worker) || sleeps(worker) != before);
     }
     void await_asleep() {
@@ -88,7 +88,7 @@ protected:
     void await_heard(const char* worker) { runtime.open_session({.worker = worker}).close(); }
     // A stretch in which whatever is to happen would have happened.
     static constexpr auto kStretch = 500ms;  // for who would do something from time to time
-    static void pass_time() { std::this_thread::sleep_for(TestDevice::get().verbs ? 300ms : 50ms); }
+    static void pass_time() { std::this_thread::sleep_for(TestDevice::get().is_rxe() ? 300ms : 50ms); }
 
     TestSession near{runtime.open_session({.worker = "w0"})};
     TestSession far;
@@ -413,7 +413,7 @@ TEST(WaitingRefused, WhereTheDeviceDoesNotModerate) {
     Config config = sleepers();
     config.workers[0].moderation_count = 8;
     config.workers[0].moderation_period = 100us;
-    if (!TestDevice::get().verbs) {
+    if (!TestDevice::get().is_rxe()) {
         EXPECT_NO_THROW(Runtime{config});
         return;
     }

@@ -1,0 +1,38 @@
+/* What a test or a benchmark does to the model beside the verbs. Devices and completion queues are named by number: ibv_qp's qp_num, and
+   for a CQ mlx5dv_init_obj()'s cqn. Every call takes the model's lock. A program that does not link the model finds these functions by
+   dlsym(3). */
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How the NIC moves: "hand", "poll" or "thread". CQs that exist keep how their polls were hooked. */
+void mlx5_model_set_pace(const char* pace);
+/* Each queue pair carries out at most `most` sends. Returns how many ended. */
+int mlx5_model_step(int most);
+/* One queue pair's, and nothing else is touched. */
+int mlx5_model_serve(uint32_t qpn, int most);
+
+void mlx5_model_set_port(const char* device, int up);
+void mlx5_model_remove(const char* device);
+void mlx5_model_overrun_cq(uint32_t cqn);
+
+/* Of 1024 requests so many are lost, so many answers, and so many requests come twice. */
+void mlx5_model_on_the_wire(uint32_t requests_lost, uint32_t answers_lost, uint32_t requests_repeated, uint64_t seed);
+/* The next `count` requests of a queue pair. */
+void mlx5_model_lose_requests(uint32_t qpn, uint32_t count);
+void mlx5_model_lose_answers(uint32_t qpn, uint32_t count);
+void mlx5_model_repeat_requests(uint32_t qpn, uint32_t count);
+/* What follows the next `after` sends, or receives, of a queue pair ends with this syndrome: MLX5_CQE_SYNDROME_... */
+void mlx5_model_fail_send(uint32_t qpn, uint32_t after, uint8_t syndrome, uint8_t vendor_syndrome);
+void mlx5_model_fail_receive(uint32_t qpn, uint32_t after, uint8_t syndrome, uint8_t vendor_syndrome);
+
+/* Of a queue pair: changes of its doorbell record; how many of these had their doorbell in the UAR; how many of these the whole WQE. */
+void mlx5_model_doorbells(uint32_t qpn, uint64_t* records, uint64_t* rung, uint64_t* blueflame);
+
+#ifdef __cplusplus
+}
+#endif

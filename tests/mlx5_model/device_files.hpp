@@ -1,0 +1,15 @@
+// The files under /dev/infiniband that the model stands for, and the sysfs tree that leads the libraries to them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+
+namespace mlx5_model {
+
+/// The device number of the file at `path`, where that is one of the model's.
+std::optional<dev_t> device_file(const char* path);
+/// A new descriptor of the model's file at `path`, or -errno; nothing where the path is not the model's.
+std::optional<int> open_device_file(const char* path);
+
+}  // namespace mlx5_model

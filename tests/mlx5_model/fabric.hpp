@@ -1,0 +1,137 @@
+// The devices there are, the objects on each, and the wire between them.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "faults.hpp"
+#include "memory_keys.hpp"
+#include "queue_pair.hpp"
+
+namespace mlx5_model {
+
+class UverbsFile;
+class Fabric;
+
+/// What all of the process see of one device. Fixed from the beginning.
+struct DeviceFacts {
+    std::string name;             ///< mlx5_0
+    std::string file;             ///< /dev/infiniband/uverbs0
+    unsigned minor = 0;
+    std::uint64_t node_guid = 0;  ///< in network byte order
+    std::uint32_t address = 0;    ///< IPv4, in network byte order: 127.0.0.1 and following
+    ibv_gid gid{};                ///< of both entries of its table, which are of RoCE v1 and v2
+};
+
+/// MLX5_MODEL_DEVICES of them, one when that is not set.
+const std::vector<DeviceFacts>& devices();
+
+std::uint64_t now_ns();
+
+/// A device. Not thread-safe: the fabric's lock is held.
+class Hca {
+public:
+    static constexpr std::uint8_t kReadsMax = 16;
+    static constexpr std::uint32_t kMtu = IBV_MTU_4096;
+    static constexpr std::uint32_t kGids = 2;
+
+    Hca(Fabric& fabric, const DeviceFacts& facts) : fabric_(fabric), facts_(facts) {}
+
+    [[nodiscard]] Fabric& fabric() const noexcept { return fabric_; }
+    [[nodiscard]] const DeviceFacts& facts() const noexcept { return facts_; }
+    [[nodiscard]] bool port_up() const noexcept { return port_up_; }
+    [[nodiscard]] bool removed() const noexcept { return removed_; }
+
+    void add(UverbsFile* file) { files_.push_back(file); }
+    void drop(UverbsFile* file) { std::erase(files_, file); }
+    /// Each open file is told by an event when it changes.
+    void set_port(bool up);
+    /// As when it is unplugged: each open file is told, and answers with EIO from now on.
+    void remove();
+    /// Into the counters of sysfs, too.
+    void count_rnr_nak();
+
+    MemoryKeys keys;
+
+private:
+    Fabric& fabric_;
+    DeviceFacts facts_;
+    std::vector<UverbsFile*> files_;
+    bool port_up_ = true;
+    bool removed_ = false;
+    std::uint64_t rnr_naks_ = 0;
+};
+
+/// Who moves the NIC.
+enum class Pace : std::uint8_t {
+    by_hand,   ///< the one who calls step() and serve()
+    by_polls,  ///< each poll of a completion queue
+    by_thread  ///< a thread
+};
+
+/// "hand", "poll" or "thread"; aborts on another.
+Pace pace_of(std::string_view name);
+
+/// All devices of this process. Whoever touches them holds `lock`.
+class Fabric {
+public:
+    /// Made when it is first asked for, and never destroyed: descriptors are closed until the very end of a process.
+    static Fabric& get();
+
+    [[nodiscard]] Hca* hca(const std::string& name);
+    [[nodiscard]] const std::vector<std::unique_ptr<Hca>>& hcas() const noexcept { return hcas_; }
+    [[nodiscard]] bool knows(const ibv_gid& gid) const;
+    /// Null where the device is not there or has no such queue pair.
+    [[nodiscard]] QueuePair* find(const ibv_gid& gid, std::uint32_t qpn) const;
+
+    std::uint32_t new_number() { return next_number_++; }
+    void add(const std::shared_ptr<QueuePair>& qp);
+    void drop(const QueuePair& qp);
+    void add(const std::shared_ptr<CompletionQueue>& cq) { cqs_[cq->number()] = cq; }
+    void drop(const CompletionQueue& cq) { cqs_.erase(cq.number()); }
+    [[nodiscard]] QueuePair* qp(std::uint32_t number) const;
+    [[nodiscard]] CompletionQueue* cq(std::uint32_t number) const;
+
+    /// Each queue pair carries out at most `most` sends, and channels are told. Returns how many ended. With the lock held.
+    int step(int most);
+    /// One queue pair's, and nothing else is touched.
+    int serve(std::uint32_t qpn, int most);
+
+    [[nodiscard]] Pace pace() const noexcept { return pace_.load(std::memory_order_relaxed); }
+    /// MLX5_MODEL=hand, poll or thread chooses the first; polls when it is not set.
+    void set_pace(Pace pace);
+    /// A file was opened: the thread runs where that is the pace. Called without the lock.
+    void opened();
+    /// A file was closed: with the last one the thread ends. Called without the lock.
+    void closed();
+
+    std::mutex lock;
+    FaultPlan faults;
+
+private:
+    Fabric();
+
+    std::vector<std::unique_ptr<Hca>> hcas_;
+    std::map<std::uint32_t, std::shared_ptr<QueuePair>> qps_;
+    std::map<std::uint32_t, std::shared_ptr<CompletionQueue>> cqs_;
+    std::uint32_t next_number_ = 0x100;
+    std::atomic<Pace> pace_ = Pace::by_polls;
+
+    void run();
+    void start_or_end_thread();
+    std::mutex thread_lock_;
+    int open_files_ = 0;
+    std::atomic<bool> running_ = false;
+    std::thread thread_;
+};
+
+}  // namespace mlx5_model

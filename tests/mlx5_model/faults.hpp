@@ -1,0 +1,62 @@
+// What goes wrong on purpose: on the wire, in a queue pair, at a completion queue.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <random>
+
+namespace mlx5_model {
+
+/// What becomes of a request on its way.
+enum class Fate : std::uint8_t { arrives, is_lost, answer_is_lost, arrives_twice };
+
+/// How often, of 1024 requests.
+struct WireFaults {
+    std::uint32_t requests_lost = 0;
+    std::uint32_t answers_lost = 0;
+    std::uint32_t requests_repeated = 0;
+    std::uint64_t seed = 1;
+};
+
+struct PlannedError {
+    std::uint8_t syndrome = 0;  ///< MLX5_CQE_SYNDROME_...
+    std::uint8_t vendor_syndrome = 0;
+};
+
+/// Not thread-safe: the fabric's lock is held.
+class FaultPlan {
+public:
+    /// By chance, until it is told otherwise. MLX5_MODEL_LOSS=requests,answers,repeated[,seed] in the environment is such a plan.
+    void on_the_wire(const WireFaults& faults);
+    /// The next `count` requests of a queue pair meet `fate`, before chance has a say.
+    void meet(std::uint32_t qpn, Fate fate, std::uint32_t count);
+    /// The send, or the receive, behind the next `after` of a queue pair ends with this error.
+    void fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error);
+    void fail_receive(std::uint32_t qpn, std::uint32_t after, PlannedError error);
+
+    [[nodiscard]] Fate next_fate(std::uint32_t qpn);
+    [[nodiscard]] std::optional<PlannedError> next_send_error(std::uint32_t qpn) { return next(send_errors_, qpn); }
+    [[nodiscard]] std::optional<PlannedError> next_receive_error(std::uint32_t qpn) { return next(receive_errors_, qpn); }
+    /// Its number may be another's next.
+    void forget(std::uint32_t qpn);
+
+private:
+    struct Met {
+        Fate fate;
+        std::uint32_t count;
+    };
+    struct Planned {
+        std::uint32_t after;
+        PlannedError error;
+    };
+    static std::optional<PlannedError> next(std::map<std::uint32_t, Planned>& plans, std::uint32_t qpn);
+
+    WireFaults wire_;
+    std::mt19937_64 random_{1};
+    std::map<std::uint32_t, Met> met_;
+    std::map<std::uint32_t, Planned> send_errors_;
+    std::map<std::uint32_t, Planned> receive_errors_;
+};
+
+}  // namespace mlx5_model

@@ -1,0 +1,87 @@
+// Memory keys of one device: regions, and windows onto them.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+
+namespace mlx5_model {
+
+class UverbsFile;
+
+/// What a UMR WQE asks for.
+struct BindRequest {
+    std::uint32_t key = 0;         ///< the window's, as it is before
+    bool unbind = false;
+    bool only_if_free = false;     ///< windows of type 2
+    bool only_of_qp = false;       ///< an invalidation of one
+    std::uint32_t new_key = 0;     ///< its low 8 bits count
+    std::uint32_t qpn = 0;         ///< 0xffffff: any queue pair
+    int access = 0;
+    std::uint64_t start = 0;       ///< by which address the window is used
+    std::uint64_t length = 0;
+    std::uint32_t region_key = 0;
+    std::uint64_t region_address = 0;
+};
+
+/// Not thread-safe: the fabric's lock is held.
+class MemoryKeys {
+public:
+    static constexpr std::uint32_t kAnyQp = 0xffffff;
+    struct Key {
+        std::uint32_t key = 0;  ///< index in the upper 24 bits
+        std::uint32_t pd = 0;
+        bool window = false;
+    };
+
+    /// A new key of `file`; nothing when there are too many.
+    std::optional<std::uint32_t> add_region(const UverbsFile* file, std::uint32_t pd, std::uint64_t start, std::uint64_t length, std::uint64_t iova,
+                                            int access);
+    std::optional<std::uint32_t> add_window(const UverbsFile* file, std::uint32_t pd, int type);
+    /// Of the key with this index. 0, EINVAL, or EBUSY while a window is bound to it.
+    int remove(const UverbsFile* file, std::uint32_t index, bool window);
+    /// Whatever `file` has left.
+    void remove_all(const UverbsFile* file);
+    [[nodiscard]] bool uses(std::uint32_t pd) const;
+
+    /// Where the device finds these bytes. Null when the key does not open them for a queue pair of this PD and number.
+    [[nodiscard]] void* local(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd, int access) const;
+    [[nodiscard]] void* remote(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd, int access, std::uint32_t qpn) const;
+    /// False, and nothing changed, where hardware would answer with an error.
+    bool bind(const BindRequest& request, std::uint32_t pd, std::uint32_t qpn);
+    /// Of a send with invalidate, at the responder.
+    bool invalidate(std::uint32_t key, std::uint32_t pd, std::uint32_t qpn);
+
+private:
+    struct Entry {
+        const UverbsFile* file = nullptr;
+        std::uint32_t key = 0;
+        std::uint32_t pd = 0;
+        std::uint64_t start = 0;
+        std::uint64_t length = 0;
+        std::uint64_t iova = 0;
+        int access = 0;
+        std::uint32_t windows = 0;  // bound to this region
+        // Of windows only.
+        int window_type = 0;
+        bool bound = false;
+        bool zero_based = false;
+        std::uint32_t qpn = kAnyQp;
+        std::uint32_t region = 0;  // index
+    };
+
+    static constexpr std::size_t kMost = 1u << 16;
+    std::optional<std::uint32_t> add(Entry entry);
+    [[nodiscard]] const Entry* find(std::uint32_t key) const;
+    void unbind(Entry& window);
+    static void* place(const Entry& entry, std::uint64_t address, std::uint64_t length);
+
+    std::unordered_map<std::uint32_t, Entry> entries_;
+    std::uint32_t next_index_ = 16;
+    std::uint8_t next_variant_ = 0x17;
+};
+
+}  // namespace mlx5_model

@@ -1,0 +1,78 @@
+#include "poll_hooks.hpp"
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "fabric.hpp"
+#include "refuse.hpp"
+
+namespace mlx5_model {
+namespace {
+
+constexpr int kStep = 64;
+constexpr std::size_t kStartsMax = 16;  // variants of start_poll
+
+using Poll = int (*)(ibv_cq*, int, ibv_wc*);
+using Start = int (*)(ibv_cq_ex*, ibv_poll_cq_attr*);
+
+std::atomic<Poll> poll_of_library;
+std::array<std::atomic<Start>, kStartsMax> starts_of_library;
+
+void move() {
+    Fabric& fabric = Fabric::get();
+    if (fabric.pace() == Pace::by_polls) {
+        const std::lock_guard guard(fabric.lock);
+        fabric.step(kStep);
+    }
+}
+
+int poll(ibv_cq* cq, int count, ibv_wc* completions) {
+    move();
+    return poll_of_library.load(std::memory_order_relaxed)(cq, count, completions);
+}
+
+// The function that a CQ had says which of libmlx5's variants it is, so each has a hook of its own.
+template <std::size_t Index>
+int start(ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
+    move();
+    return starts_of_library[Index].load(std::memory_order_relaxed)(cq, attributes);
+}
+
+template <std::size_t... Index>
+constexpr std::array<Start, kStartsMax> make_hooks(std::index_sequence<Index...>) {
+    return {start<Index>...};
+}
+constexpr std::array<Start, kStartsMax> kHooks = make_hooks(std::make_index_sequence<kStartsMax>());
+
+Start hook_of(Start library) {
+    for (std::size_t i = 0; i < kStartsMax; ++i) {
+        Start none = nullptr;
+        if (starts_of_library[i].compare_exchange_strong(none, library) || none == library) {
+            return kHooks[i];
+        }
+    }
+    refuse("libmlx5 has more than {} ways to start a poll", kStartsMax);
+}
+
+}  // namespace
+
+void hook_polls(std::uint64_t address, bool first_of_context) {
+    if (Fabric::get().pace() == Pace::by_hand) {
+        return;
+    }
+    auto* cq = reinterpret_cast<ibv_cq*>(address);
+    if (first_of_context) {
+        poll_of_library = cq->context->ops.poll_cq;
+        cq->context->ops.poll_cq = poll;
+    }
+    auto* extended = reinterpret_cast<ibv_cq_ex*>(address);
+    if (extended->start_poll != nullptr) {
+        extended->start_poll = hook_of(extended->start_poll);
+    }
+}
+
+}  // namespace mlx5_model

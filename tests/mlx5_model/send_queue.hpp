@@ -1,0 +1,87 @@
+// Send WQEs as the NIC reads them: taken from the ring, checked, taken apart.
+#pragma once
+
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "memory_keys.hpp"
+#include "receive_queue.hpp"
+
+namespace mlx5_model {
+
+/// One send WQE. What an opcode has no use for is left out.
+struct SendWqe {
+    static constexpr int kSegmentsMax = 62;
+    static constexpr std::size_t kBytesMax = 1024;
+
+    std::uint16_t index = 0;   ///< of its first block of 64 bytes
+    std::uint16_t blocks = 0;
+    std::uint8_t opcode = 0;   ///< MLX5_OPCODE_...
+    bool signaled = false;
+    bool solicited = false;
+    bool fenced = false;
+    std::uint32_t immediate = 0;  ///< as it is in the WQE: network byte order
+    std::uint64_t remote_address = 0;
+    std::uint32_t rkey = 0;
+    std::uint64_t swap_add = 0;
+    std::uint64_t compare = 0;
+    std::uint32_t dest_qpn = 0;   ///< of a datagram
+    std::uint32_t qkey = 0;
+    ibv_gid dest_gid{};
+    BindRequest bind;
+    bool is_inline = false;
+    std::uint32_t inline_bytes = 0;
+    std::uint8_t inline_data[kBytesMax];
+    int segment_count = 0;
+    DataSegment segments[kSegmentsMax];
+
+    [[nodiscard]] std::uint64_t length() const noexcept;
+    [[nodiscard]] bool takes_receive() const noexcept;
+    [[nodiscard]] bool answers_with_data() const noexcept;  ///< a read or an atomic
+};
+
+/// What CREATE_QP hands over.
+struct SendQueueMemory {
+    const std::uint8_t* wqes = nullptr;
+    std::uint32_t block_count = 0;
+    const volatile std::uint32_t* doorbell = nullptr;
+    const volatile std::uint8_t* uar = nullptr;  ///< the page where doorbells ring; null: not looked at
+};
+
+struct DoorbellCounts {
+    std::uint64_t records = 0;    ///< changes of a doorbell record that were seen
+    std::uint64_t rung = 0;       ///< of these, where the UAR has the doorbell, too
+    std::uint64_t blueflame = 0;  ///< of these, with the whole WQE
+};
+
+/// Not thread-safe: the fabric's lock is held. Aborts on what hardware would not accept.
+class SendQueue {
+public:
+    SendQueue(std::uint32_t qpn, ibv_qp_type type, const SendQueueMemory& memory);
+
+    /// The WQE that is next to be carried out, again and again until done(). Null where there is none.
+    const SendWqe* next();
+    void done();
+    [[nodiscard]] bool empty() const;
+    void reset() noexcept;
+    [[nodiscard]] const DoorbellCounts& doorbells() const noexcept { return doorbells_; }
+
+private:
+    [[nodiscard]] std::uint16_t posted() const;
+    void look_for_doorbell(std::uint16_t posted);
+    void read(std::uint16_t posted);
+
+    std::uint32_t qpn_;
+    ibv_qp_type type_;
+    SendQueueMemory memory_;
+    DoorbellCounts doorbells_;
+    std::uint16_t consumed_ = 0;
+    std::uint16_t last_posted_ = 0;
+    bool has_ = false;
+    SendWqe wqe_;
+};
+
+}  // namespace mlx5_model

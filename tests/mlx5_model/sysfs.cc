@@ -1,0 +1,115 @@
+#include "sysfs.hpp"
+
+#include <fmt/core.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+
+#include "fabric.hpp"
+#include "file.hpp"
+#include "refuse.hpp"
+
+namespace mlx5_model {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kCounters[] = {"rnr_nak_retry_err", "out_of_buffer"};
+
+// Made by this process, removed at its end; a child that has not called exec leaves it alone.
+struct Tree {
+    fs::path root;
+    pid_t maker = ::getpid();
+
+    Tree();
+    Tree(const Tree&) = delete;
+    Tree& operator=(const Tree&) = delete;
+    ~Tree() {
+        if (::getpid() == maker) {
+            std::error_code ignored;
+            fs::remove_all(root, ignored);
+        }
+    }
+    [[nodiscard]] fs::path counters(const DeviceFacts& device) const {
+        return root / "class/infiniband" / device.name / "ports/1/hw_counters";
+    }
+};
+
+void write(const fs::path& file, std::string_view text) {
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << text << '\n';
+}
+
+std::string hexadecimal(const std::uint8_t* bytes, int pairs) {
+    std::string text;
+    for (int i = 0; i < pairs; ++i) {
+        text += fmt::format("{}{:02x}{:02x}", i == 0 ? "" : ":", bytes[2 * i], bytes[2 * i + 1]);
+    }
+    return text;
+}
+
+Tree::Tree() {
+    std::string name = fs::temp_directory_path() / "mlx5-model-XXXXXX";
+    require(::mkdtemp(name.data()) != nullptr, "cannot make a directory {}", name);
+    root = name;
+    const fs::path verbs = root / "class/infiniband_verbs";
+    write(verbs / "abi_version", "6");
+    for (const DeviceFacts& device : devices()) {
+        const fs::path uverbs = verbs / fs::path(device.file).filename();
+        write(uverbs / "dev", fmt::format("231:{}", device.minor));
+        write(uverbs / "ibdev", device.name);
+        write(uverbs / "abi_version", "1");
+        const fs::path ib = root / "class/infiniband" / device.name;
+        const std::string guid = hexadecimal(reinterpret_cast<const std::uint8_t*>(&device.node_guid), 4);
+        write(ib / "node_type", "1: CA");
+        write(ib / "node_guid", guid);
+        write(ib / "sys_image_guid", guid);
+        write(ib / "fw_ver", "20.99.1000");
+        // It chooses the provider: ConnectX-6.
+        write(ib / "device/modalias", "pci:v000015B3d0000101Bsv000015B3sd00000008bc02sc00i00");
+        write(ib / "device/numa_node", "-1");
+        const fs::path port = ib / "ports/1";
+        const std::string gid = hexadecimal(device.gid.raw, 8);
+        for (const std::string_view index : {"0", "1"}) {
+            write(port / "gids" / index, gid);
+            write(port / "gid_attrs/types" / index, index == "0" ? "IB/RoCE v1" : "RoCE v2");
+            write(port / "gid_attrs/ndevs" / index, "lo");
+        }
+        write(port / "pkeys/0", "0xffff");
+        write(port / "state", "4: ACTIVE");
+        write(port / "link_layer", "Ethernet");
+        for (const std::string_view counter : kCounters) {
+            write(counters(device) / counter, "0");
+        }
+    }
+    write(root / "class/misc/rdma_cm/abi_version", "4");
+    write(root / "class/misc/rdma_cm/dev", "10:58");
+    ::setenv("SYSFS_PATH", root.c_str(), 1);
+}
+
+Tree& tree() {
+    static Tree one;
+    return one;
+}
+
+// libibverbs reads SYSFS_PATH once, when it is first asked for devices.
+__attribute__((constructor)) void make_tree() { (void)tree(); }
+
+}  // namespace
+
+void set_counter(const DeviceFacts& device, std::string_view name, std::uint64_t value) {
+    // Written in one go: whoever reads it meanwhile has the old number or the new one.
+    const std::string text = fmt::format("{}\n", value);
+    const int file = libc::open((tree().counters(device) / name).c_str(), O_WRONLY | O_CLOEXEC);
+    if (file >= 0) {
+        (void)libc::write(file, text.data(), text.size());
+        (void)libc::close(file);
+    }
+}
+
+}  // namespace mlx5_model

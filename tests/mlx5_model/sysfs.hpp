@@ -1,0 +1,14 @@
+// The tree in which libibverbs finds the devices: a directory of this process, at SYSFS_PATH.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace mlx5_model {
+
+struct DeviceFacts;
+
+/// One of the port's hardware counters.
+void set_counter(const DeviceFacts& device, std::string_view name, std::uint64_t value);
+
+}  // namespace mlx5_model

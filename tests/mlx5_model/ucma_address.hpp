@@ -1,0 +1,47 @@
+// Addresses as rdma_cm compares them.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "fabric.hpp"
+
+namespace mlx5_model {
+
+/// What a socket address of this family takes, 0 for families that rdma_cm does not know.
+std::size_t address_size(sa_family_t family);
+
+/// A socket address of IPv4, IPv6 or InfiniBand; family 0 until there is one.
+class CmAddress {
+public:
+    CmAddress() = default;
+    /// From a structure that has room for its family's address.
+    explicit CmAddress(const void* from);
+    static CmAddress any(sa_family_t family);
+
+    [[nodiscard]] sa_family_t family() const { return raw_.ss_family; }
+    [[nodiscard]] std::size_t size() const { return address_size(family()); }
+    [[nodiscard]] const void* data() const { return &raw_; }
+    /// In host byte order.
+    [[nodiscard]] std::uint16_t port() const;
+    void set_port(std::uint16_t port);
+    [[nodiscard]] bool is_any() const;
+    /// The same host, whatever the ports.
+    [[nodiscard]] bool same_host(const CmAddress& other) const;
+    /// This port at another host.
+    [[nodiscard]] CmAddress at(const CmAddress& host) const;
+    /// The address of the device, of the given family. IPv6 has it mapped.
+    static CmAddress of(const DeviceFacts& device, sa_family_t family);
+    /// The device that has it, removed or not; null for none.
+    [[nodiscard]] const DeviceFacts* device() const;
+
+private:
+    [[nodiscard]] std::optional<std::uint32_t> ipv4() const;
+
+    sockaddr_storage raw_{};
+};
+
+}  // namespace mlx5_model

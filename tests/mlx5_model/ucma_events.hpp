@@ -1,0 +1,66 @@
+// The events of one descriptor of rdma_cm that nobody has read yet.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include <rdma/rdma_user_cm.h>
+
+namespace mlx5_model {
+
+struct CmId;
+
+/// What events say. librdmacm's header has the same numbers, and cannot be included beside the kernel's.
+enum class CmTold : std::uint32_t {
+    addr_resolved,
+    addr_error,
+    route_resolved,
+    route_error,
+    connect_request,
+    connect_response,
+    connect_error,
+    unreachable,
+    rejected,
+    established,
+    disconnected,
+    device_removal,
+    multicast_join,
+    multicast_error,
+    addr_change,
+    timewait_exit,
+};
+
+constexpr std::uint32_t number_of(CmTold told) { return static_cast<std::uint32_t>(told); }
+
+struct CmEvent {
+    CmId* about = nullptr;    ///< whose count of events it is: a listener's where somebody asks for a connection
+    CmId* request = nullptr;  ///< the identifier that was made for who asks
+    rdma_ucm_event_resp answer{};
+};
+
+/// Locked by the fabric. The descriptor is an eventfd that is readable as long as there are events, so poll(2) is the kernel's own.
+class CmEvents {
+public:
+    /// Throws std::system_error when there is no descriptor left.
+    CmEvents();
+
+    /// Owned by whoever it is given to, as descriptors are.
+    [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
+    [[nodiscard]] bool empty() const noexcept { return events_.empty(); }
+    void push(const CmEvent& event);
+    [[nodiscard]] const CmEvent& front() const { return events_.front(); }
+    void pop();
+    /// What is about this identifier, in its order. It is gone from here.
+    std::vector<CmEvent> take_back(const CmId& id);
+    /// Returns when there may be an event, or with -EAGAIN or -EINTR. To be called without the lock.
+    [[nodiscard]] long wait() const;
+
+private:
+    void drained();
+
+    int descriptor_;
+    std::deque<CmEvent> events_;
+};
+
+}  // namespace mlx5_model

@@ -1,0 +1,94 @@
+// An open /dev/infiniband/uverbsN: what ib_uverbs and mlx5_ib answer, and what a program has made by this descriptor.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_ioctl_verbs.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "completion_queue.hpp"
+#include "fabric.hpp"
+#include "file.hpp"
+#include "ioctl_attributes.hpp"
+
+namespace mlx5_model {
+
+/// As in Linux 6.1, with the old commands alone: every method that came later is answered with EPROTONOSUPPORT, and the libraries go back
+/// to UVERBS_METHOD_INVOKE_WRITE.
+class UverbsFile final : public File {
+public:
+    /// A new descriptor, or -errno.
+    static int open(Hca& hca);
+    ~UverbsFile() override;
+
+    void describe(struct stat& out) const override;
+    long ioctl(unsigned long request, void* argument) override;
+    void closed() override;
+
+    // With the fabric's lock held:
+    void raise(ibv_event_type type, std::uint64_t element, const Reported& reported);
+    void forget(const Reported& reported);
+    void raise_srq_limit(const SharedReceiveQueue& srq);
+    void end_events();
+
+private:
+    struct Srq {
+        std::shared_ptr<SharedReceiveQueue> queue;
+        std::uint64_t user_handle = 0;
+        Reported events = none_reported();
+    };
+    using Attributes = IoctlAttributes;
+
+    explicit UverbsFile(Hca& hca) : hca_(hca) {}
+
+    // What they return is 0 or an error number.
+    int carry_out(const Attributes& attributes, std::uint16_t object, std::uint16_t method);
+    int invoke_write(const Attributes& attributes);
+    int get_context(const Attributes& attributes);
+    int query_device(const Attributes& attributes);
+    int query_device_extended(const Attributes& attributes);
+    int query_port(const Attributes& attributes);
+    int allocate_uar(const Attributes& attributes);
+    int destroy_uar(const Attributes& attributes);
+
+    int allocate_pd(const Attributes& attributes);
+    int deallocate_pd(const Attributes& attributes);
+    int register_memory(const Attributes& attributes);
+    int deregister_memory(const Attributes& attributes);
+    int allocate_window(const Attributes& attributes);
+    int deallocate_window(const Attributes& attributes);
+    int create_ah(const Attributes& attributes);
+    int destroy_ah(const Attributes& attributes);
+
+    int create_channel(const Attributes& attributes);
+    int create_cq(const Attributes& attributes, bool extended);
+    int modify_cq(const Attributes& attributes);
+    int destroy_cq(const Attributes& attributes);
+
+    int create_qp(const Attributes& attributes);
+    int modify_qp(const Attributes& attributes);
+    int query_qp(const Attributes& attributes);
+    int destroy_qp(const Attributes& attributes);
+    int create_srq(const Attributes& attributes);
+    int modify_srq(const Attributes& attributes);
+    int query_srq(const Attributes& attributes);
+    int destroy_srq(const Attributes& attributes);
+
+    Hca& hca_;
+    std::shared_ptr<EventQueue> async_events_;
+    volatile std::uint8_t* uars_ = nullptr;
+    std::set<std::uint32_t> uars_in_use_;
+    bool polls_hooked_ = false;
+    std::uint32_t next_handle_ = 1;
+    std::set<std::uint32_t> pds_;
+    std::map<std::uint32_t, std::uint32_t> ahs_;  // their PDs
+    std::map<std::uint32_t, std::shared_ptr<CompletionQueue>> cqs_;
+    std::map<std::uint32_t, std::shared_ptr<QueuePair>> qps_;
+    std::map<std::uint32_t, Srq> srqs_;
+};
+
+}  // namespace mlx5_model

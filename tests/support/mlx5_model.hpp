@@ -1,0 +1,48 @@
+// The model of an mlx5 HCA (tests/mlx5_model), where it was loaded before this program: what a test does to it.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "mlx5_model/control.h"
+
+namespace pollcore::test {
+
+class Mlx5Model {
+public:
+    static bool is_there() { return ::dlsym(RTLD_DEFAULT, "mlx5_model_step") != nullptr; }
+
+    static void set_port(const char* device, bool up) { call<decltype(mlx5_model_set_port)>("mlx5_model_set_port")(device, up ? 1 : 0); }
+    static void remove(const char* device) { call<decltype(mlx5_model_remove)>("mlx5_model_remove")(device); }
+    static void overrun_cq(std::uint32_t cqn) { call<decltype(mlx5_model_overrun_cq)>("mlx5_model_overrun_cq")(cqn); }
+    static void on_the_wire(std::uint32_t requests_lost, std::uint32_t answers_lost, std::uint32_t requests_repeated, std::uint64_t seed) {
+        call<decltype(mlx5_model_on_the_wire)>("mlx5_model_on_the_wire")(requests_lost, answers_lost, requests_repeated, seed);
+    }
+    static void lose_requests(std::uint32_t qpn, std::uint32_t count) {
+        call<decltype(mlx5_model_lose_requests)>("mlx5_model_lose_requests")(qpn, count);
+    }
+    static void lose_answers(std::uint32_t qpn, std::uint32_t count) {
+        call<decltype(mlx5_model_lose_answers)>("mlx5_model_lose_answers")(qpn, count);
+    }
+    static void fail_send(std::uint32_t qpn, std::uint32_t after, std::uint8_t syndrome, std::uint8_t vendor_syndrome) {
+        call<decltype(mlx5_model_fail_send)>("mlx5_model_fail_send")(qpn, after, syndrome, vendor_syndrome);
+    }
+    static void fail_receive(std::uint32_t qpn, std::uint32_t after, std::uint8_t syndrome, std::uint8_t vendor_syndrome) {
+        call<decltype(mlx5_model_fail_receive)>("mlx5_model_fail_receive")(qpn, after, syndrome, vendor_syndrome);
+    }
+
+private:
+    template <class Function>
+    static Function* call(const char* name) {
+        void* found = ::dlsym(RTLD_DEFAULT, name);
+        if (found == nullptr) {
+            throw std::logic_error(std::string(name) + ": the model of an mlx5 HCA was not loaded before this program");
+        }
+        return reinterpret_cast<Function*>(found);
+    }
+};
+
+}  // namespace pollcore::test
