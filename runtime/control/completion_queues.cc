@@ -46,14 +46,14 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     slot->device = device.index;
     slot->capacity = worker.config.cq_depth;
     const DeviceLimits& limits = device.device->limits();
-    const bool by_extended = worker.config.poll != PollVerbs::plain && limits.extended_cqs;
+    const PollChoice poll = choose_poll(worker.config.poll, limits.extended_cqs, limits.poll);
     const auto channel = device.channels.find(worker_index(worker));
     const bool events = channel != device.channels.end();
     slot->cq = UniqueCq(device.device->create_cq({.cqe = worker.config.cq_depth,
                                                   .domain = device.domains.at(worker_index(worker)).get(),
                                                   .channel = events ? channel->second->verbs() : nullptr,
                                                   .comp_vector = events ? next_vector(worker, device) : 0,
-                                                  .extended = by_extended}),
+                                                  .extended = poll.extended}),
                         {device.device.get()});
     if (worker.config.moderation_count > 1) {
         device.device->moderate(slot->cq.get(), static_cast<std::uint16_t>(worker.config.moderation_count),
@@ -62,9 +62,14 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     slot->worker_cq.channel = events ? channel->second.get() : nullptr;
     slot->worker_cq.id = next_cq_++;
     slot->worker_cq.cq = slot->cq.get();
-    slot->worker_cq.extended = by_extended ? extended(slot->cq.get()) : nullptr;
+    slot->worker_cq.extended = poll.extended ? extended(slot->cq.get()) : nullptr;
     slot->worker_cq.next_poll = limits.next_poll;
     slot->worker_cq.depth = static_cast<std::uint32_t>(slot->cq->cqe);
+    if (device.polls_logged.insert(worker_index(worker)).second) {
+        log_info("worker {} polls its completion queues on {} by {}: {}{}", worker.config.name, device.device->describe(),
+                 poll.extended ? "ibv_start_poll" : "ibv_poll_cq",
+                 worker.config.poll == PollVerbs::automatic ? "poll = \"auto\", and " : "", poll.why);
+    }
     const auto empty = std::find(worker.cqs.begin(), worker.cqs.end(), nullptr);
     const auto index = static_cast<std::uint32_t>(empty - worker.cqs.begin());
     if (empty == worker.cqs.end()) {

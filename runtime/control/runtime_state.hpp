@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,7 @@ struct DeviceSlot {
     std::unique_ptr<Connector> connector;
     std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;  // by worker
     std::map<std::uint32_t, std::unique_ptr<CompletionChannel>> channels;  // by worker, of those that sleep
+    std::set<std::uint32_t> polls_logged;  // workers of which it stands in the log how they poll here
     std::uint32_t next_vector = 0;
     std::uint32_t default_pd = 0;
     bool lost = false;     // fatal or removed: nothing more is made on it

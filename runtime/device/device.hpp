@@ -26,6 +26,7 @@
 
 #include "base/log.hpp"
 #include "device/completion_channel.hpp"
+#include "device/poll_choice.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/error.hpp"
 
@@ -53,6 +54,7 @@ struct DeviceLimits {
     bool invalidation = false;             ///< IBV_WR_LOCAL_INV and _SEND_WITH_INV (IBV_DEVICE_MEM_MGT_EXTENSIONS)
     bool thread_domains = false;  ///< objects of a ThreadDomain do without the provider's locks
     bool extended_cqs = false;    ///< CQs can be polled by ibv_start_poll and its kin
+    PollChoice poll = kPollOfOthers;  ///< how CQs are polled in fewer cycles, where extended_cqs is true
     /// ibv_next_poll keeps its word when the CQ has run empty. Where it does not, each completion is taken between a
     /// start and an end of its own.
     bool next_poll = true;

@@ -21,12 +21,16 @@ struct Load {
     std::uint32_t cqs = 1;            ///< queue pairs by turns
     std::uint32_t idle_sessions = 0;  ///< beside those
     std::uint32_t idle_cqs = 0;
+    bool software = false;  ///< on the software device as it is, not on the one that completes at once
+    bool extended = false;  ///< its CQs are polled by ibv_start_poll: on the software device only
 };
 
 class SteppedLoad {
 public:
-    explicit SteppedLoad(const Load& load) : load_(load), world_(options()) {
-        make_instant(*world_.device->context());
+    explicit SteppedLoad(const Load& load) : load_(load), world_(options(load)) {
+        if (!load.software) {
+            make_instant(*world_.device->context());
+        }
         region_ = &world_.register_memory(memory_.data(), memory_.size());
         for (std::uint32_t i = 0; i < load.sessions + load.idle_sessions; ++i) {
             world_.add_session();
@@ -81,10 +85,11 @@ public:
 private:
     static constexpr std::uint32_t kDepth = 64;
 
-    static testing::SteppedWorld::Options options() {
+    static testing::SteppedWorld::Options options(const Load& load) {
         testing::SteppedWorld::Options options;
         options.worker.submit_burst = options.worker.complete_burst = options.worker.qp_burst = 64;
         options.submission_slots = options.completion_slots = 1024;
+        options.extended_cqs = load.extended;
         return options;
     }
     std::uint32_t random() noexcept {  // xorshift: which, does not matter

@@ -68,6 +68,29 @@ Measurement row(std::string name, const Load& load) {
             }};
 }
 
+/// What each way to poll takes where both are there: for the table in device/poll_choice.hpp.
+Measurement way_to_poll(std::uint32_t burst, bool extended) {
+    return {.table = "cycles on one CPU by the verbs that poll, on the software device, its part included",
+            .row = "bursts of " + std::to_string(burst) + (extended ? ", ibv_start_poll" : ", ibv_poll_cq"),
+            .columns = {"worker, per operation", "worker's step that finds nothing"},
+            .once = [made = std::shared_ptr<SteppedLoad>(), burst, extended]() mutable {
+                if (made == nullptr) {
+                    made = std::make_shared<SteppedLoad>(Load{.burst = burst, .software = true, .extended = extended});
+                }
+                SteppedLoad& load = *made;
+                constexpr int kLooks = 64;  // together: one is too short for the time stamp counter
+                const auto parts = timed<6>(
+                    burst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); },
+                    [&] {
+                        for (int i = 0; i < kLooks; ++i) {
+                            load.step();
+                        }
+                    },
+                    [&] { load.poll(); }, [&] { load.check(); });
+                return std::vector{parts[2], parts[3] * burst / kLooks};
+            }};
+}
+
 /// Where an operation's cycles go. Each half of the step looks at the other's queues too and finds nothing.
 Measurement stages() {
     return {.table = "cycles per operation on one CPU, by stage (bursts of 32, four idle sessions, two idle CQs)",
@@ -182,6 +205,11 @@ std::vector<Measurement> worker_costs(const Setting&) {
     all.push_back(row("bursts of 32, four idle sessions, two idle CQs", {.idle_sessions = 4, .idle_cqs = 2}));
     for (const std::uint32_t burst : {1, 2, 4, 8, 16, 32, 64}) {
         all.push_back(row("bursts of " + std::to_string(burst), {.burst = burst}));
+    }
+    for (const std::uint32_t burst : {1, 4, 32}) {
+        for (const bool extended : {false, true}) {
+            all.push_back(way_to_poll(burst, extended));
+        }
     }
     for (const std::uint32_t qps : {4, 16, 64, 256, 1024}) {
         all.push_back(row(std::to_string(qps) + " QPs at random", {.qps = qps}));

@@ -1,19 +1,38 @@
 // By which verbs CQs are polled: the way that the configuration asks for, with the same outcome.
-#include <atomic>
+#include <mutex>
+#include <set>
 
 #include "device/device.hpp"
 #include "fixture.hpp"
+#include "log_capture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-// ibv_poll_cq goes through the context's ops on any device, so that calls of it can be counted there.
-std::atomic<std::uint64_t> plain_polls{0};
+// ibv_poll_cq goes through the context's ops on any device, so that calls of it can be noted there.
+std::mutex plainly_polled_mutex;
+std::set<const ibv_cq*> plainly_polled;
 int (*own_poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
 
-int counted_poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
-    plain_polls.fetch_add(1, std::memory_order_relaxed);
+int noted_poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
+    {
+        const std::lock_guard lock(plainly_polled_mutex);
+        plainly_polled.insert(cq);
+    }
     return own_poll_cq(cq, n, wc);
+}
+
+std::size_t cqs_plainly_polled() {
+    const std::lock_guard lock(plainly_polled_mutex);
+    return plainly_polled.size();
+}
+
+/// From now on it is noted which CQs of the runtime's device ibv_poll_cq is called on. Before there is a CQ that a worker could be polling.
+void note_polls(TestRuntime& runtime) {
+    ibv_context_ops& ops = runtime.device().context()->ops;
+    own_poll_cq = ops.poll_cq;
+    plainly_polled.clear();
+    ops.poll_cq = noted_poll_cq;
 }
 
 class PollingInThisProcess : public Conformance, public ::testing::WithParamInterface<PollVerbs> {
@@ -24,16 +43,15 @@ protected:
         with.workers[0].complete_burst = 3;  // so that bursts end in the middle of what is there
         return with;
     }
-    // Before there is a CQ that the worker could be polling.
-    PollingInThisProcess() : Conformance(config()), ops(runtime.device().context()->ops) {
-        own_poll_cq = ops.poll_cq;
-        plain_polls = 0;
-        ops.poll_cq = counted_poll_cq;
+    PollingInThisProcess() : Conformance(config()) {
+        note_polls(runtime);
     }
     ~PollingInThisProcess() override {
         runtime.stop();
     }
-    ibv_context_ops& ops;
+    [[nodiscard]] bool by_extended() {
+        return GetParam() == PollVerbs::automatic ? runtime.device().limits().poll.extended : GetParam() == PollVerbs::extended;
+    }
 };
 
 TEST_P(PollingInThisProcess, IsByTheVerbsThatWereAskedForAndBringsTheSame) {
@@ -77,11 +95,58 @@ TEST_P(PollingInThisProcess, IsByTheVerbsThatWereAskedForAndBringsTheSame) {
     ASSERT_EQ(failed.size(), 2u);
     EXPECT_EQ(failed[0].status, Status::rem_access_err);
     EXPECT_EQ(failed[1].status, Status::wr_flush_err);
-    if (GetParam() == PollVerbs::plain) {
-        EXPECT_GT(plain_polls.load(), 0u);
-    } else {
-        EXPECT_EQ(plain_polls.load(), 0u);
+    EXPECT_EQ(cqs_plainly_polled(), by_extended() ? 0u : 2u);
+}
+
+TEST_P(PollingInThisProcess, StandsInTheLogOnceForAWorkerAndADevice) {
+    const test::LogCapture log(LogLevel::info);
+    QueuePairOptions options = shape();
+    options.separate_cqs = true;
+    connect_pair(options, PathAttributes{});
+    const std::string text = log.text();
+    EXPECT_EQ(test::occurrences(text, "worker w0 polls its completion queues on "), 1u) << text;
+    const std::string why = GetParam() == PollVerbs::automatic  ? "poll = \"auto\", and " + std::string(runtime.device().limits().poll.why)
+                            : GetParam() == PollVerbs::extended ? "poll = \"extended\""
+                                                                : "poll = \"plain\"";
+    EXPECT_EQ(test::occurrences(text, std::string(by_extended() ? " by ibv_start_poll: " : " by ibv_poll_cq: ") + why + "\n"), 1u) << text;
+}
+
+// Nobody promises that both ways may be mixed on one CQ, only that each may be used on a device.
+class TwoWaysToPollInThisProcess : public Conformance {
+protected:
+    static Config config() {
+        Config with = test_config(2);
+        with.workers[0].poll = PollVerbs::plain;
+        with.workers[1].poll = PollVerbs::extended;
+        return with;
     }
+    TwoWaysToPollInThisProcess() : Conformance(config()) {
+        note_polls(runtime);
+    }
+    ~TwoWaysToPollInThisProcess() override {
+        runtime.stop();
+    }
+};
+
+TEST_F(TwoWaysToPollInThisProcess, OnOneDeviceEachCqIsPolledByTheWayThatItWasMadeFor) {
+    TestSession plain = runtime.open_session({.worker = "w0"});
+    TestSession extended = runtime.open_session({.worker = "w1"});
+    const auto write = [&](TestSession& by, std::size_t polled_plainly) {
+        QueuePairOptions options = shape();
+        options.shares = {{.session = &by, .send_depth = 64}};
+        options.separate_cqs = true;
+        connect_pair(options, PathAttributes{});
+        for (std::uint64_t tag = 0; tag < 40; ++tag) {
+            submit(by, rdma(Opcode::rdma_write, tag, 8));
+        }
+        EXPECT_EQ(await(by, 40).size(), 40u);
+        EXPECT_EQ(cqs_plainly_polled(), polled_plainly);
+    };
+    write(extended, 0);
+    const QueuePair first_a = std::move(a);
+    const QueuePair first_b = std::move(b);
+    write(plain, 2);
+    until([&] { return runtime.control_counters().completion_queues.value() == 4; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, PollingInThisProcess, ::testing::Values(PollVerbs::automatic, PollVerbs::extended, PollVerbs::plain),

@@ -73,6 +73,8 @@ TEST_F(VerbsDeviceTest, TellsWhatSoftRoceHas) {
     EXPECT_GE(limits.comp_vectors, 1u);
     EXPECT_TRUE(limits.atomics);
     EXPECT_FALSE(limits.thread_domains);
+    EXPECT_TRUE(limits.extended_cqs);
+    EXPECT_EQ(limits.poll.why, kPollOfSoftRoce.why);
     EXPECT_EQ(device_->query_port().state, IBV_PORT_ACTIVE);
 }
 

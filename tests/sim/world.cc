@@ -188,7 +188,7 @@ void World::set_up() {
                                       .complete_burst = random_.pick(kBursts),
                                       .qp_burst = random_.pick(kBursts),
                                       .cq_depth = power_of_two(random_, 5, 8),
-                                      .poll = random_.one_in(2) ? PollVerbs::plain : PollVerbs::automatic});
+                                      .poll = random_.one_in(2) ? PollVerbs::plain : PollVerbs::extended});
         }
         config.qps_max = 16;
         config.log_level = options_.print ? LogLevel::info : LogLevel::error;

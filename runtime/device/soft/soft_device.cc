@@ -62,6 +62,7 @@ DeviceLimits default_soft_limits() noexcept {
     limits.invalidation = true;
     limits.thread_domains = true;
     limits.extended_cqs = true;
+    limits.poll = kPollOfSoftware;
     limits.moderation_count_max = limits.moderation_period_max_us = 0xffff;
     limits.foreign_addresses = true;
     return limits;

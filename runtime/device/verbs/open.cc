@@ -184,9 +184,12 @@ void VerbsDevice::query_limits() {
     limits_.memory_region_max = attr.max_mr_size;
     limits_.comp_vectors = at_least_zero(context_->num_comp_vectors);
     limits_.atomics = attr.atomic_cap != IBV_ATOMIC_NONE;
-    limits_.next_poll = attr.vendor_id != kSoftRoceVendor;
+    const bool soft_roce = attr.vendor_id == kSoftRoceVendor;
+    const bool mlx5 = mlx5dv_is_supported(context_->device);
+    limits_.next_poll = !soft_roce;
+    limits_.poll = soft_roce ? kPollOfSoftRoce : mlx5 ? kPollOfMlx5 : kPollOfOthers;
     // Soft-RoCE's library leaves all to the kernel, and mlx5's can be told. Of others it is not known.
-    limits_.foreign_addresses = attr.vendor_id == kSoftRoceVendor || mlx5dv_is_supported(context_->device);
+    limits_.foreign_addresses = soft_roce || mlx5;
     ibv_device_attr_ex more{};
     if (ibv_query_device_ex(context_.get(), nullptr, &more) == 0) {  // else none of what stands only there
         limits_.moderation_count_max = more.cq_mod_caps.max_cq_count;
