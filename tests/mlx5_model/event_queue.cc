@@ -1,5 +1,7 @@
 #include "event_queue.hpp"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -9,10 +11,21 @@
 
 namespace mlx5_model {
 
-EventQueue::EventQueue() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)) {
+EventQueue::EventQueue() : descriptor_(::eventfd(0, EFD_CLOEXEC)) {
     if (descriptor_ < 0) {
         throw std::system_error(errno, std::generic_category(), "eventfd");
     }
+}
+
+// The descriptor is readable as long as there is something to take. Whoever changes that holds the lock, so these calls do not wait.
+void EventQueue::make_readable() {
+    const std::uint64_t one = 1;
+    (void)libc::write(descriptor_, &one, sizeof one);
+}
+
+void EventQueue::make_unreadable() {
+    std::uint64_t count = 0;
+    (void)libc::read(descriptor_, &count, sizeof count);
 }
 
 void EventQueue::push(const void* record, std::size_t size, Reported reported) {
@@ -22,16 +35,16 @@ void EventQueue::push(const void* record, std::size_t size, Reported reported) {
         return;
     }
     records_.push_back({Record(bytes, bytes + size), std::move(reported)});
-    const std::uint64_t one = 1;
-    (void)libc::write(descriptor_, &one, sizeof one);
+    if (records_.size() == 1) {
+        make_readable();
+    }
 }
 
 std::size_t EventQueue::forget(const Reported& reported) {
     const std::lock_guard guard(lock_);
     const std::size_t gone = std::erase_if(records_, [&](const Waiting& waiting) { return waiting.reported == reported; });
-    for (std::size_t i = 0; i < gone; ++i) {
-        std::uint64_t one = 0;
-        (void)libc::read(descriptor_, &one, sizeof one);
+    if (gone != 0 && records_.empty() && !ended_) {
+        make_unreadable();
     }
     return gone;
 }
@@ -39,26 +52,38 @@ std::size_t EventQueue::forget(const Reported& reported) {
 void EventQueue::end() {
     const std::lock_guard guard(lock_);
     ended_ = true;
-    // Readable for ever.
-    const std::uint64_t many = 1u << 30;
-    (void)libc::write(descriptor_, &many, sizeof many);
+    if (records_.empty()) {
+        make_readable();
+    }
 }
 
 long EventQueue::take(Record& record) {
-    std::uint64_t one = 0;
-    if (libc::read(descriptor_, &one, sizeof one) < 0) {
-        return -errno;
+    for (;;) {
+        {
+            const std::lock_guard guard(lock_);
+            if (!records_.empty()) {
+                record = std::move(records_.front().record);
+                if (records_.front().reported != nullptr) {
+                    records_.front().reported->fetch_add(1);
+                }
+                records_.pop_front();
+                if (records_.empty() && !ended_) {
+                    make_unreadable();
+                }
+                return 0;
+            }
+            if (ended_) {
+                return -EIO;
+            }
+        }
+        if ((::fcntl(descriptor_, F_GETFL) & O_NONBLOCK) != 0) {
+            return -EAGAIN;
+        }
+        pollfd waiting{.fd = descriptor_, .events = POLLIN, .revents = 0};
+        if (::poll(&waiting, 1, -1) < 0) {
+            return -errno;
+        }
     }
-    const std::lock_guard guard(lock_);
-    if (records_.empty()) {
-        return ended_ ? -EIO : -EAGAIN;
-    }
-    record = std::move(records_.front().record);
-    if (records_.front().reported != nullptr) {
-        records_.front().reported->fetch_add(1);
-    }
-    records_.pop_front();
-    return 0;
 }
 
 long EventQueue::read(void* to, std::size_t size) {

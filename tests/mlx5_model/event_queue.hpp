@@ -18,7 +18,7 @@ namespace mlx5_model {
 using Reported = std::shared_ptr<std::atomic<std::uint32_t>>;
 inline Reported none_reported() { return std::make_shared<std::atomic<std::uint32_t>>(0); }
 
-/// The descriptor is an eventfd whose count is the number of records, so poll(2), O_NONBLOCK and blocking are the kernel's own.
+/// The descriptor is an eventfd that is readable as long as there are records, so poll(2) and the descriptor's flags are the kernel's own.
 class EventQueue : public File {
 public:
     using Record = std::vector<std::uint8_t>;
@@ -49,6 +49,9 @@ private:
         Record record;
         Reported reported;
     };
+    void make_readable();
+    void make_unreadable();
+
     int descriptor_;
     std::mutex lock_;
     std::deque<Waiting> records_;

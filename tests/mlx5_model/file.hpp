@@ -27,7 +27,7 @@ public:
 void attach(int descriptor, std::shared_ptr<File> file);
 /// Null for descriptors that are not the model's: no lock is taken to find that out.
 std::shared_ptr<File> attached(int descriptor);
-/// As attached(); the descriptor is nobody's afterwards.
+/// As attached(); the descriptor is nobody's afterwards. Null, too, in a child that has it by fork(2).
 std::shared_ptr<File> detach(int descriptor);
 
 /// The C library's own functions, past the model.

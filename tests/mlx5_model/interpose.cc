@@ -20,6 +20,7 @@
 
 #include "device_files.hpp"
 #include "file.hpp"
+#include "sysfs.hpp"
 
 namespace mlx5_model {
 namespace {
@@ -30,7 +31,11 @@ constexpr int kDescriptors = 1 << 16;
 struct Table {
     std::array<std::atomic<bool>, kDescriptors> ours{};
     std::mutex lock;
-    std::map<int, std::shared_ptr<File>> files;
+    struct Open {
+        std::shared_ptr<File> file;
+        pid_t by = ::getpid();
+    };
+    std::map<int, Open> files;
 };
 
 // Never destroyed: descriptors are closed until the very end of a process.
@@ -90,7 +95,7 @@ long File::write(const void*, std::size_t) { return -EINVAL; }
 
 void attach(int descriptor, std::shared_ptr<File> file) {
     const std::lock_guard guard(table().lock);
-    table().files[descriptor] = std::move(file);
+    table().files[descriptor] = {std::move(file)};
     table().ours.at(static_cast<std::size_t>(descriptor)).store(true, std::memory_order_release);
 }
 
@@ -100,7 +105,7 @@ std::shared_ptr<File> attached(int descriptor) {
     }
     const std::lock_guard guard(table().lock);
     const auto found = table().files.find(descriptor);
-    return found == table().files.end() ? nullptr : found->second;
+    return found == table().files.end() ? nullptr : found->second.file;
 }
 
 std::shared_ptr<File> detach(int descriptor) {
@@ -110,7 +115,8 @@ std::shared_ptr<File> detach(int descriptor) {
     const std::lock_guard guard(table().lock);
     table().ours[static_cast<std::size_t>(descriptor)].store(false, std::memory_order_release);
     auto node = table().files.extract(descriptor);
-    return node.empty() ? nullptr : std::move(node.mapped());
+    // Of a descriptor that came by fork(2) the parent's copy is the one that counts.
+    return node.empty() || node.mapped().by != ::getpid() ? nullptr : std::move(node.mapped().file);
 }
 
 namespace libc {
@@ -212,9 +218,11 @@ __attribute__((visibility("default"))) int close(int descriptor) {
     return mlx5_model::libc::close(descriptor);
 }
 
-// libibverbs asks by netlink which devices there are. A kernel with RDMA would say none, and it would look no further.
+// The libraries ask by netlink which devices there are, before they look in sysfs. A kernel with RDMA would say none, and they would look
+// no further.
 __attribute__((visibility("default"))) int socket(int domain, int type, int protocol) noexcept {
     if (domain == AF_NETLINK && protocol == mlx5_model::kNetlinkRdma) {
+        mlx5_model::make_sysfs();
         errno = EPROTONOSUPPORT;
         return -1;
     }

@@ -2,13 +2,20 @@
 
 #include <fmt/core.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <random>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "fabric.hpp"
 #include "file.hpp"
@@ -21,24 +28,44 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kCounters[] = {"rnr_nak_retry_err", "out_of_buffer"};
 
-// Made by this process, removed at its end; a child that has not called exec leaves it alone.
-struct Tree {
-    fs::path root;
-    pid_t maker = ::getpid();
+constexpr std::string_view kPrefix = "mlx5-model-";
 
+// Named from the beginning, since libibverbs reads SYSFS_PATH early; made when a library looks for devices; removed at the end of the
+// process. A child that has not called exec leaves it alone.
+class Tree {
+public:
     Tree();
     Tree(const Tree&) = delete;
     Tree& operator=(const Tree&) = delete;
     ~Tree() {
-        if (::getpid() == maker) {
+        if (made_ && ::getpid() == maker_) {
             std::error_code ignored;
-            fs::remove_all(root, ignored);
+            fs::remove_all(root_, ignored);
         }
     }
+    void make();
     [[nodiscard]] fs::path counters(const DeviceFacts& device) const {
-        return root / "class/infiniband" / device.name / "ports/1/hw_counters";
+        return root_ / "class/infiniband" / device.name / "ports/1/hw_counters";
     }
+
+private:
+    fs::path root_;
+    pid_t maker_ = ::getpid();
+    std::mutex lock_;
+    bool made_ = false;
 };
+
+// What processes have left that were killed.
+void remove_stale_trees() {
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
+        const std::string name = entry.path().filename();
+        int owner = 0;
+        if (name.starts_with(kPrefix) && std::sscanf(name.c_str() + kPrefix.size(), "%d-", &owner) == 1 && ::kill(owner, 0) != 0 && errno == ESRCH) {
+            fs::remove_all(entry.path(), ignored);
+        }
+    }
+}
 
 void write(const fs::path& file, std::string_view text) {
     fs::create_directories(file.parent_path());
@@ -53,18 +80,25 @@ std::string hexadecimal(const std::uint8_t* bytes, int pairs) {
     return text;
 }
 
-Tree::Tree() {
-    std::string name = fs::temp_directory_path() / "mlx5-model-XXXXXX";
-    require(::mkdtemp(name.data()) != nullptr, "cannot make a directory {}", name);
-    root = name;
-    const fs::path verbs = root / "class/infiniband_verbs";
+Tree::Tree() : root_(fs::temp_directory_path() / fmt::format("{}{}-{:08x}", kPrefix, maker_, std::random_device{}())) {
+    ::setenv("SYSFS_PATH", root_.c_str(), 1);
+}
+
+void Tree::make() {
+    const std::lock_guard guard(lock_);
+    if (std::exchange(made_, true)) {
+        return;
+    }
+    remove_stale_trees();
+    require(::mkdir(root_.c_str(), 0755) == 0, "cannot make the directory {}", root_.string());
+    const fs::path verbs = root_ / "class/infiniband_verbs";
     write(verbs / "abi_version", "6");
     for (const DeviceFacts& device : devices()) {
         const fs::path uverbs = verbs / fs::path(device.file).filename();
         write(uverbs / "dev", fmt::format("231:{}", device.minor));
         write(uverbs / "ibdev", device.name);
         write(uverbs / "abi_version", "1");
-        const fs::path ib = root / "class/infiniband" / device.name;
+        const fs::path ib = root_ / "class/infiniband" / device.name;
         const std::string guid = hexadecimal(reinterpret_cast<const std::uint8_t*>(&device.node_guid), 4);
         write(ib / "node_type", "1: CA");
         write(ib / "node_guid", guid);
@@ -87,9 +121,8 @@ Tree::Tree() {
             write(counters(device) / counter, "0");
         }
     }
-    write(root / "class/misc/rdma_cm/abi_version", "4");
-    write(root / "class/misc/rdma_cm/dev", "10:58");
-    ::setenv("SYSFS_PATH", root.c_str(), 1);
+    write(root_ / "class/misc/rdma_cm/abi_version", "4");
+    write(root_ / "class/misc/rdma_cm/dev", "10:58");
 }
 
 Tree& tree() {
@@ -97,10 +130,11 @@ Tree& tree() {
     return one;
 }
 
-// libibverbs reads SYSFS_PATH once, when it is first asked for devices.
-__attribute__((constructor)) void make_tree() { (void)tree(); }
+__attribute__((constructor)) void name_tree() { (void)tree(); }
 
 }  // namespace
+
+void make_sysfs() { tree().make(); }
 
 void set_counter(const DeviceFacts& device, std::string_view name, std::uint64_t value) {
     // Written in one go: whoever reads it meanwhile has the old number or the new one.

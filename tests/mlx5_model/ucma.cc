@@ -74,7 +74,9 @@ std::optional<CmAddress> ip_address(const sockaddr_in6& storage) {
     return family == AF_INET || family == AF_INET6 ? std::optional(CmAddress(&storage)) : std::nullopt;
 }
 
-std::uint32_t index_of(const DeviceFacts& device) { return static_cast<std::uint32_t>(&device - devices().data()); }
+std::uint32_t index_of(const DeviceFacts& device) {
+    return static_cast<std::uint32_t>(&device - devices().data());
+}
 
 /// As RoCE makes a GID of an address.
 ibv_gid gid_of(const CmAddress& address) {
@@ -100,7 +102,6 @@ sockaddr_ib infiniband_address(const CmId& id, const CmAddress& of) {
         return out;
     }
     out.sib_family = AF_IB;
-    out.sib_pkey = id.device != nullptr ? htobe16(kDefaultPartition) : 0;
     if (id.device != nullptr) {
         const ibv_gid gid = gid_of(of);
         std::memcpy(&out.sib_addr, gid.raw, sizeof gid.raw);
@@ -293,12 +294,12 @@ private:
         });
     }
 
+    // The partition is 0 here: the kernel reads it from an Ethernet broadcast address. It is the default one in routes.
     static rdma_ucm_query_addr_resp device_answer(const CmId& id) {
         rdma_ucm_query_addr_resp answer{};
         if (id.device != nullptr) {
             answer.node_guid = id.device->node_guid;
             answer.port_num = kPort;
-            answer.pkey = htobe16(kDefaultPartition);
             answer.ibdev_index = index_of(*id.device);
         }
         return answer;
@@ -407,8 +408,9 @@ private:
         if (reason != kConsumerDefined && reason != kVendorOptionNotSupported) {
             return -EINVAL;
         }
-        return with_id(command.id, Needs::device,
-                       [&](CmId& id) { return fabric_.reject(id, reason, {command.private_data, command.private_data_len}); });
+        return with_id(command.id, Needs::device, [&](CmId& id) {
+            return fabric_.reject(id, reason, {command.private_data, command.private_data_len});
+        });
     }
 
     long disconnect(const Input& in) {
@@ -555,11 +557,11 @@ private:
 
 // In the order of their numbers.
 const std::array<CmFile::Command, RDMA_USER_CM_CMD_JOIN_MCAST + 1> CmFile::kCommands{
-    &CmFile::create_id,     &CmFile::destroy_id,   &CmFile::bind_ip,      &CmFile::resolve_ip,        &CmFile::resolve_route,
-    &CmFile::query_route,   &CmFile::connect,      &CmFile::listen,       &CmFile::accept,            &CmFile::reject,
-    &CmFile::disconnect,    &CmFile::init_qp_attr, &CmFile::get_event,    nullptr /* GET_OPTION */,   &CmFile::set_option,
-    &CmFile::notify,        &CmFile::join_ip_multicast, &CmFile::leave_multicast, &CmFile::migrate_id, &CmFile::query,
-    &CmFile::bind,          &CmFile::resolve_address,   &CmFile::join_multicast,
+    &CmFile::create_id,   &CmFile::destroy_id,        &CmFile::bind_ip,         &CmFile::resolve_ip,      &CmFile::resolve_route,
+    &CmFile::query_route, &CmFile::connect,           &CmFile::listen,          &CmFile::accept,          &CmFile::reject,
+    &CmFile::disconnect,  &CmFile::init_qp_attr,      &CmFile::get_event,       nullptr /* GET_OPTION */, &CmFile::set_option,
+    &CmFile::notify,      &CmFile::join_ip_multicast, &CmFile::leave_multicast, &CmFile::migrate_id,      &CmFile::query,
+    &CmFile::bind,        &CmFile::resolve_address,   &CmFile::join_multicast,
 };
 
 }  // namespace

@@ -31,7 +31,9 @@ enum class CmTold : std::uint32_t {
     timewait_exit,
 };
 
-constexpr std::uint32_t number_of(CmTold told) { return static_cast<std::uint32_t>(told); }
+constexpr std::uint32_t number_of(CmTold told) {
+    return static_cast<std::uint32_t>(told);
+}
 
 struct CmEvent {
     CmId* about = nullptr;    ///< whose count of events it is: a listener's where somebody asks for a connection

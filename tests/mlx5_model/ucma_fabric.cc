@@ -10,7 +10,6 @@
 
 #include <infiniband/ib.h>
 
-
 namespace mlx5_model {
 namespace {
 

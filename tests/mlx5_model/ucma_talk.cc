@@ -41,16 +41,18 @@ constexpr int kAskedTimesMax = 16;
 constexpr std::chrono::milliseconds kTimewait{20};
 
 constexpr std::uint32_t kDatagramQkey = 0x01234567;  ///< of everybody who asks for none
-constexpr std::uint8_t kAckDelay = 16;  ///< of a ConnectX: 4.096 microseconds times two to the power of it
+constexpr std::uint8_t kAckDelay = 16;               ///< of a ConnectX: 4.096 microseconds times two to the power of it
 constexpr std::uint8_t kTimeoutMax = 31;
 
 template <class Param>
 void put(Param& param, Data data, std::size_t told) {
-    std::memcpy(param.private_data, data.data(), data.size());
+    std::copy(data.begin(), data.end(), param.private_data);
     param.private_data_len = static_cast<std::uint8_t>(told);
 }
 
-Data data_of(const rdma_ucm_conn_param& param) { return {param.private_data, param.private_data_len}; }
+Data data_of(const rdma_ucm_conn_param& param) {
+    return {param.private_data, param.private_data_len};
+}
 
 ib_uverbs_ah_attr address_vector(const CmId& id) {
     ib_uverbs_ah_attr out{};
@@ -64,11 +66,12 @@ ib_uverbs_ah_attr address_vector(const CmId& id) {
     return out;
 }
 
-// The way there and back, and what the other end needs to answer.
+// A packet there and back, and what the other end needs to answer, each as an exponent: the greater one, and one more where they are alike.
 std::uint8_t ack_timeout(std::uint8_t life_time) {
-    const unsigned timeout = life_time + 1u;
-    const unsigned both = timeout >= kAckDelay ? timeout + (kAckDelay >= timeout - 1 ? 1 : 0) : kAckDelay + (timeout + 1 >= kAckDelay ? 1 : 0);
-    return static_cast<std::uint8_t>(std::min<unsigned>(both, kTimeoutMax));
+    const unsigned there_and_back = life_time + 1u;
+    const unsigned timeout = there_and_back >= kAckDelay ? there_and_back + (kAckDelay + 1u >= there_and_back ? 1 : 0)
+                                                         : kAckDelay + (there_and_back + 1 >= kAckDelay ? 1u : 0u);
+    return static_cast<std::uint8_t>(std::min<unsigned>(timeout, kTimeoutMax));
 }
 
 }  // namespace
@@ -156,16 +159,17 @@ void CmFabric::ask(CmId& from) {
     if (is_gone(from.remote)) {
         return unreachable(from, -ETIMEDOUT);
     }
+    // Before the service is looked at.
+    if (CmId* const old = datagram ? nullptr : stale(from); old != nullptr) {
+        (void)disconnect(*old);
+        return hear_rejection(from, kStale, {});
+    }
     CmId* const listener = listener_for(from);
     if (listener == nullptr) {
         return datagram ? unreachable(from, kUnsupported) : hear_rejection(from, kInvalidService, {});
     }
     if (listener->qp_type != from.qp_type) {
         return datagram ? unreachable(from, kDatagramRejected) : hear_rejection(from, kByConsumer, {});
-    }
-    if (CmId* const old = datagram ? nullptr : stale(from); old != nullptr) {
-        (void)disconnect(*old);
-        return hear_rejection(from, kStale, {});
     }
     if (listener->backlog == 0) {
         return ask_again(from);
@@ -505,7 +509,8 @@ long CmFabric::qp_attributes(CmId& id, std::uint32_t state, ib_uverbs_qp_attr& o
         }
         return 0;
     }
-    const bool knows_peer = id.talk == Talk::was_asked || id.talk == Talk::was_replied || id.talk == Talk::replied || id.talk == Talk::established;
+    const bool knows_peer =
+        id.talk == Talk::was_asked || id.talk == Talk::was_replied || id.talk == Talk::replied || id.talk == Talk::established;
     if (!knows_peer && !(state == IBV_QPS_INIT && id.talk == Talk::asked)) {
         return -EINVAL;
     }

@@ -1,5 +1,7 @@
 // rdma_cm of the model: what the kernel answers librdmacm. Most of it by the commands themselves, since librdmacm sends none that is wrong.
 // Wants three devices: MLX5_MODEL_DEVICES=3. The third one is removed.
+#include "ucma.hpp"
+
 #include <fcntl.h>
 #include <linux/in6.h>
 #include <linux/socket.h>
@@ -28,7 +30,6 @@
 #include <rdma/rdma_cma.h>
 
 #include "fabric.hpp"
-#include "ucma.hpp"
 
 // Its enumerators have the names of librdmacm's.
 namespace kernel {
@@ -43,7 +44,9 @@ constexpr std::uint32_t kRejectedByConsumer = 28;
 constexpr std::uint32_t kNobodyListens = 8;
 constexpr std::uint32_t kStale = 10;
 
-std::uint64_t address_of(const void* object) { return reinterpret_cast<std::uintptr_t>(object); }
+std::uint64_t address_of(const void* object) {
+    return reinterpret_cast<std::uintptr_t>(object);
+}
 
 sockaddr_in ipv4(std::uint32_t address, std::uint16_t port) {
     sockaddr_in out{};
@@ -53,9 +56,13 @@ sockaddr_in ipv4(std::uint32_t address, std::uint16_t port) {
     return out;
 }
 
-sockaddr_in of_device(std::size_t device, std::uint16_t port = 0) { return ipv4(devices().at(device).address, port); }
+sockaddr_in of_device(std::size_t device, std::uint16_t port = 0) {
+    return ipv4(devices().at(device).address, port);
+}
 
-sockaddr_in any(std::uint16_t port = 0) { return ipv4(INADDR_ANY, port); }
+sockaddr_in any(std::uint16_t port = 0) {
+    return ipv4(INADDR_ANY, port);
+}
 
 sockaddr_in6 mapped(std::size_t device, std::uint16_t port = 0) {
     sockaddr_in6 out{};
@@ -193,9 +200,7 @@ public:
         std::memcpy(command.private_data, data.data(), data.size());
         return this->command(kernel::RDMA_USER_CM_CMD_REJECT, command);
     }
-    int disconnect(std::uint32_t id) const {
-        return command(kernel::RDMA_USER_CM_CMD_DISCONNECT, kernel::rdma_ucm_disconnect{id});
-    }
+    int disconnect(std::uint32_t id) const { return command(kernel::RDMA_USER_CM_CMD_DISCONNECT, kernel::rdma_ucm_disconnect{id}); }
     int notify(std::uint32_t id, std::uint32_t event) const {
         return command(kernel::RDMA_USER_CM_CMD_NOTIFY, kernel::rdma_ucm_notify{id, event});
     }
@@ -414,7 +419,7 @@ TEST_F(RdmaCm, ABoundIdentifierIsOfTheDeviceWithTheAddress) {
         const kernel::rdma_ucm_query_addr_resp answer = client.addresses(id);
         EXPECT_EQ(answer.node_guid, devices()[device].node_guid);
         EXPECT_EQ(answer.port_num, 1);
-        EXPECT_EQ(answer.pkey, 0xffff);
+        EXPECT_EQ(answer.pkey, 0);
         EXPECT_EQ(answer.src_size, sizeof(sockaddr_in));
         EXPECT_EQ(answer.dst_size, sizeof(sockaddr_in));
         EXPECT_GE(client.port(id), 32768);
@@ -665,7 +670,8 @@ TEST_F(RdmaCm, TheAttributesOfBothQueuePairsFitTogether) {
     ib_uverbs_qp_attr near{};
     ib_uverbs_qp_attr far{};
     ASSERT_EQ(client.qp_attributes(asking, IBV_QPS_INIT, near), 0);
-    EXPECT_EQ(near.qp_access_flags, static_cast<std::uint32_t>(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
+    EXPECT_EQ(near.qp_access_flags,
+              static_cast<std::uint32_t>(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC));
     EXPECT_EQ(near.port_num, 1);
     ASSERT_EQ(client.qp_attributes(asking, IBV_QPS_RTR, near), 0);
     ASSERT_EQ(server.qp_attributes(answering, IBV_QPS_RTS, far), 0);
@@ -974,6 +980,53 @@ TEST_F(RdmaCm, ADescriptorThatIsClosedTakesAllWithIt) {
     const std::uint32_t third = routed(of_device(0, port));
     ASSERT_EQ(client.connect(third, kAskingQp + 2), 0);
     client.expect(RDMA_CM_EVENT_REJECTED, kNobodyListens);
+}
+
+TEST_F(RdmaCm, ManyThreadsAskAndOneAnswers) {
+    constexpr std::uint32_t kThreads = 3;
+    constexpr std::uint32_t kRounds = 60;
+    listening = listener(of_device(0), 2);
+    const sockaddr_in there = of_device(0, server.port(listening));
+    const auto asks = [&](std::uint32_t thread) {
+        Channel own;
+        for (std::uint32_t round = 0; round < kRounds; ++round) {
+            const std::uint32_t id = own.id();
+            ASSERT_EQ(own.resolve(id, there), 0);
+            own.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+            ASSERT_EQ(own.resolve_route(id), 0);
+            own.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+            ASSERT_EQ(own.connect(id, 1 + thread * kRounds + round), 0);
+            kernel::rdma_ucm_event_resp event{};
+            ASSERT_EQ(own.get_event(event), 0);
+            if (event.event == RDMA_CM_EVENT_CONNECT_RESPONSE) {
+                ASSERT_EQ(own.ready(id), 0);
+            } else {
+                ASSERT_EQ(event.event, static_cast<std::uint32_t>(RDMA_CM_EVENT_REJECTED));
+            }
+            std::uint32_t reported = 0;
+            ASSERT_EQ(own.destroy(id, &reported), 0);
+            ASSERT_EQ(reported, 3u);
+        }
+    };
+    std::vector<std::thread> threads;
+    for (std::uint32_t i = 0; i < kThreads; ++i) {
+        threads.emplace_back(asks, i);
+    }
+    // Every third is rejected by being destroyed.
+    for (std::uint32_t ended = 0, requests = 0; ended < kThreads * kRounds;) {
+        kernel::rdma_ucm_event_resp event{};
+        ASSERT_TRUE(server.readable(kPatienceMs));
+        ASSERT_EQ(server.get_event(event), 0);
+        if (event.event == RDMA_CM_EVENT_DISCONNECTED || (event.event == RDMA_CM_EVENT_CONNECT_REQUEST && ++requests % 3 == 0)) {
+            EXPECT_EQ(server.destroy(event.id), 0);
+            ++ended;
+        } else if (event.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+            EXPECT_EQ(server.accept(event.id, 1 + kThreads * kRounds + requests), 0);
+        }
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
 }
 
 // ---- Datagrams ----
