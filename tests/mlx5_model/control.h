@@ -20,7 +20,7 @@ void mlx5_model_set_port(const char* device, int up);
 void mlx5_model_remove(const char* device);
 void mlx5_model_overrun_cq(uint32_t cqn);
 
-/* Of 1024 requests so many are lost, so many answers, and so many requests come twice. */
+/* Of 1024 requests of reliable connections so many are lost, so many acknowledgements, and so many requests come twice. */
 void mlx5_model_on_the_wire(uint32_t requests_lost, uint32_t answers_lost, uint32_t requests_repeated, uint64_t seed);
 /* The next `count` requests of a queue pair. */
 void mlx5_model_lose_requests(uint32_t qpn, uint32_t count);

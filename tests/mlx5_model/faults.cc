@@ -15,7 +15,7 @@ void FaultPlan::fail_receive(std::uint32_t qpn, std::uint32_t after, PlannedErro
     receive_errors_.insert_or_assign(qpn, Planned{after, error});
 }
 
-Fate FaultPlan::next_fate(std::uint32_t qpn) {
+Fate FaultPlan::next_fate(std::uint32_t qpn, bool reliable) {
     if (const auto found = met_.find(qpn); found != met_.end()) {
         const Fate fate = found->second.fate;
         if (--found->second.count == 0) {
@@ -23,7 +23,7 @@ Fate FaultPlan::next_fate(std::uint32_t qpn) {
         }
         return fate;
     }
-    if (wire_.requests_lost + wire_.answers_lost + wire_.requests_repeated == 0) {
+    if (!reliable || wire_.requests_lost + wire_.answers_lost + wire_.requests_repeated == 0) {
         return Fate::arrives;
     }
     const std::uint64_t drawn = random_() % 1024;

@@ -35,7 +35,8 @@ public:
     void fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error);
     void fail_receive(std::uint32_t qpn, std::uint32_t after, PlannedError error);
 
-    [[nodiscard]] Fate next_fate(std::uint32_t qpn);
+    /// Chance takes nothing from an unreliable queue pair, since nobody would send it again.
+    [[nodiscard]] Fate next_fate(std::uint32_t qpn, bool reliable);
     [[nodiscard]] std::optional<PlannedError> next_send_error(std::uint32_t qpn) { return next(send_errors_, qpn); }
     [[nodiscard]] std::optional<PlannedError> next_receive_error(std::uint32_t qpn) { return next(receive_errors_, qpn); }
     /// Its number may be another's next.

@@ -119,7 +119,7 @@ QueuePair::Outcome QueuePair::ask(const SendWqe& wqe, const Pieces& local, std::
         return fail(wqe, MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR, now_ns);
     }
     Fabric& fabric = facts_.hca->fabric();
-    const Fate fate = fabric.faults.next_fate(facts_.number);
+    const Fate fate = fabric.faults.next_fate(facts_.number, reliable);
     QueuePair* to = fate == Fate::is_lost || !facts_.hca->port_up() ? nullptr : peer(wqe);
     const Request request{wqe, local, facts_.hca->facts().gid, facts_.number, next_sequence_};
     Answer answer;
@@ -128,7 +128,8 @@ QueuePair::Outcome QueuePair::ask(const SendWqe& wqe, const Pieces& local, std::
         if (fate == Fate::arrives_twice) {
             to->answer(request, now_ns);
         }
-        if (fate == Fate::answer_is_lost) {
+        // Who has refused a request is in error and says nothing more, so a refusal that is lost could not be told from a peer that is gone.
+        if (fate == Fate::answer_is_lost && answer.kind == Answer::Kind::acknowledged) {
             answer = {};
         }
     }
