@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "measurement.hpp"
@@ -13,6 +14,7 @@ namespace pollcore::bench {
 struct Setting {
     Cpus cpus;
     std::chrono::milliseconds time{30};  ///< of one measurement
+    std::string device;                  ///< a verbs device whose provider is measured; empty: none
 };
 
 /// Ordinary memory in huge pages where the kernel gives them, for one measurement at a time.
@@ -26,5 +28,7 @@ struct Setting {
 [[nodiscard]] std::vector<Measurement> singles(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> flow_costs(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> hostile_costs(const Setting& setting);
+/// Of `device`.
+[[nodiscard]] std::vector<Measurement> provider_costs(const Setting& setting);
 
 }  // namespace pollcore::bench

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -18,6 +19,9 @@ namespace {
 std::string figure(double value) { return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0); }
 
 std::string with_spread(const std::vector<double>& samples) {
+    if (std::isnan(samples.front())) {
+        return "not measured here";
+    }
     const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
     return fmt::format("{} ({}–{})", figure(median(samples)), figure(*least), figure(*most));
 }
@@ -60,7 +64,7 @@ void write_json(const std::string& path, const std::vector<Measurement>& measure
         }
     }
     for (const Measurement& row : measurements) {
-        for (std::size_t i = 0; i < row.columns.size(); ++i) {
+        for (std::size_t i = 0; i < row.columns.size() && !std::isnan(row.samples[i].front()); ++i) {
             json["measurements"].push_back({{"table", row.table},
                                             {"row", row.row},
                                             {"column", row.columns[i]},

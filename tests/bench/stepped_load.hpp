@@ -6,10 +6,12 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
 #include "instant_device.hpp"
+#include "provider.hpp"
 #include "stepped_world.hpp"
 
 namespace pollcore::bench {
@@ -22,13 +24,15 @@ struct Load {
     std::uint32_t idle_sessions = 0;  ///< beside those
     std::uint32_t idle_cqs = 0;
     bool software = false;  ///< on the software device as it is, not on the one that completes at once
-    bool extended = false;  ///< its CQs are polled by ibv_start_poll: on the software device only
+    bool extended = false;  ///< its CQs are polled by ibv_start_poll: not on the device that completes at once
+    /// A verbs device instead. It completes a burst while nobody looks, so each step posts a burst and finds the one before.
+    std::shared_ptr<const Provider> provider{};
 };
 
 class SteppedLoad {
 public:
     explicit SteppedLoad(const Load& load) : load_(load), world_(options(load)) {
-        if (!load.software) {
+        if (!load.software && load.provider == nullptr) {
             make_instant(*world_.device->context());
         }
         region_ = &world_.register_memory(memory_.data(), memory_.size());
@@ -50,6 +54,13 @@ public:
         }
         requests_.resize(load.burst);
         completions_.resize(load.burst);
+        if (load.provider != nullptr) {
+            prepare();
+            submit();
+            step();
+            settle();
+            behind_ = load.burst;
+        }
     }
 
     [[nodiscard]] const Load& load() const noexcept { return load_; }
@@ -57,10 +68,15 @@ public:
     /// The next burst, on queue pairs at random, of the next session. What it costs to make is nobody's.
     void prepare() {
         session_ = (session_ + 1) % load_.sessions;
+        used_.clear();
         for (WorkRequest& request : requests_) {
-            request = testing::SteppedWorld::write(tag_++, *qps_[random() % qps_.size()], *region_);
+            testing::SteppedWorld::Qp& qp = *qps_[random() % qps_.size()];
+            request = testing::SteppedWorld::write(tag_++, qp, *region_);
+            used_.push_back(qp.qp.get());
         }
     }
+    /// The provider's device has carried out what was posted.
+    void settle() const { load_.provider->settle(used_); }
     [[gnu::noinline]] void submit() {
         if (world_.session(session_).try_submit(requests_).accepted != requests_.size()) {
             throw std::runtime_error("a burst was refused");
@@ -77,7 +93,7 @@ public:
             sum += completions_[i].ok() ? completions_[i].tag : 0;
         }
         const std::uint64_t burst = load_.burst;
-        if (polled_ != burst || sum != burst * (tag_ - burst) + burst * (burst - 1) / 2) {
+        if (polled_ != burst || sum != burst * (tag_ - behind_ - burst) + burst * (burst - 1) / 2) {
             throw std::runtime_error("not everything has completed");
         }
     }
@@ -90,6 +106,9 @@ private:
         options.worker.submit_burst = options.worker.complete_burst = options.worker.qp_burst = 64;
         options.submission_slots = options.completion_slots = 1024;
         options.extended_cqs = load.extended;
+        if (load.provider != nullptr) {
+            options.open = [provider = load.provider] { return provider->open(); };
+        }
         return options;
     }
     std::uint32_t random() noexcept {  // xorshift: which, does not matter
@@ -104,10 +123,12 @@ private:
     testing::SteppedWorld world_;
     ibv_mr* region_ = nullptr;
     std::vector<testing::SteppedWorld::Qp*> qps_;
+    std::vector<ibv_qp*> used_;  // by this burst
     std::vector<WorkRequest> requests_;
     std::vector<Completion> completions_;
     std::uint32_t session_ = 0;
     std::uint64_t tag_ = 0;
+    std::uint64_t behind_ = 0;  // requests that are polled a burst later
     std::size_t polled_ = 0;
     std::uint32_t random_ = 1;
 };

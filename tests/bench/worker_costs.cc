@@ -2,53 +2,13 @@
 #include <memory>
 #include <string>
 
-#include "apps/pollperf/cycle_stamp.hpp"
 #include "bench.hpp"
 #include "hardware_counters.hpp"
 #include "stepped_load.hpp"
+#include "timed.hpp"
 
 namespace pollcore::bench {
 namespace {
-
-constexpr int kWarmUp = 200;
-constexpr std::size_t kRounds = 2000;
-
-// What two stamps with nothing between them show.
-double stamp_cost() {
-    std::vector<double> costs;
-    for (int i = 0; i < 1000; ++i) {
-        const std::uint64_t before = perf::stamp();
-        costs.push_back(static_cast<double>(perf::stamp() - before));
-    }
-    return median(costs);
-}
-
-/// Cycles per operation that each part takes, the median of many bursts.
-template <std::size_t N, class... Parts>
-std::array<double, N> timed(std::uint32_t burst, Parts... parts) {
-    static_assert(sizeof...(parts) == N);
-    std::array<std::vector<double>, N> cycles;
-    const double nothing = stamp_cost();
-    for (std::size_t round = 0; round < kWarmUp + kRounds; ++round) {
-        std::uint64_t before = perf::stamp();
-        std::size_t part = 0;
-        const auto run = [&](auto& what) {
-            what();
-            const std::uint64_t after = perf::stamp();
-            if (round >= kWarmUp) {
-                cycles[part].push_back(static_cast<double>(after - before) - nothing);
-            }
-            before = after;
-            ++part;
-        };
-        (run(parts), ...);
-    }
-    std::array<double, N> per_operation;
-    for (std::size_t i = 0; i < N; ++i) {
-        per_operation[i] = median(cycles[i]) / burst;
-    }
-    return per_operation;
-}
 
 std::vector<double> worker_cycles(SteppedLoad& load) {
     const auto parts = timed<5>(

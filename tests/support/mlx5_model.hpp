@@ -15,6 +15,12 @@ class Mlx5Model {
 public:
     static bool is_there() { return ::dlsym(RTLD_DEFAULT, "mlx5_model_step") != nullptr; }
 
+    /// Pace "hand": the queue pair carries out what was posted. Returns how many ended.
+    static int serve(std::uint32_t qpn, int most) {
+        // Not looked up each time: benchmarks call it.
+        static auto* const serve = call<decltype(mlx5_model_serve)>("mlx5_model_serve");
+        return serve(qpn, most);
+    }
     static void set_port(const char* device, bool up) { call<decltype(mlx5_model_set_port)>("mlx5_model_set_port")(device, up ? 1 : 0); }
     static void remove(const char* device) { call<decltype(mlx5_model_remove)>("mlx5_model_remove")(device); }
     static void overrun_cq(std::uint32_t cqn) { call<decltype(mlx5_model_overrun_cq)>("mlx5_model_overrun_cq")(cqn); }

@@ -1,4 +1,4 @@
-// A worker, a software device and sessions in one thread: a test turns each by hand.
+// A worker, a software device (or another) and sessions in one thread: a test turns each by hand.
 //
 // It does what the control side of a runtime does, through the same WorkerProxy, which here turns the worker
 // until the answer is there. The device's clock is the test's.
@@ -36,6 +36,7 @@ public:
         bool sleeps = false;        ///< the worker and the applications may
         std::function<void()> wait{};  ///< what waits for the answer to a command; empty: turns the worker
         SoftDeviceOptions device;
+        std::function<std::unique_ptr<Device>()> open{};  ///< another device, which moves by itself; empty: the software device
     };
 
     struct NoHost final : SessionHost {
@@ -127,7 +128,7 @@ public:
     SteppedWorld() : SteppedWorld(Options{}) {}
     explicit SteppedWorld(Options options)
         : options_(prepare(std::move(options))),
-          device(open_soft_device(options_.device)),
+          device(options_.open ? options_.open() : open_soft_device(options_.device)),
           worker(options_.worker),
           proxy(worker, "stepped", counters, [this] { options_.wait ? options_.wait() : void(step()); }),
           domain_(device->create_thread_domain()),
@@ -146,6 +147,8 @@ public:
         windows_.clear();
         regions_.clear();
     }
+
+    [[nodiscard]] SoftDevice& soft() { return dynamic_cast<SoftDevice&>(*device); }
 
     std::uint32_t step(int n = 1) {
         std::uint32_t work = 0;
@@ -418,7 +421,7 @@ private:
 
 public:
     ControlCounters counters;
-    std::unique_ptr<SoftDevice> device;
+    std::unique_ptr<Device> device;
     std::unique_ptr<CompletionChannel> channel;
     Worker worker;
     WorkerProxy proxy;

@@ -51,7 +51,7 @@ TEST_F(Answers, AreAllThereHoweverLateTheyAreTaken) {
 
 TEST_F(Answers, WhatIsSaidUnaskedWaitsForRoom) {
     (void)fill();
-    world->device->inject({.kind = SoftFault::Kind::poll_cq});
+    world->soft().inject({.kind = SoftFault::Kind::poll_cq});
     submit(write(1));
     world->step(5);
     ASSERT_EQ(world->worker.counters().failed_polls.value(), 1u);

@@ -211,7 +211,7 @@ TEST_F(WorkerCreditTest, WhatWaitsForAPeerThatHasVanishedEnds) {
     EXPECT_EQ(world->worker.counters().grants.value(), before + 10) << "so often, and no oftener";
     EXPECT_EQ(world->session(kSender).state(from[0]->handle()), QpState::ready) << "it is slow, and there";
 
-    world->device->inject({.kind = SoftFault::Kind::lose_packet, .qp_num = to[0]->qp->qp_num, .count = 1'000'000});
+    world->soft().inject({.kind = SoftFault::Kind::lose_packet, .qp_num = to[0]->qp->qp_num, .count = 1'000'000});
     std::array<Completion, 2> ended;
     for (int i = 0; i < 1000 && world->session(kSender).poll(ended) == 0; ++i) {
         world->now += kProbe * 10;
@@ -353,7 +353,7 @@ TEST_F(WorkerCreditTest, TheRuntimesOwnWritesReachNoSessionAndKeepToTheirSlots) 
 TEST_F(WorkerCreditTest, GrantsThatFindNoSlotGoTogetherLater) {
     make();
     agree();
-    world->device->inject({.kind = SoftFault::Kind::post_send, .qp_num = to[0]->qp->qp_num, .count = 5, .error = ENOMEM});
+    world->soft().inject({.kind = SoftFault::Kind::post_send, .qp_num = to[0]->qp->qp_num, .count = 5, .error = ENOMEM});
     for (std::uint64_t i = 0; i < 10; ++i) {
         submit(recv(i));
         world->step();

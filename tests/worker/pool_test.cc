@@ -424,7 +424,7 @@ TEST_F(WorkerPoolTest, ASharedReceiveQueueIsFilledToo) {
 
 TEST_F(WorkerPoolTest, AReceiveThatTheProviderRefusesIsTriedAgain) {
     make(32, {.depth = 8, .share = 16});
-    world->device->inject({.kind = SoftFault::Kind::post_recv, .count = 3, .error = ENOMEM});
+    world->soft().inject({.kind = SoftFault::Kind::post_recv, .count = 3, .error = ENOMEM});
     for (std::uint64_t i = 0; i < 100; ++i) {
         send_word(i);
         const auto completions = received(1);

@@ -475,7 +475,7 @@ TEST_F(ProviderFailure, AQueuePairThatIsLostWithItsDeviceCompletesWhatItHad) {
     for (std::uint64_t tag = 2; tag < 8; ++tag) {
         submit(write(tag, {.flags = signaled_if(tag % 2 != 0)}));
     }
-    world->device->fail();
+    world->soft().fail();
     world->step(5);
     EXPECT_TRUE(world->poll().empty()) << "nothing is given back while the device may write to it (H2)";
     world->proxy.park(a->handle());

@@ -196,7 +196,7 @@ TEST_F(WaitingTest, DoesNotSleepWhileAQueuePairIsParkedOrRetiring) {
 }
 
 TEST_F(WaitingTest, StaysAwakeWhereACqCannotBeArmed) {
-    world->device->inject({.kind = SoftFault::Kind::req_notify_cq, .count = 2, .error = ENOMEM});
+    world->soft().inject({.kind = SoftFault::Kind::req_notify_cq, .count = 2, .error = ENOMEM});
     EXPECT_FALSE(world->worker.fall_asleep(world->now));
     EXPECT_FALSE(world->worker.fall_asleep(world->now));
     EXPECT_EQ(world->worker.counters().failed_arms.value(), 2u);

@@ -1,0 +1,38 @@
+// A verbs device whose provider is measured: on a NIC, or on the model of an mlx5 HCA where that was loaded before this program.
+//
+// Thread safety: values.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "device/verbs/verbs_device.hpp"
+#include "mlx5_model.hpp"
+
+namespace pollcore::bench {
+
+class Provider {
+public:
+    /// Of a device by its name, as ibv_devices(1) prints it.
+    explicit Provider(std::string device) : device_(std::move(device)), on_model_(test::Mlx5Model::is_there()) {}
+
+    [[nodiscard]] std::unique_ptr<Device> open() const { return VerbsDevice::open(device_, 1); }
+    /// For the titles of tables.
+    [[nodiscard]] std::string name() const {
+        return on_model_ ? "libmlx5 on a model of the HCA (without the doorbell's write-combining store and fence)" : device_;
+    }
+    [[nodiscard]] bool on_model() const noexcept { return on_model_; }
+
+    /// Returns when the device has carried out what was posted to these queue pairs: of the model when it says so, of a NIC after a time in
+    /// which it has.
+    void settle(std::span<ibv_qp* const> used) const;
+
+private:
+    std::string device_;
+    bool on_model_;
+};
+
+}  // namespace pollcore::bench
