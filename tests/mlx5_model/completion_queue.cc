@@ -122,12 +122,6 @@ void CompletionQueue::moderate(std::uint16_t count, std::uint16_t period_us) noe
     moderation_period_us_ = period_us;
 }
 
-void CompletionQueue::drop_channel(const EventQueue* channel) noexcept {
-    if (channel_.get() == channel) {
-        channel_ = nullptr;
-    }
-}
-
 CompletionQueue::Read CompletionQueue::forget_events() {
     if (channel_ != nullptr) {
         channel_->forget(completion_events_);

@@ -40,8 +40,6 @@ public:
     /// Puts an event into the channel where the CQ is armed for what has come.
     void fire(std::uint64_t now_ns);
     void moderate(std::uint16_t count, std::uint16_t period_us) noexcept;
-    /// Nobody reads the channel any more.
-    void drop_channel(const EventQueue* channel) noexcept;
 
     /// Taken back before it is destroyed: how many events of its channel, and of its own, were read.
     struct Read {

@@ -31,7 +31,7 @@ void EventQueue::make_unreadable() {
 void EventQueue::push(const void* record, std::size_t size, Reported reported) {
     const auto* bytes = static_cast<const std::uint8_t*>(record);
     const std::lock_guard guard(lock_);
-    if (ended_) {
+    if (ended_ || closed_) {
         return;
     }
     records_.push_back({Record(bytes, bytes + size), std::move(reported)});
@@ -42,6 +42,9 @@ void EventQueue::push(const void* record, std::size_t size, Reported reported) {
 
 std::size_t EventQueue::forget(const Reported& reported) {
     const std::lock_guard guard(lock_);
+    if (closed_) {
+        return 0;
+    }
     const std::size_t gone = std::erase_if(records_, [&](const Waiting& waiting) { return waiting.reported == reported; });
     if (gone != 0 && records_.empty() && !ended_) {
         make_unreadable();
@@ -51,10 +54,19 @@ std::size_t EventQueue::forget(const Reported& reported) {
 
 void EventQueue::end() {
     const std::lock_guard guard(lock_);
+    if (ended_ || closed_) {
+        return;
+    }
     ended_ = true;
     if (records_.empty()) {
         make_readable();
     }
+}
+
+void EventQueue::closed() {
+    const std::lock_guard guard(lock_);
+    closed_ = true;
+    records_.clear();
 }
 
 long EventQueue::take(Record& record) {

@@ -43,6 +43,8 @@ public:
 
     /// One record, cut to `size`.
     long read(void* to, std::size_t size) override;
+    /// Objects may still hold the queue, and the descriptor's number may be another file's next.
+    void closed() override;
 
 private:
     struct Waiting {
@@ -56,6 +58,7 @@ private:
     std::mutex lock_;
     std::deque<Waiting> records_;
     bool ended_ = false;
+    bool closed_ = false;
 };
 
 }  // namespace mlx5_model

@@ -7,7 +7,13 @@ void FaultPlan::on_the_wire(const WireFaults& faults) {
     random_.seed(faults.seed);
 }
 
-void FaultPlan::meet(std::uint32_t qpn, Fate fate, std::uint32_t count) { met_.insert_or_assign(qpn, Met{fate, count}); }
+void FaultPlan::meet(std::uint32_t qpn, Fate fate, std::uint32_t count) {
+    if (count == 0) {
+        met_.erase(qpn);
+        return;
+    }
+    met_.insert_or_assign(qpn, Met{fate, count});
+}
 
 void FaultPlan::fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error) { send_errors_.insert_or_assign(qpn, Planned{after, error}); }
 

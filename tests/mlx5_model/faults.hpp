@@ -29,7 +29,7 @@ class FaultPlan {
 public:
     /// By chance, until it is told otherwise. MLX5_MODEL_LOSS=requests,answers,repeated[,seed] in the environment is such a plan.
     void on_the_wire(const WireFaults& faults);
-    /// The next `count` requests of a queue pair meet `fate`, before chance has a say.
+    /// The next `count` requests of a queue pair meet `fate`, before chance has a say. Takes the place of what was planned before.
     void meet(std::uint32_t qpn, Fate fate, std::uint32_t count);
     /// The send, or the receive, behind the next `after` of a queue pair ends with this error.
     void fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error);

@@ -150,7 +150,7 @@ int QueuePair::modify(const ib_uverbs_modify_qp& request) {
         default: break;
     }
     state_ = to;
-    if (to == IBV_QPS_SQD) {
+    if (to == IBV_QPS_SQD && (request.attr_mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) != 0 && request.en_sqd_async_notify != 0) {
         raise(IBV_EVENT_SQ_DRAINED);
     }
     return 0;

@@ -32,6 +32,9 @@ constexpr int kInitUd = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 constexpr int kPath = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 constexpr int kAlternate = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS;
 constexpr int kMoving = kAlternate | IBV_QP_PATH_MIG_STATE;
+// The hardware may have left RTS on its own, so the caller may say which state it has seen.
+constexpr int kToRts = IBV_QP_CUR_STATE | kMoving;
+constexpr int kToRtsUd = IBV_QP_CUR_STATE | IBV_QP_QKEY;
 constexpr int kRetries = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 
 constexpr Move kMoves[] = {
@@ -44,24 +47,25 @@ constexpr Move kMoves[] = {
     {IBV_QPS_RTR,
      IBV_QPS_RTS,
      {IBV_QP_SQ_PSN, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN | kRetries},
-     {IBV_QP_QKEY, kMoving, kMoving | IBV_QP_MIN_RNR_TIMER}},
-    {IBV_QPS_RTS, IBV_QPS_RTS, {}, {IBV_QP_QKEY, kMoving, kMoving | IBV_QP_MIN_RNR_TIMER}},
+     {kToRtsUd, kToRts, kToRts | IBV_QP_MIN_RNR_TIMER}},
+    {IBV_QPS_RTS, IBV_QPS_RTS, {}, {kToRtsUd, kToRts, kToRts | IBV_QP_MIN_RNR_TIMER}},
     {IBV_QPS_RTS, IBV_QPS_SQD, {}, {IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY}},
-    {IBV_QPS_SQD, IBV_QPS_RTS, {}, {IBV_QP_QKEY, kMoving, kMoving | IBV_QP_MIN_RNR_TIMER}},
+    {IBV_QPS_SQD, IBV_QPS_RTS, {}, {kToRtsUd, kToRts, kToRts | IBV_QP_MIN_RNR_TIMER}},
     {IBV_QPS_SQD,
      IBV_QPS_SQD,
      {},
      {IBV_QP_PKEY_INDEX | IBV_QP_QKEY, kMoving | IBV_QP_AV | IBV_QP_PKEY_INDEX,
       kMoving | IBV_QP_AV | IBV_QP_PKEY_INDEX | IBV_QP_PORT | kRetries | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER}},
-    {IBV_QPS_SQE, IBV_QPS_RTS, {}, {IBV_QP_QKEY, IBV_QP_ACCESS_FLAGS, 0}, true},
+    {IBV_QPS_SQE, IBV_QPS_RTS, {}, {kToRtsUd, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS, 0}, true},
 };
 
 }  // namespace
 
 bool may_modify(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) {
-    mask &= ~(IBV_QP_STATE | IBV_QP_CUR_STATE);
+    mask &= ~IBV_QP_STATE;
     if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
-        return mask == 0;
+        // The kernel's table has no way from RESET to ERR.
+        return mask == 0 && !(from == IBV_QPS_RESET && to == IBV_QPS_ERR);
     }
     return std::ranges::any_of(kMoves, [&](const Move& move) {
         const int required = move.required.of(type);

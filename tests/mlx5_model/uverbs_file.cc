@@ -123,6 +123,11 @@ void UverbsFile::end_events() {
     if (async_events_ != nullptr) {
         async_events_->end();
     }
+    for (const std::weak_ptr<EventQueue>& held : channels_) {
+        if (const auto channel = held.lock()) {
+            channel->end();
+        }
+    }
 }
 
 long UverbsFile::ioctl(unsigned long request, void* argument) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "completion_queue.hpp"
 #include "fabric.hpp"
@@ -80,6 +81,7 @@ private:
 
     Hca& hca_;
     std::shared_ptr<EventQueue> async_events_;
+    std::vector<std::weak_ptr<EventQueue>> channels_;
     volatile std::uint8_t* uars_ = nullptr;
     std::set<std::uint32_t> uars_in_use_;
     bool polls_hooked_ = false;

@@ -29,6 +29,8 @@ auto find(const Objects& objects, std::uint32_t handle) {
 int UverbsFile::create_channel(const Attributes& attributes) {
     const auto queue = std::make_shared<EventQueue>();
     attach(queue->descriptor(), queue);
+    std::erase_if(channels_, [](const auto& held) { return held.expired(); });
+    channels_.push_back(queue);
     ib_uverbs_create_comp_channel_resp core{};
     core.fd = static_cast<std::uint32_t>(queue->descriptor());
     attributes.put(UVERBS_ATTR_CORE_OUT, core);

@@ -1,0 +1,258 @@
+#include "memory_keys.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+namespace mlx5_model {
+namespace {
+
+constexpr std::uint32_t kPd = 3;
+constexpr std::uint32_t kOtherPd = 4;
+constexpr std::uint32_t kQp = 0x101;
+constexpr std::uint32_t kOtherQp = 0x102;
+constexpr std::uint64_t kLength = 256;
+constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
+
+class MemoryKeysTest : public testing::Test {
+protected:
+    std::uint32_t region(int access = kAll) {
+        const auto key = keys.add_region(file, kPd, start(), kLength, start(), access);
+        EXPECT_TRUE(key);
+        return key.value_or(0);
+    }
+    std::uint32_t window(int type) {
+        const auto key = keys.add_window(file, kPd, type);
+        EXPECT_TRUE(key);
+        return key.value_or(0);
+    }
+    [[nodiscard]] std::uint64_t start() const { return reinterpret_cast<std::uint64_t>(memory); }
+    /// Of bytes 64 to 127 of the region.
+    [[nodiscard]] BindRequest bind_of(std::uint32_t window, std::uint32_t region) const {
+        BindRequest bind;
+        bind.key = window;
+        bind.new_key = window + 1;
+        bind.qpn = MemoryKeys::kAnyQp;
+        bind.access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+        bind.start = bind.region_address = start() + 64;
+        bind.length = 64;
+        bind.region_key = region;
+        return bind;
+    }
+    [[nodiscard]] bool opens(std::uint32_t key, std::uint64_t from, std::uint64_t bytes, std::uint32_t qp = kQp) const {
+        return keys.remote(key, from, bytes, kPd, IBV_ACCESS_REMOTE_READ, qp) != nullptr;
+    }
+    static std::uint32_t next_variant(std::uint32_t key) { return (key & ~0xffu) | ((key + 1) & 0xff); }
+
+    std::uint8_t memory[kLength] = {};
+    const UverbsFile* file = nullptr;
+    MemoryKeys keys;
+};
+
+TEST_F(MemoryKeysTest, ARegionOpensItsBytesAndNoOthers) {
+    const std::uint32_t key = region();
+    EXPECT_EQ(keys.local(key, start(), kLength, kPd, 0), memory);
+    EXPECT_EQ(keys.local(key, start() + 5, 7, kPd, IBV_ACCESS_LOCAL_WRITE), memory + 5);
+    EXPECT_EQ(keys.local(key, start(), kLength + 1, kPd, 0), nullptr);
+    EXPECT_EQ(keys.local(key, start() - 1, 1, kPd, 0), nullptr);
+    EXPECT_EQ(keys.local(key, start() + kLength, 1, kPd, 0), nullptr);
+    EXPECT_EQ(keys.local(key, start() + 1, ~0ull, kPd, 0), nullptr) << "the sum wraps";
+    EXPECT_EQ(keys.remote(key, start() + 5, 7, kPd, IBV_ACCESS_REMOTE_WRITE, kQp), memory + 5);
+}
+
+TEST_F(MemoryKeysTest, AKeyIsOfItsPdAndPermitsWhatItWasGiven) {
+    const std::uint32_t key = region(IBV_ACCESS_REMOTE_READ);
+    EXPECT_EQ(keys.local(key, start(), 1, kOtherPd, 0), nullptr);
+    EXPECT_EQ(keys.remote(key, start(), 1, kOtherPd, IBV_ACCESS_REMOTE_READ, kQp), nullptr);
+    EXPECT_EQ(keys.local(key, start(), 1, kPd, IBV_ACCESS_LOCAL_WRITE), nullptr);
+    EXPECT_NE(keys.remote(key, start(), 1, kPd, IBV_ACCESS_REMOTE_READ, kQp), nullptr);
+    EXPECT_EQ(keys.remote(key, start(), 1, kPd, IBV_ACCESS_REMOTE_WRITE, kQp), nullptr);
+    EXPECT_EQ(keys.remote(key, start(), 1, kPd, IBV_ACCESS_REMOTE_ATOMIC, kQp), nullptr);
+}
+
+TEST_F(MemoryKeysTest, AnAddressOfItsOwnIsTranslated) {
+    const auto key = keys.add_region(file, kPd, start(), kLength, 0x1000, kAll);
+    ASSERT_TRUE(key);
+    EXPECT_EQ(keys.local(*key, 0x1000 + 9, 1, kPd, 0), memory + 9);
+    EXPECT_EQ(keys.local(*key, start(), 1, kPd, 0), nullptr);
+    EXPECT_EQ(keys.local(*key, 0xfff, 1, kPd, 0), nullptr);
+}
+
+TEST_F(MemoryKeysTest, AStaleKeyOpensNothing) {
+    const std::uint32_t key = region();
+    EXPECT_EQ(keys.local(key + 1, start(), 1, kPd, 0), nullptr) << "the variant counts";
+    EXPECT_EQ(keys.remove(file, key >> 8, false), 0);
+    EXPECT_EQ(keys.local(key, start(), 1, kPd, 0), nullptr);
+    EXPECT_EQ(keys.remove(file, key >> 8, false), EINVAL);
+    for (int i = 0; i < 100; ++i) {
+        const std::uint32_t next = region();
+        EXPECT_NE(next >> 8, key >> 8) << "the index is not used again soon";
+        EXPECT_EQ(keys.remove(file, next >> 8, false), 0);
+    }
+}
+
+TEST_F(MemoryKeysTest, EachIsRemovedAsWhatItIsByWhoMadeIt) {
+    const auto* const other = reinterpret_cast<const UverbsFile*>(memory);
+    const std::uint32_t of_region = region();
+    const std::uint32_t of_window = window(2);
+    EXPECT_EQ(keys.remove(file, of_region >> 8, true), EINVAL);
+    EXPECT_EQ(keys.remove(file, of_window >> 8, false), EINVAL);
+    EXPECT_EQ(keys.remove(other, of_region >> 8, false), EINVAL);
+    EXPECT_TRUE(keys.uses(kPd));
+    keys.remove_all(other);
+    EXPECT_TRUE(keys.uses(kPd));
+    keys.remove_all(file);
+    EXPECT_FALSE(keys.uses(kPd));
+}
+
+TEST_F(MemoryKeysTest, ABoundWindowOpensItsPart) {
+    const std::uint32_t of_region = region();
+    const std::uint32_t key = window(1);
+    EXPECT_FALSE(opens(key, start() + 64, 1)) << "not bound";
+    const BindRequest bind = bind_of(key, of_region);
+    ASSERT_TRUE(keys.bind(bind, kPd, kQp));
+    const std::uint32_t bound = next_variant(key);
+    EXPECT_FALSE(opens(key, start() + 64, 1)) << "the key is another one now";
+    EXPECT_TRUE(opens(bound, start() + 64, 64));
+    EXPECT_TRUE(opens(bound, start() + 64, 64, kOtherQp));
+    EXPECT_FALSE(opens(bound, start() + 63, 1));
+    EXPECT_FALSE(opens(bound, start() + 64, 65));
+    EXPECT_EQ(keys.remote(bound, start() + 64, 1, kPd, IBV_ACCESS_REMOTE_ATOMIC, kQp), nullptr);
+    EXPECT_EQ(keys.local(bound, start() + 64, 1, kPd, 0), nullptr) << "a window is for remote use";
+}
+
+TEST_F(MemoryKeysTest, AWindowMayCountFromZero) {
+    const std::uint32_t key = window(1);
+    BindRequest bind = bind_of(key, region());
+    bind.start = 0;
+    ASSERT_TRUE(keys.bind(bind, kPd, kQp));
+    EXPECT_EQ(keys.remote(next_variant(key), 3, 4, kPd, IBV_ACCESS_REMOTE_READ, kQp), memory + 64 + 3);
+}
+
+TEST_F(MemoryKeysTest, AWindowOfOneQueuePairIsForThatAlone) {
+    const std::uint32_t key = window(2);
+    BindRequest bind = bind_of(key, region());
+    bind.qpn = kQp;
+    ASSERT_TRUE(keys.bind(bind, kPd, kQp));
+    EXPECT_TRUE(opens(next_variant(key), start() + 64, 1, kQp));
+    EXPECT_FALSE(opens(next_variant(key), start() + 64, 1, kOtherQp));
+}
+
+TEST_F(MemoryKeysTest, ABindThatIsNotPermittedChangesNothing) {
+    const std::uint32_t of_region = region();
+    const std::uint32_t key = window(2);
+    const auto refused = [&](auto&& change) {
+        BindRequest bind = bind_of(key, of_region);
+        change(bind);
+        return !keys.bind(bind, kPd, kQp);
+    };
+    EXPECT_TRUE(refused([](BindRequest& bind) { bind.key += 1; }));
+    EXPECT_TRUE(refused([](BindRequest& bind) { bind.key = 0x99900; }));
+    EXPECT_TRUE(refused([&](BindRequest& bind) { bind.key = of_region; })) << "it is no window";
+    EXPECT_TRUE(refused([](BindRequest& bind) { bind.region_key += 1; }));
+    EXPECT_TRUE(refused([&](BindRequest& bind) { bind.region_key = key; })) << "it is no region";
+    EXPECT_TRUE(refused([](BindRequest& bind) { bind.length = kLength; })) << "longer than the region";
+    EXPECT_FALSE(keys.bind(bind_of(key, of_region), kOtherPd, kQp));
+    EXPECT_EQ(keys.remove(file, of_region >> 8, false), 0) << "nothing is bound to it";
+}
+
+TEST_F(MemoryKeysTest, ARegionMustPermitTheBind) {
+    const std::uint32_t key = window(1);
+    EXPECT_FALSE(keys.bind(bind_of(key, region(kAll & ~IBV_ACCESS_MW_BIND)), kPd, kQp));
+    EXPECT_FALSE(keys.bind(bind_of(key, region(IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_READ)), kPd, kQp)) << "who writes from afar writes here";
+    BindRequest reading = bind_of(key, region(IBV_ACCESS_MW_BIND));
+    reading.access = IBV_ACCESS_REMOTE_READ;
+    EXPECT_TRUE(keys.bind(reading, kPd, kQp));
+}
+
+TEST_F(MemoryKeysTest, ARegionIsBusyWhileAWindowIsBoundToIt) {
+    const std::uint32_t of_region = region();
+    const std::uint32_t other_region = region();
+    const std::uint32_t first = window(1);
+    const std::uint32_t second = window(2);
+    ASSERT_TRUE(keys.bind(bind_of(first, of_region), kPd, kQp));
+    ASSERT_TRUE(keys.bind(bind_of(second, of_region), kPd, kQp));
+    EXPECT_EQ(keys.remove(file, of_region >> 8, false), EBUSY);
+    EXPECT_EQ(keys.remove(file, second >> 8, true), 0);
+    EXPECT_EQ(keys.remove(file, of_region >> 8, false), EBUSY);
+    // A window of type 1 may be bound anew while it is bound.
+    ASSERT_TRUE(keys.bind(bind_of(next_variant(first), other_region), kPd, kQp));
+    EXPECT_EQ(keys.remove(file, of_region >> 8, false), 0);
+    EXPECT_EQ(keys.remove(file, other_region >> 8, false), EBUSY);
+}
+
+TEST_F(MemoryKeysTest, AWindowOfTypeTwoIsBoundWhenItIsFree) {
+    const std::uint32_t of_region = region();
+    const std::uint32_t key = window(2);
+    BindRequest bind = bind_of(key, of_region);
+    bind.only_if_free = true;
+    ASSERT_TRUE(keys.bind(bind, kPd, kQp));
+    bind.key = next_variant(key);
+    EXPECT_FALSE(keys.bind(bind, kPd, kQp));
+}
+
+TEST_F(MemoryKeysTest, AnUnboundWindowOpensNothing) {
+    const std::uint32_t of_region = region();
+    const std::uint32_t key = window(1);
+    ASSERT_TRUE(keys.bind(bind_of(key, of_region), kPd, kQp));
+    BindRequest unbind;
+    unbind.key = next_variant(key);
+    unbind.unbind = true;
+    unbind.new_key = key + 2;
+    ASSERT_TRUE(keys.bind(unbind, kPd, kQp));
+    EXPECT_FALSE(opens(next_variant(key), start() + 64, 1));
+    EXPECT_FALSE(opens(next_variant(next_variant(key)), start() + 64, 1));
+    EXPECT_EQ(keys.remove(file, of_region >> 8, false), 0);
+}
+
+TEST_F(MemoryKeysTest, ALocalInvalidationIsTheBindersAlone) {
+    const std::uint32_t key = window(2);
+    BindRequest bind = bind_of(key, region());
+    bind.qpn = kQp;
+    ASSERT_TRUE(keys.bind(bind, kPd, kQp));
+    BindRequest invalidate;
+    invalidate.key = next_variant(key);
+    invalidate.unbind = invalidate.only_of_qp = true;
+    EXPECT_FALSE(keys.bind(invalidate, kPd, kOtherQp));
+    EXPECT_FALSE(keys.bind(invalidate, kOtherPd, kQp));
+    EXPECT_TRUE(opens(next_variant(key), start() + 64, 1));
+    EXPECT_TRUE(keys.bind(invalidate, kPd, kQp));
+    EXPECT_FALSE(opens(next_variant(key), start() + 64, 1));
+    EXPECT_FALSE(keys.bind(invalidate, kPd, kQp)) << "it is free already";
+}
+
+TEST_F(MemoryKeysTest, ASenderInvalidatesABoundWindowOfTypeTwo) {
+    const std::uint32_t of_region = region();
+    const std::uint32_t key = window(2);
+    EXPECT_FALSE(keys.invalidate(key, kPd, kQp)) << "it is not bound";
+    BindRequest bind = bind_of(key, of_region);
+    bind.qpn = kQp;
+    ASSERT_TRUE(keys.bind(bind, kPd, kQp));
+    const std::uint32_t bound = next_variant(key);
+    EXPECT_FALSE(keys.invalidate(key, kPd, kQp)) << "a stale key";
+    EXPECT_FALSE(keys.invalidate(bound, kOtherPd, kQp));
+    EXPECT_FALSE(keys.invalidate(bound, kPd, kOtherQp));
+    EXPECT_FALSE(keys.invalidate(of_region, kPd, kQp)) << "a region that a program has registered";
+    EXPECT_TRUE(keys.invalidate(bound, kPd, kQp));
+    EXPECT_FALSE(opens(bound, start() + 64, 1));
+    EXPECT_EQ(keys.remove(file, of_region >> 8, false), 0);
+
+    const std::uint32_t of_type_one = window(1);
+    ASSERT_TRUE(keys.bind(bind_of(of_type_one, region()), kPd, kQp));
+    EXPECT_FALSE(keys.invalidate(next_variant(of_type_one), kPd, kQp));
+}
+
+TEST_F(MemoryKeysTest, ThereIsAnEndOfKeys) {
+    std::uint32_t count = 0;
+    while (keys.add_region(file, kPd, start(), 1, start(), 0)) {
+        ++count;
+    }
+    EXPECT_EQ(count, 1u << 16);
+    EXPECT_FALSE(keys.add_window(file, kPd, 1));
+    keys.remove_all(file);
+    EXPECT_TRUE(keys.add_window(file, kPd, 1));
+}
+
+}  // namespace
+}  // namespace mlx5_model

@@ -1,0 +1,16 @@
+// The model's tests: the model is linked into the program, so the libraries' calls meet its functions before the C library's.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+// Before the model makes the tree in which the devices are found, which it does before main().
+__attribute__((constructor(101))) static void choose_devices() {
+    ::setenv("MLX5_MODEL_DEVICES", "4", 1);
+    ::setenv("MLX5_MODEL", "hand", 1);
+    ::unsetenv("MLX5_MODEL_LOSS");
+}
+
+int main(int count, char** arguments) {
+    testing::InitGoogleTest(&count, arguments);
+    return RUN_ALL_TESTS();
+}
