@@ -52,7 +52,7 @@ TEST(FabricTest, APlanEndsWithItsQueuePair) {
     }
     Fabric& fabric = Fabric::get();
     const std::lock_guard guard(fabric.lock);
-    EXPECT_EQ(fabric.faults.next_fate(number), Fate::arrives);
+    EXPECT_EQ(fabric.faults.next_fate(number, true), Fate::arrives);
 }
 
 class Pace : public testing::Test {

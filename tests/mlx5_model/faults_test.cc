@@ -13,7 +13,7 @@ constexpr std::uint32_t kOther = 8;
 std::vector<Fate> fates(FaultPlan& plan, int count) {
     std::vector<Fate> out;
     for (int i = 0; i < count; ++i) {
-        out.push_back(plan.next_fate(kQp));
+        out.push_back(plan.next_fate(kQp, true));
     }
     return out;
 }
@@ -28,7 +28,7 @@ TEST(Faults, WithoutAPlanAllArrives) {
 TEST(Faults, APlanIsOfOneQueuePairAndEnds) {
     FaultPlan plan;
     plan.meet(kQp, Fate::is_lost, 2);
-    EXPECT_EQ(plan.next_fate(kOther), Fate::arrives);
+    EXPECT_EQ(plan.next_fate(kOther, true), Fate::arrives);
     EXPECT_EQ(fates(plan, 3), (std::vector{Fate::is_lost, Fate::is_lost, Fate::arrives}));
 }
 
@@ -39,7 +39,7 @@ TEST(Faults, ALaterPlanTakesThePlaceOfAnEarlierOne) {
     EXPECT_EQ(fates(plan, 2), (std::vector{Fate::arrives_twice, Fate::arrives}));
     plan.meet(kQp, Fate::is_lost, 5);
     plan.meet(kQp, Fate::is_lost, 0);
-    EXPECT_EQ(plan.next_fate(kQp), Fate::arrives);
+    EXPECT_EQ(plan.next_fate(kQp, true), Fate::arrives);
 }
 
 TEST(Faults, APlanGoesBeforeChance) {
@@ -47,6 +47,14 @@ TEST(Faults, APlanGoesBeforeChance) {
     plan.on_the_wire({1024, 0, 0, 1});
     plan.meet(kQp, Fate::answer_is_lost, 1);
     EXPECT_EQ(fates(plan, 3), (std::vector{Fate::answer_is_lost, Fate::is_lost, Fate::is_lost}));
+}
+
+TEST(Faults, ChanceTakesNothingFromTheUnreliableAndAPlanDoes) {
+    FaultPlan plan;
+    plan.on_the_wire({1024, 0, 0, 1});
+    EXPECT_EQ(plan.next_fate(kQp, false), Fate::arrives);
+    plan.meet(kQp, Fate::is_lost, 1);
+    EXPECT_EQ(plan.next_fate(kQp, false), Fate::is_lost);
 }
 
 TEST(Faults, ChanceIsRepeatable) {
@@ -96,7 +104,7 @@ TEST(Faults, AQueuePairsPlansEndWithIt) {
     plan.fail_send(kQp, 0, {1, 1});
     plan.fail_receive(kQp, 0, {1, 1});
     plan.forget(kQp);
-    EXPECT_EQ(plan.next_fate(kQp), Fate::arrives);
+    EXPECT_EQ(plan.next_fate(kQp, true), Fate::arrives);
     EXPECT_FALSE(plan.next_send_error(kQp));
     EXPECT_FALSE(plan.next_receive_error(kQp));
 }

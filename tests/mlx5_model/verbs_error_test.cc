@@ -62,6 +62,14 @@ TEST(Loss, ByChanceNothingIsLostOrHappensTwice) {
     mlx5_model_on_the_wire(0, 0, 0, 1);
 }
 
+// Who has refused is in error and would not say it again.
+TEST(Loss, ARefusalIsNotLost) {
+    Pair pair;
+    mlx5_model_lose_answers(pair.here.number(), 1);
+    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, ibv_send_wr{}), 0);
+    EXPECT_EQ(pair.here.sent().status, IBV_WC_REM_ACCESS_ERR);
+}
+
 TEST(Loss, AfterItsRetriesASendGivesUp) {
     for (const std::uint8_t retries : {0, 1, 3, 7}) {
         Path path;
