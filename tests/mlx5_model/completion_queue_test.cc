@@ -38,12 +38,15 @@ protected:
     }
 
     mlx5_cqe64& entry(std::uint32_t index) {
-        return *reinterpret_cast<mlx5_cqe64*>(bytes + std::size_t{index % kEntries + 1} * entry_size - sizeof(mlx5_cqe64));
+        return *reinterpret_cast<mlx5_cqe64*>(bytes + std::size_t{index % kEntries + 1} * entry_size -
+                                              sizeof(mlx5_cqe64));
     }
     [[nodiscard]] CompletionQueueMemory memory() { return {bytes, doorbells, entry_size, kEntries}; }
     CompletionQueue make() { return {file.get(), kNumber, kUser, memory(), channel}; }
     void consume_up_to(std::uint32_t index) { doorbells[0] = htobe32(index); }
-    void arm(std::uint32_t sequence, std::uint32_t index, std::uint32_t solicited = 0) { doorbells[1] = htobe32(sequence << 28 | solicited | index); }
+    void arm(std::uint32_t sequence, std::uint32_t index, std::uint32_t solicited = 0) {
+        doorbells[1] = htobe32(sequence << 28 | solicited | index);
+    }
     static void put(CompletionQueue& cq, bool solicited = false, std::uint64_t now = 1) {
         mlx5_cqe64 cqe{};
         cqe.op_own = MLX5_CQE_RESP_SEND << 4;
@@ -265,7 +268,8 @@ TEST_F(CompletionQueueDeathTest, OfStrangeSizesIsRefused) {
     entry_size = 64;
     CompletionQueueMemory three = memory();
     three.entry_count = 3;
-    EXPECT_DEATH(CompletionQueue(file.get(), kNumber, kUser, three, nullptr), "has 3 entries, which is no power of two");
+    EXPECT_DEATH(CompletionQueue(file.get(), kNumber, kUser, three, nullptr),
+                 "has 3 entries, which is no power of two");
 }
 
 TEST_F(CompletionQueueDeathTest, EntriesThatSoftwareKeepsAreRefused) {

@@ -13,7 +13,8 @@ constexpr std::uint32_t kOtherPd = 4;
 constexpr std::uint32_t kQp = 0x101;
 constexpr std::uint32_t kOtherQp = 0x102;
 constexpr std::uint64_t kLength = 256;
-constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
+constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                     IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 
 class MemoryKeysTest : public testing::Test {
 protected:
@@ -40,7 +41,8 @@ protected:
         bind.region_key = region;
         return bind;
     }
-    [[nodiscard]] bool opens(std::uint32_t key, std::uint64_t from, std::uint64_t bytes, std::uint32_t qp = kQp) const {
+    [[nodiscard]] bool opens(std::uint32_t key, std::uint64_t from, std::uint64_t bytes,
+                             std::uint32_t qp = kQp) const {
         return keys.remote(key, from, bytes, kPd, IBV_ACCESS_REMOTE_READ, qp) != nullptr;
     }
     static std::uint32_t next_variant(std::uint32_t key) { return (key & ~0xffu) | ((key + 1) & 0xff); }
@@ -160,7 +162,8 @@ TEST_F(MemoryKeysTest, ABindThatIsNotPermittedChangesNothing) {
 TEST_F(MemoryKeysTest, ARegionMustPermitTheBind) {
     const std::uint32_t key = window(1);
     EXPECT_FALSE(keys.bind(bind_of(key, region(kAll & ~IBV_ACCESS_MW_BIND)), kPd, kQp));
-    EXPECT_FALSE(keys.bind(bind_of(key, region(IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_READ)), kPd, kQp)) << "who writes from afar writes here";
+    EXPECT_FALSE(keys.bind(bind_of(key, region(IBV_ACCESS_MW_BIND | IBV_ACCESS_REMOTE_READ)), kPd, kQp))
+        << "who writes from afar writes here";
     BindRequest reading = bind_of(key, region(IBV_ACCESS_MW_BIND));
     reading.access = IBV_ACCESS_REMOTE_READ;
     EXPECT_TRUE(keys.bind(reading, kPd, kQp));

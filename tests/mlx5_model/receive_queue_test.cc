@@ -1,11 +1,11 @@
 #include "receive_queue.hpp"
 
 #include <endian.h>
-#include <infiniband/mlx5dv.h>
 
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <infiniband/mlx5dv.h>
 
 namespace mlx5_model {
 namespace {
@@ -14,13 +14,16 @@ constexpr std::uint32_t kNumber = 0x123;
 constexpr std::uint32_t kCount = 4;
 constexpr std::uint32_t kShift = 5;  // two segments each
 
-void put_segment(std::uint8_t* wqe, int place, std::uint32_t length, std::uint32_t lkey, std::uint64_t address) {
+void put_segment(std::uint8_t* wqe, int place, std::uint32_t length, std::uint32_t lkey,
+                 std::uint64_t address) {
     auto* segment = reinterpret_cast<mlx5_wqe_data_seg*>(wqe) + place;
     segment->byte_count = htobe32(length);
     segment->lkey = htobe32(lkey);
     segment->addr = htobe64(address);
 }
-void end_list(std::uint8_t* wqe, int place) { put_segment(wqe, place, 0, MLX5_INVALID_LKEY, 0); }
+void end_list(std::uint8_t* wqe, int place) {
+    put_segment(wqe, place, 0, MLX5_INVALID_LKEY, 0);
+}
 
 class RingReceives : public testing::Test {
 protected:
@@ -103,7 +106,8 @@ TEST_F(RingReceives, AQueuePairMayHaveNone) {
 }
 
 TEST_F(RingReceivesDeathTest, OfStrangeSizesAreRefused) {
-    EXPECT_DEATH(RingReceiveQueue(kNumber, bytes, 3, kShift, &record), "QP 0x123 has 3 receives, which is no power of two");
+    EXPECT_DEATH(RingReceiveQueue(kNumber, bytes, 3, kShift, &record),
+                 "QP 0x123 has 3 receives, which is no power of two");
     EXPECT_DEATH(RingReceiveQueue(kNumber, bytes, kCount, 3, &record), "receives of 2\\^3 bytes");
     EXPECT_DEATH(RingReceiveQueue(kNumber, bytes, kCount, 10, &record), "receives of 2\\^10 bytes");
 }

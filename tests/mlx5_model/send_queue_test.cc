@@ -18,7 +18,8 @@ constexpr std::size_t kBlock = 64;
 /// A WQE as it lies in memory.
 class Wqe {
 public:
-    explicit Wqe(std::uint8_t opcode, std::uint16_t index = 0, std::uint8_t flags = 0, std::uint32_t immediate = 0) {
+    explicit Wqe(std::uint8_t opcode, std::uint16_t index = 0, std::uint8_t flags = 0,
+                 std::uint32_t immediate = 0) {
         mlx5_wqe_ctrl_seg control{};
         control.opmod_idx_opcode = htobe32(std::uint32_t{index} << 8 | opcode);
         control.fm_ce_se = flags;
@@ -35,7 +36,9 @@ public:
     Wqe& remote(std::uint64_t address, std::uint32_t rkey, std::uint32_t reserved = 0) {
         return append(mlx5_wqe_raddr_seg{htobe64(address), htobe32(rkey), reserved});
     }
-    Wqe& atomic(std::uint64_t swap_add, std::uint64_t compare) { return append(mlx5_wqe_atomic_seg{htobe64(swap_add), htobe64(compare)}); }
+    Wqe& atomic(std::uint64_t swap_add, std::uint64_t compare) {
+        return append(mlx5_wqe_atomic_seg{htobe64(swap_add), htobe64(compare)});
+    }
     Wqe& data(std::uint32_t length, std::uint32_t lkey = 7, std::uint64_t address = 0x1000) {
         return append(mlx5_wqe_data_seg{htobe32(length), htobe32(lkey), htobe64(address)});
     }
@@ -47,10 +50,16 @@ public:
         size();
         return *this;
     }
-    Wqe& inline_data(std::string_view text) { return inline_data(text, static_cast<std::uint32_t>(text.size())); }
-    [[nodiscard]] mlx5_wqe_ctrl_seg& control() { return *reinterpret_cast<mlx5_wqe_ctrl_seg*>(bytes_.data()); }
+    Wqe& inline_data(std::string_view text) {
+        return inline_data(text, static_cast<std::uint32_t>(text.size()));
+    }
+    [[nodiscard]] mlx5_wqe_ctrl_seg& control() {
+        return *reinterpret_cast<mlx5_wqe_ctrl_seg*>(bytes_.data());
+    }
     [[nodiscard]] const std::vector<std::uint8_t>& bytes() const { return bytes_; }
-    [[nodiscard]] std::uint32_t blocks() const { return static_cast<std::uint32_t>((bytes_.size() + kBlock - 1) / kBlock); }
+    [[nodiscard]] std::uint32_t blocks() const {
+        return static_cast<std::uint32_t>((bytes_.size() + kBlock - 1) / kBlock);
+    }
 
 private:
     void size() { control().qpn_ds = htobe32(kQpn << 8 | static_cast<std::uint32_t>(bytes_.size() / 16)); }
@@ -68,9 +77,11 @@ struct Bind {
     Bind() {
         control.flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_CHECK_FREE;
         control.klm_octowords = htobe16(4);
-        control.mkey_mask = htobe64(MLX5_WQE_UMR_CTRL_MKEY_MASK_LEN | MLX5_WQE_UMR_CTRL_MKEY_MASK_START_ADDR | MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE);
-        context.access_flags = MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_WRITE | MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_READ |
-                               MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_ATOMIC | MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_LOCAL_WRITE;
+        control.mkey_mask = htobe64(MLX5_WQE_UMR_CTRL_MKEY_MASK_LEN | MLX5_WQE_UMR_CTRL_MKEY_MASK_START_ADDR |
+                                    MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE);
+        context.access_flags =
+            MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_WRITE | MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_READ |
+            MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_ATOMIC | MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_LOCAL_WRITE;
         context.qpn_mkey = htobe32(kQpn << 8 | 0x55);
         context.start_addr = htobe64(0x2000);
         context.len = htobe64(64);
@@ -82,7 +93,10 @@ struct Bind {
         Wqe wqe(MLX5_OPCODE_UMR, 0, 0, htobe32(0xab00));
         wqe.append(control).append(context);
         if (with_klm) {
-            wqe.append(klm).append(mlx5_wqe_umr_klm_seg{}).append(mlx5_wqe_umr_klm_seg{}).append(mlx5_wqe_umr_klm_seg{});
+            wqe.append(klm)
+                .append(mlx5_wqe_umr_klm_seg{})
+                .append(mlx5_wqe_umr_klm_seg{})
+                .append(mlx5_wqe_umr_klm_seg{});
         }
         return wqe;
     }
@@ -118,7 +132,9 @@ TEST_F(SendQueueTest, ASendIsTakenApart) {
     SendQueue queue = make();
     EXPECT_TRUE(queue.empty());
     EXPECT_EQ(queue.next(), nullptr);
-    put(Wqe(MLX5_OPCODE_SEND_IMM, 0, MLX5_WQE_CTRL_CQ_UPDATE | MLX5_WQE_CTRL_SOLICITED, 0x12345678).data(5, 6, 7).data(8, 9, 10));
+    put(Wqe(MLX5_OPCODE_SEND_IMM, 0, MLX5_WQE_CTRL_CQ_UPDATE | MLX5_WQE_CTRL_SOLICITED, 0x12345678)
+            .data(5, 6, 7)
+            .data(8, 9, 10));
     EXPECT_FALSE(queue.empty());
     const SendWqe* wqe = queue.next();
     ASSERT_NE(wqe, nullptr);
@@ -201,7 +217,8 @@ TEST_F(SendQueueTest, ABindIsTakenApart) {
     EXPECT_EQ(bind.key, 0xab00u);
     EXPECT_EQ(bind.new_key, 0x55u);
     EXPECT_EQ(bind.qpn, kQpn);
-    EXPECT_EQ(bind.access, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+    EXPECT_EQ(bind.access, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                               IBV_ACCESS_REMOTE_ATOMIC);
     EXPECT_EQ(bind.start, 0x2000u);
     EXPECT_EQ(bind.length, 64u);
     EXPECT_EQ(bind.region_key, 0x777u);
@@ -284,7 +301,8 @@ TEST_F(SendQueueTest, DoorbellsAreLookedFor) {
 // ---- What hardware would not accept ----
 
 TEST_F(SendQueueDeathTest, ARingOfStrangeSizeIsRefused) {
-    EXPECT_DEATH(SendQueue(kQpn, IBV_QPT_RC, {bytes, 3, &record, nullptr}), "QP 0x123 has 3 send blocks, which is no power of two");
+    EXPECT_DEATH(SendQueue(kQpn, IBV_QPT_RC, {bytes, 3, &record, nullptr}),
+                 "QP 0x123 has 3 send blocks, which is no power of two");
 }
 
 TEST_F(SendQueueDeathTest, AStrangeRecordIsRefused) {
@@ -332,11 +350,14 @@ TEST_F(SendQueueDeathTest, ReservedBitsAreRefused) {
     wqe.control().signature = 0;
     wqe.control().dci_stream_channel_id = 1;
     EXPECT_DEATH(read_one(wqe), "WQE 0 has reserved bytes");
-    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_RDMA_WRITE).remote(1, 2, 3).data(1)), "reserved bytes behind its remote address");
+    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_RDMA_WRITE).remote(1, 2, 3).data(1)),
+                 "reserved bytes behind its remote address");
 }
 
 TEST_F(SendQueueDeathTest, AnOpcodeThatTheTypeHasNotIsRefused) {
-    const auto refused = [&](ibv_qp_type type, std::uint8_t opcode) { EXPECT_DEATH(read_one(Wqe(opcode), type), "which its type has not"); };
+    const auto refused = [&](ibv_qp_type type, std::uint8_t opcode) {
+        EXPECT_DEATH(read_one(Wqe(opcode), type), "which its type has not");
+    };
     refused(IBV_QPT_UD, MLX5_OPCODE_RDMA_WRITE);
     refused(IBV_QPT_UD, MLX5_OPCODE_SEND_INVAL);
     refused(IBV_QPT_UD, MLX5_OPCODE_UMR);
@@ -355,21 +376,27 @@ TEST_F(SendQueueDeathTest, AWqeThatEndsTooEarlyIsRefused) {
 TEST_F(SendQueueDeathTest, AShortAddressVectorIsRefused) {
     mlx5_wqe_datagram_seg datagram{};
     datagram.av.dqp_dct = htobe32(0x234);
-    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_SEND).append(datagram).data(1), IBV_QPT_UD), "an address vector of the short form");
+    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_SEND).append(datagram).data(1), IBV_QPT_UD),
+                 "an address vector of the short form");
 }
 
 TEST_F(SendQueueDeathTest, DataThatHardwareReadsOtherwiseIsRefused) {
     EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_SEND).data(0)), "a data segment without length, which is 2 GiB");
     EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_SEND).data(1).inline_data("x")), "inline data behind other data");
     EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_SEND).inline_data("x", 13)), "WQE 0 has 13 inline bytes in 16");
-    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_SEND).inline_data("twenty bytes of text", 12)), "WQE 0 has 12 inline bytes in 32");
-    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_RDMA_READ).remote(1, 2).inline_data("x")), "would read into inline data");
+    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_SEND).inline_data("twenty bytes of text", 12)),
+                 "WQE 0 has 12 inline bytes in 32");
+    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_RDMA_READ).remote(1, 2).inline_data("x")),
+                 "would read into inline data");
 }
 
 TEST_F(SendQueueDeathTest, AnAtomicOfOtherSizesIsRefused) {
-    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_ATOMIC_FA).remote(1, 2).atomic(3, 4).data(4)), "an atomic with 1 data segments, of 4 bytes");
-    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_ATOMIC_FA).remote(1, 2).atomic(3, 4).data(4).data(4)), "an atomic with 2 data segments");
-    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_ATOMIC_FA).remote(1, 2).atomic(3, 4)), "an atomic with 0 data segments");
+    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_ATOMIC_FA).remote(1, 2).atomic(3, 4).data(4)),
+                 "an atomic with 1 data segments, of 4 bytes");
+    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_ATOMIC_FA).remote(1, 2).atomic(3, 4).data(4).data(4)),
+                 "an atomic with 2 data segments");
+    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_ATOMIC_FA).remote(1, 2).atomic(3, 4)),
+                 "an atomic with 0 data segments");
 }
 
 TEST_F(SendQueueDeathTest, AStrangeBindIsRefused) {
@@ -377,7 +404,8 @@ TEST_F(SendQueueDeathTest, AStrangeBindIsRefused) {
     bind.control.flags = 0;
     EXPECT_DEATH(read_one(bind.wqe()), "the UMR of WQE 0 is not inline");
     bind = {};
-    bind.control.mkey_mask = htobe64(MLX5_WQE_UMR_CTRL_MKEY_MASK_LEN | MLX5_WQE_UMR_CTRL_MKEY_MASK_START_ADDR);
+    bind.control.mkey_mask =
+        htobe64(MLX5_WQE_UMR_CTRL_MKEY_MASK_LEN | MLX5_WQE_UMR_CTRL_MKEY_MASK_START_ADDR);
     EXPECT_DEATH(read_one(bind.wqe()), "does not say whether the key is free");
     bind = {};
     bind.control.klm_octowords = htobe16(1);

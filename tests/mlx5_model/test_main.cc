@@ -1,10 +1,12 @@
-// The model's tests: the model is linked into the program, so the libraries' calls meet its functions before the C library's.
-#include <gtest/gtest.h>
-
+// The model's tests: the model is linked into the program, so the libraries' calls meet its functions before
+// the C library's.
 #include <cstdlib>
 
-// Before the model makes the tree in which the devices are found, which it does before main().
-__attribute__((constructor(101))) static void choose_devices() {
+#include <gtest/gtest.h>
+
+int main(int count, char** arguments) {
+    testing::InitGoogleTest(&count, arguments);
+    // Read when devices are first looked for. The third and the last are removed by tests.
     ::setenv("MLX5_MODEL_DEVICES", "4", 1);
     ::setenv("MLX5_MODEL", "hand", 1);
     ::unsetenv("MLX5_MODEL_LOSS");
@@ -12,9 +14,5 @@ __attribute__((constructor(101))) static void choose_devices() {
     ::setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 1);
     // libmlx5 writes each failed CQE there, which is standard error else.
     ::setenv("MLX5_DEBUG_FILE", "/dev/null", 1);
-}
-
-int main(int count, char** arguments) {
-    testing::InitGoogleTest(&count, arguments);
     return RUN_ALL_TESTS();
 }

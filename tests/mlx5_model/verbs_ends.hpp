@@ -1,9 +1,8 @@
-// Queue pairs of libibverbs, with libmlx5 below and the model below that. The pace is "hand": nothing moves but by step().
+// Queue pairs of libibverbs, with libmlx5 below and the model below that. The pace is "hand": nothing moves
+// but by step().
 #pragma once
 
 #include <fcntl.h>
-#include <infiniband/mlx5dv.h>
-#include <infiniband/verbs.h>
 
 #include <chrono>
 #include <cstdint>
@@ -16,6 +15,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
 
 #include "control.h"
 
@@ -67,8 +68,8 @@ inline int next_event_type(ibv_context* context) {
     return event ? static_cast<int>(event->event_type) : -1;
 }
 
-inline constexpr int kAllAccess =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
+inline constexpr int kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                  IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 inline constexpr std::uint32_t kQkey = 0x11111111;
 
 struct Options {
@@ -89,7 +90,7 @@ struct Path {
     std::uint8_t timeout = 1;  ///< 8 microseconds
     std::uint8_t retries = 7;
     std::uint8_t rnr_retries = 7;
-    std::uint8_t rnr_timer = 1;  ///< 10 microseconds
+    std::uint8_t rnr_timer = 1;    ///< 10 microseconds
     std::uint32_t psn = 0xfffffe;  ///< wraps soon
     int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 };
@@ -99,7 +100,8 @@ class End {
 public:
     static constexpr std::size_t kBytes = 1 << 14;
 
-    explicit End(const Options& chosen = {}) : options(chosen), context(open_device(chosen.device)), memory(kBytes / 8) {
+    explicit End(const Options& chosen = {})
+        : options(chosen), context(open_device(chosen.device)), memory(kBytes / 8) {
         pd.reset(ibv_alloc_pd(context.get()));
         mr.reset(ibv_reg_mr(pd.get(), memory.data(), kBytes, kAllAccess));
         if (options.channel) {
@@ -117,7 +119,8 @@ public:
         attributes.send_cq = send_cq.get();
         attributes.recv_cq = recv_cq.get();
         attributes.srq = srq.get();
-        attributes.cap = {options.depth, options.srq ? 0 : options.depth, options.sges, options.srq ? 0 : options.sges, options.inline_bytes};
+        attributes.cap = {options.depth, options.srq ? 0 : options.depth, options.sges,
+                          options.srq ? 0 : options.sges, options.inline_bytes};
         attributes.qp_type = options.type;
         attributes.sq_sig_all = options.signal_all ? 1 : 0;
         attributes.comp_mask = IBV_QP_INIT_ATTR_PD;
@@ -134,10 +137,18 @@ public:
 
     [[nodiscard]] std::uint32_t number() const { return qp->qp_num; }
     [[nodiscard]] std::uint8_t* bytes() { return reinterpret_cast<std::uint8_t*>(memory.data()); }
-    [[nodiscard]] std::uint64_t at(std::size_t offset) { return reinterpret_cast<std::uint64_t>(bytes() + offset); }
-    void write(std::size_t offset, std::string_view text) { std::memcpy(bytes() + offset, text.data(), text.size()); }
-    [[nodiscard]] std::string text(std::size_t offset, std::size_t length) { return {reinterpret_cast<char*>(bytes()) + offset, length}; }
-    [[nodiscard]] ibv_sge part(std::size_t offset, std::size_t length) { return {at(offset), static_cast<std::uint32_t>(length), mr->lkey}; }
+    [[nodiscard]] std::uint64_t at(std::size_t offset) {
+        return reinterpret_cast<std::uint64_t>(bytes() + offset);
+    }
+    void write(std::size_t offset, std::string_view text) {
+        std::memcpy(bytes() + offset, text.data(), text.size());
+    }
+    [[nodiscard]] std::string text(std::size_t offset, std::size_t length) {
+        return {reinterpret_cast<char*>(bytes()) + offset, length};
+    }
+    [[nodiscard]] ibv_sge part(std::size_t offset, std::size_t length) {
+        return {at(offset), static_cast<std::uint32_t>(length), mr->lkey};
+    }
     [[nodiscard]] ibv_gid gid() const {
         ibv_gid gid{};
         EXPECT_EQ(ibv_query_gid(context.get(), 1, 1, &gid), 0);
@@ -166,7 +177,9 @@ public:
         attributes.port_num = 1;
         attributes.qkey = kQkey;
         attributes.qp_access_flags = static_cast<unsigned>(path.access);
-        return modify(attributes, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | (options.type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+        return modify(attributes, IBV_QPS_INIT,
+                      IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                          (options.type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
     }
     [[nodiscard]] int ready_to_receive(const ibv_gid& gid, std::uint32_t to, const Path& path = {}) const {
         ibv_qp_attr attributes{};
@@ -183,7 +196,9 @@ public:
         if (options.type != IBV_QPT_UD) {
             mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         }
-        return modify(attributes, IBV_QPS_RTR, mask | (options.type == IBV_QPT_RC ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
+        return modify(
+            attributes, IBV_QPS_RTR,
+            mask | (options.type == IBV_QPT_RC ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
     }
     [[nodiscard]] int ready_to_send(const Path& path = {}) const {
         ibv_qp_attr attributes{};
@@ -192,12 +207,14 @@ public:
         attributes.retry_cnt = path.retries;
         attributes.rnr_retry = path.rnr_retries;
         attributes.max_rd_atomic = 4;
-        constexpr int kReliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        constexpr int kReliable =
+            IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
         return modify(attributes, IBV_QPS_RTS, IBV_QP_SQ_PSN | (options.type == IBV_QPT_RC ? kReliable : 0));
     }
 
     /// What is left out of the work request: its number, its parts, that it is signaled.
-    int post(ibv_wr_opcode opcode, std::uint64_t id, std::vector<ibv_sge> parts, ibv_send_wr request = {}) const {
+    int post(ibv_wr_opcode opcode, std::uint64_t id, std::vector<ibv_sge> parts,
+             ibv_send_wr request = {}) const {
         request.wr_id = id;
         request.opcode = opcode;
         request.send_flags |= IBV_SEND_SIGNALED;
@@ -209,7 +226,8 @@ public:
     int post_receive(std::uint64_t id, std::vector<ibv_sge> parts) const {
         ibv_recv_wr request{id, nullptr, parts.data(), static_cast<int>(parts.size())};
         ibv_recv_wr* bad = nullptr;
-        return srq != nullptr ? ibv_post_srq_recv(srq.get(), &request, &bad) : ibv_post_recv(qp.get(), &request, &bad);
+        return srq != nullptr ? ibv_post_srq_recv(srq.get(), &request, &bad)
+                              : ibv_post_recv(qp.get(), &request, &bad);
     }
     /// What is there.
     static std::optional<ibv_wc> poll(const Cq& cq) {
@@ -273,7 +291,9 @@ inline ibv_send_wr atomic_on(End& to, std::size_t offset, std::uint64_t compare_
 
 /// Two that are connected.
 struct Pair {
-    explicit Pair(const Options& options = {}, const Path& path = {}) : here(options), there(options) { connect(here, there, path); }
+    explicit Pair(const Options& options = {}, const Path& path = {}) : here(options), there(options) {
+        connect(here, there, path);
+    }
     End here;
     End there;
 };

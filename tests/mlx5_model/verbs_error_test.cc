@@ -13,8 +13,11 @@ void add_and_send(Pair& pair, int rounds) {
         ASSERT_EQ(pair.there.post_receive(static_cast<std::uint64_t>(i), {pair.there.part(0, 8)}), 0);
         pair.here.memory[0] = static_cast<std::uint64_t>(i);
         ASSERT_EQ(pair.here.post(IBV_WR_SEND, 1, {pair.here.part(0, 8)}), 0);
-        ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, {pair.here.part(8, 8)}, atomic_on(pair.there, 800, 1)), 0);
-        ASSERT_EQ(pair.here.post(IBV_WR_RDMA_READ, 3, {pair.here.part(16, 8)}, to_memory(pair.there, 800)), 0);
+        ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, {pair.here.part(8, 8)},
+                                 atomic_on(pair.there, 800, 1)),
+                  0);
+        ASSERT_EQ(pair.here.post(IBV_WR_RDMA_READ, 3, {pair.here.part(16, 8)}, to_memory(pair.there, 800)),
+                  0);
         ASSERT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         ASSERT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         ASSERT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
@@ -39,7 +42,9 @@ TEST(Loss, LostAnswersAreGivenAgainAndNothingHappensTwice) {
     for (int i = 0; i < 3; ++i) {
         mlx5_model_lose_answers(pair.here.number(), 1);
         pair.there.memory[100] = 10;
-        ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, {pair.here.part(8, 8)}, atomic_on(pair.there, 800, 1)), 0);
+        ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, {pair.here.part(8, 8)},
+                                 atomic_on(pair.there, 800, 1)),
+                  0);
         ASSERT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         EXPECT_EQ(pair.there.memory[100], 11u);
         EXPECT_EQ(pair.here.memory[1], 10u);
@@ -77,7 +82,8 @@ TEST(Loss, AfterItsRetriesASendGivesUp) {
         {
             Pair pair({}, path);
             mlx5_model_lose_requests(pair.here.number(), retries);
-            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0);
+            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)),
+                      0);
             EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS) << "the last retry arrives";
         }
         Pair pair({}, path);
@@ -181,7 +187,8 @@ TEST(NotReady, SevenIsForEver) {
 TEST(NotReady, AWriteWithImmediateWritesNothingBeforeItsReceive) {
     Pair pair;
     pair.here.write(0, "written");
-    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE_WITH_IMM, 1, {pair.here.part(0, 7)}, to_memory(pair.there, 0)), 0);
+    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE_WITH_IMM, 1, {pair.here.part(0, 7)}, to_memory(pair.there, 0)),
+              0);
     mlx5_model_step(1);
     EXPECT_EQ(pair.there.bytes()[0], 0);
     ASSERT_EQ(pair.there.post_receive(1, {}), 0);
@@ -232,7 +239,9 @@ TEST_F(Refused, BytesBeyondTheRegion) {
 TEST_F(Refused, ABindOfBytesThatAreNotThere) {
     const Mw window(ibv_alloc_mw(pair.here.pd.get(), IBV_MW_TYPE_2));
     ibv_send_wr bind{};
-    bind.bind_mw = {window.get(), ibv_inc_rkey(window->rkey), {pair.here.mr.get(), pair.here.at(0), End::kBytes + 1, IBV_ACCESS_REMOTE_READ}};
+    bind.bind_mw = {window.get(),
+                    ibv_inc_rkey(window->rkey),
+                    {pair.here.mr.get(), pair.here.at(0), End::kBytes + 1, IBV_ACCESS_REMOTE_READ}};
     if (pair.here.post(IBV_WR_BIND_MW, 1, {}, bind) == 0) {
         expect_local(IBV_WC_MW_BIND_ERR);
     }
@@ -244,11 +253,15 @@ TEST_F(Refused, ARemoteKey) {
     expect_remote(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
 }
 TEST_F(Refused, ReadsBeyondTheRegion) {
-    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_READ, 1, {pair.here.part(0, 8)}, to_memory(pair.there, End::kBytes - 7)), 0);
+    ASSERT_EQ(
+        pair.here.post(IBV_WR_RDMA_READ, 1, {pair.here.part(0, 8)}, to_memory(pair.there, End::kBytes - 7)),
+        0);
     expect_remote(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
 }
 TEST_F(Refused, AnAtomicAtAnOddPlace) {
-    ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, {pair.here.part(0, 8)}, atomic_on(pair.there, 4, 1)), 0);
+    ASSERT_EQ(
+        pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, {pair.here.part(0, 8)}, atomic_on(pair.there, 4, 1)),
+        0);
     expect_remote(IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
 }
 TEST_F(Refused, AMessageThatIsTooLong) {
@@ -284,7 +297,8 @@ TEST(RefusedOperations, AreInvalidRequestsWhereTheQueuePairDoesNotPermitThem) {
         Path path;
         path.access = 0;
         Pair pair({}, path);
-        const ibv_send_wr request = opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? atomic_on(pair.there, 0, 1) : to_memory(pair.there, 0);
+        const ibv_send_wr request =
+            opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? atomic_on(pair.there, 0, 1) : to_memory(pair.there, 0);
         ASSERT_EQ(pair.here.post(opcode, 1, {pair.here.part(0, 8)}, request), 0);
         EXPECT_EQ(pair.here.sent().status, IBV_WC_REM_INV_REQ_ERR);
         EXPECT_EQ(next_event_type(pair.there.context.get()), IBV_EVENT_QP_REQ_ERR);
@@ -319,7 +333,8 @@ TEST(Syndromes, OfSends) {
         Pair pair;
         mlx5_model_fail_send(pair.here.number(), 1, each.syndrome, 0x5a);
         for (std::uint64_t i = 0; i < 3; ++i) {
-            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, i, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0);
+            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, i, {pair.here.part(0, 8)}, to_memory(pair.there, 0)),
+                      0);
         }
         EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         const ibv_wc failed = pair.here.sent();

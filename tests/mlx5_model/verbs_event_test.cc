@@ -1,4 +1,5 @@
-// Events: of completion channels, of devices and of what is on them; and what the libraries wait for when an object is destroyed.
+// Events: of completion channels, of devices and of what is on them; and what the libraries wait for when an
+// object is destroyed.
 #include <poll.h>
 
 #include <cerrno>
@@ -96,7 +97,8 @@ TEST(ChannelEvents, WaitWhileTheyAreModerated) {
     EXPECT_EQ(ibv_modify_cq(pair.there.recv_cq.get(), &attributes), EINVAL);
 }
 
-// libibverbs waits, when a CQ is destroyed, until as many events were acknowledged as the kernel says were read.
+// libibverbs waits, when a CQ is destroyed, until as many events were acknowledged as the kernel says were
+// read.
 TEST(ChannelEvents, ThatNobodyReadHoldNoQueueBack) {
     Pair pair(with_channel());
     ASSERT_EQ(ibv_req_notify_cq(pair.there.recv_cq.get(), 0), 0);
@@ -118,7 +120,9 @@ TEST(LostQueues, AQueueWithoutRoomIsLostWithItsQueuePair) {
     options.cqes = 3;
     Pair pair(options);
     for (int i = 0; i < 10; ++i) {
-        ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, static_cast<std::uint64_t>(i), {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0);
+        ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, static_cast<std::uint64_t>(i), {pair.here.part(0, 8)},
+                                 to_memory(pair.there, 0)),
+                  0);
     }
     mlx5_model_step(64);
     mlx5_model_step(64);
@@ -274,7 +278,8 @@ TEST(AsyncEvents, ARemovedDeviceSaysSoAndAnswersNoMore) {
         EXPECT_EQ(ibv_alloc_pd(end->context.get()), nullptr);
         EXPECT_EQ(end->modify({}, IBV_QPS_ERR), EIO);
     }
-    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0) << "libmlx5 does not know";
+    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0)
+        << "libmlx5 does not know";
     EXPECT_EQ(mlx5_model_step(10), 0);
     EXPECT_FALSE(End::poll(pair.here.send_cq));
     int count = 0;
@@ -285,7 +290,8 @@ TEST(AsyncEvents, ARemovedDeviceSaysSoAndAnswersNoMore) {
         }
     }
     ibv_free_device_list(list);
-    // A destroy is answered with EIO, too, of which libibverbs makes a success where RDMAV_ALLOW_DISASSOC_DESTROY is set.
+    // A destroy is answered with EIO, too, of which libibverbs makes a success where
+    // RDMAV_ALLOW_DISASSOC_DESTROY is set.
 }
 
 }  // namespace

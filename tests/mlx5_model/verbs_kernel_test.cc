@@ -1,6 +1,7 @@
 // What the kernel answers: which devices there are, what it refuses, what it takes back.
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -110,7 +111,8 @@ TEST(Kernel, MemoryIsRegisteredWhereItIs) {
     const Context context = open_device("mlx5_0");
     const Pd pd(ibv_alloc_pd(context.get()));
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    auto* const pages = static_cast<std::uint8_t*>(::mmap(nullptr, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    auto* const pages = static_cast<std::uint8_t*>(
+        ::mmap(nullptr, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(pages, MAP_FAILED);
     ASSERT_EQ(::munmap(pages + page, page), 0);
     const auto error = [&](void* at, std::size_t length, unsigned access = 0) {
@@ -139,10 +141,14 @@ TEST(Kernel, AQueuePairGoesItsWayByTheRules) {
     EXPECT_EQ(end.ready_to_send(), EINVAL);
     ibv_qp_attr attributes{};
     attributes.port_num = 2;
-    EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), EINVAL) << "no such port";
+    EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+              EINVAL)
+        << "no such port";
     attributes.port_num = 1;
     attributes.pkey_index = 1;
-    EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), EINVAL) << "no such key";
+    EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+              EINVAL)
+        << "no such key";
     EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), EINVAL);
     EXPECT_EQ(end.state(), IBV_QPS_RESET);
     ASSERT_EQ(end.init(), 0);
@@ -232,7 +238,25 @@ TEST(Kernel, AnAddressHandleNeedsSomebodyThere) {
     EXPECT_NE(error([](ibv_ah_attr& to) { to.grh.sgid_index = 2; }), 0);
 }
 
-// Answers as the kernel does for a device that is gone, so that libibverbs frees its own memory: RDMAV_ALLOW_DISASSOC_DESTROY.
+TEST(Kernel, AForkedChildsDescriptorsAreCopies) {
+    Pair pair;
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        ::close(pair.here.context->cmd_fd);
+        ::close(pair.here.context->async_fd);
+        ::_exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0);
+    EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
+    EXPECT_EQ(pair.here.state(), IBV_QPS_RTS);
+}
+
+// Answers as the kernel does for a device that is gone, so that libibverbs frees its own memory:
+// RDMAV_ALLOW_DISASSOC_DESTROY.
 class Gone : public File {
 public:
     long ioctl(unsigned long, void*) override { return -EIO; }
@@ -275,7 +299,8 @@ TEST(Kernel, AClosedDeviceKeepsNothing) {
             EXPECT_FALSE(fabric.hcas().front()->keys.uses(own.pdn));
         }
         Pair again;
-        ASSERT_EQ(again.here.post(IBV_WR_RDMA_WRITE, 1, {again.here.part(0, 8)}, to_memory(again.there, 0)), 0);
+        ASSERT_EQ(again.here.post(IBV_WR_RDMA_WRITE, 1, {again.here.part(0, 8)}, to_memory(again.there, 0)),
+                  0);
         EXPECT_EQ(again.here.sent().status, IBV_WC_SUCCESS);
     }
 }
