@@ -49,8 +49,8 @@ public:
     }
 
 private:
+    const pid_t maker_ = ::getpid();  // before the path, which has it in its name
     fs::path root_;
-    pid_t maker_ = ::getpid();
     std::mutex lock_;
     bool made_ = false;
 };

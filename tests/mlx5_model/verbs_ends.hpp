@@ -83,6 +83,7 @@ struct Options {
     bool channel = false;
     bool srq = false;
     bool payload_in_cqe = true;
+    std::uint16_t cqe_bytes = 64;
 };
 
 /// How two ends talk.
@@ -108,8 +109,8 @@ public:
             channel.reset(ibv_create_comp_channel(context.get()));
             EXPECT_EQ(::fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
         }
-        send_cq.reset(ibv_create_cq(context.get(), options.cqes, &send_cq, channel.get(), 0));
-        recv_cq.reset(ibv_create_cq(context.get(), options.cqes, &recv_cq, channel.get(), 0));
+        send_cq.reset(make_cq(&send_cq));
+        recv_cq.reset(make_cq(&recv_cq));
         if (options.srq) {
             ibv_srq_init_attr attributes{};
             attributes.attr = {options.depth, options.sges, 0};
@@ -135,6 +136,19 @@ public:
         EXPECT_TRUE(pd && mr && send_cq && recv_cq && qp) << std::strerror(errno);
     }
 
+    [[nodiscard]] ibv_cq* make_cq(void* told) const {
+        ibv_cq_init_attr_ex attributes{};
+        attributes.cqe = static_cast<std::uint32_t>(options.cqes);
+        attributes.cq_context = told;
+        attributes.channel = channel.get();
+        attributes.wc_flags =
+            std::uint64_t{IBV_WC_STANDARD_FLAGS} | std::uint64_t{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
+        mlx5dv_cq_init_attr own{};
+        own.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
+        own.cqe_size = options.cqe_bytes;
+        ibv_cq_ex* const made = mlx5dv_create_cq(context.get(), &attributes, &own);
+        return made == nullptr ? nullptr : ibv_cq_ex_to_cq(made);
+    }
     [[nodiscard]] std::uint32_t number() const { return qp->qp_num; }
     [[nodiscard]] std::uint8_t* bytes() { return reinterpret_cast<std::uint8_t*>(memory.data()); }
     [[nodiscard]] std::uint64_t at(std::size_t offset) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <set>
 
 #include "device_limits.hpp"
@@ -29,6 +30,13 @@ TEST(Kernel, AllDevicesAreFound) {
     for (const DeviceFacts& device : devices()) {
         EXPECT_TRUE(names.contains(device.name)) << device.name;
     }
+}
+
+TEST(Kernel, TheTreeHasTheProcessInItsName) {
+    const char* const path = std::getenv("SYSFS_PATH");
+    ASSERT_NE(path, nullptr);
+    EXPECT_NE(std::string(path).find("mlx5-model-" + std::to_string(::getpid()) + "-"), std::string::npos)
+        << path;
 }
 
 TEST(Kernel, NobodyIsAskedByNetlink) {
@@ -215,6 +223,13 @@ TEST(Kernel, QueuesHaveLimits) {
     ibv_srq_init_attr attributes{};
     attributes.attr = {kSharedReceivesMax + 1, 1, 0};
     EXPECT_EQ(ibv_create_srq(end.pd.get(), &attributes), nullptr);
+}
+
+TEST(Kernel, AQueueKeepsItsSize) {
+    Pair pair;
+    EXPECT_NE(ibv_resize_cq(pair.here.send_cq.get(), 100), 0);
+    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0);
+    EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
 }
 
 TEST(Kernel, AnAddressHandleNeedsSomebodyThere) {

@@ -166,6 +166,26 @@ TEST(Transfer, SmallPayloadComesByTheCqeWhereTheQueuePairHasThat) {
     }
 }
 
+TEST(Transfer, ALongCqeBringsTwiceAsMuch) {
+    for (const std::uint32_t length : {1u, 32u, 33u, 64u, 65u}) {
+        Options options;
+        options.cqe_bytes = 128;
+        options.cqes = 3;
+        Pair pair(options);
+        for (int lap = 0; lap < 10; ++lap) {
+            const std::string text(length, static_cast<char>('a' + lap));
+            pair.here.write(0, text);
+            ASSERT_EQ(pair.there.post_receive(1, {pair.there.part(0, 40), pair.there.part(40, 40)}), 0);
+            ASSERT_EQ(pair.here.post(IBV_WR_SEND, 1, {pair.here.part(0, length)}), 0);
+            mlx5_model_step(1);
+            EXPECT_EQ(pair.there.text(0, 1) == text.substr(0, 1), length > 64) << length;
+            EXPECT_EQ(pair.there.received().byte_len, length);
+            EXPECT_EQ(pair.there.text(0, length), text);
+            EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
+        }
+    }
+}
+
 TEST(Transfer, SmallAnswersComeByTheCqeWhereEachSendHasOne) {
     for (const bool signal_all : {true, false}) {
         Options options;
@@ -309,6 +329,40 @@ TEST(Transfer, TwoDevicesTalk) {
     // A key is of its device.
     ASSERT_EQ(there.post(IBV_WR_RDMA_READ, 2, {there.part(100, 2)}, to_memory(there, 0)), 0);
     EXPECT_EQ(there.sent().status, IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST(Transfer, AnExtendedPollReadsEachField) {
+    Pair pair;
+    ibv_cq_ex* const cq = reinterpret_cast<ibv_cq_ex*>(pair.there.recv_cq.get());
+    ibv_poll_cq_attr none{};
+    EXPECT_EQ(ibv_start_poll(cq, &none), ENOENT);
+    for (std::uint64_t i = 0; i < 2; ++i) {
+        ASSERT_EQ(pair.there.post_receive(i, {pair.there.part(0, 8)}), 0);
+        ibv_send_wr request{};
+        request.imm_data = htobe32(77);
+        ASSERT_EQ(pair.here.post(i == 0 ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND, i, {pair.here.part(0, 5 + i)},
+                                 request),
+                  0);
+        EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
+    }
+    ASSERT_EQ(ibv_start_poll(cq, &none), 0);
+    EXPECT_EQ(cq->status, IBV_WC_SUCCESS);
+    EXPECT_EQ(cq->wr_id, 0u);
+    EXPECT_EQ(ibv_wc_read_opcode(cq), IBV_WC_RECV);
+    EXPECT_EQ(ibv_wc_read_wc_flags(cq), static_cast<unsigned>(IBV_WC_WITH_IMM));
+    EXPECT_EQ(ibv_wc_read_imm_data(cq), htobe32(77));
+    EXPECT_EQ(ibv_wc_read_byte_len(cq), 5u);
+    EXPECT_EQ(ibv_wc_read_qp_num(cq), pair.there.number());
+    EXPECT_EQ(ibv_wc_read_src_qp(cq), pair.here.number());
+    const std::uint64_t first = ibv_wc_read_completion_ts(cq);
+    EXPECT_GT(first, 0u);
+    ASSERT_EQ(ibv_next_poll(cq), 0);
+    EXPECT_EQ(cq->wr_id, 1u);
+    EXPECT_EQ(ibv_wc_read_wc_flags(cq), 0u);
+    EXPECT_EQ(ibv_wc_read_byte_len(cq), 6u);
+    EXPECT_GE(ibv_wc_read_completion_ts(cq), first);
+    EXPECT_EQ(ibv_next_poll(cq), ENOENT);
+    ibv_end_poll(cq);
 }
 
 // ---- Unreliable ----
