@@ -169,7 +169,12 @@ Answer short_atomic(const Device& device) {
     Pair pair(device, {.send_cq = cq.get(), .recv_cq = cq.get()});
     memory.fill(0x11);
     std::memset(memory.at(2048), 0x77, 8);  // what the answer is to be
-    pair.a.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, memory.sge(0, 4), memory.addr(2048), memory.key());
+    ibv_sge sge = memory.sge(0, 4);
+    ibv_send_wr work = QueuePair::request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, memory.addr(2048), memory.key(), IBV_SEND_SIGNALED);
+    ibv_send_wr* bad = nullptr;
+    if (const int error = ibv_post_send(pair.a.get(), &work, &bad); error != 0) {
+        return {Outcome::found, "with room for 4 bytes the call refuses it: " + std::string(std::strerror(error))};
+    }
     const ibv_wc wc = take_one(cq.get());
     const auto wrote = std::count_if(memory.at(0), memory.at(16), [](unsigned char byte) { return byte != 0x11; });
     return {Outcome::found, "with room for 4 bytes: " + name_of(wc.status) + ", and " + std::to_string(wrote) + " bytes were written"};

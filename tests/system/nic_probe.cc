@@ -1,12 +1,16 @@
 // Asks a device what no model of it can tell: what its firmware does with errors, whose hand writes a small receive, in which order
 // data arrives, what a doorbell costs. It links nothing of this project. scripts/verify-nic runs it and makes a report.
 //
-//   nic_probe [--port N] [--gid INDEX] [--figures] [--list] DEVICE [ID]...
+//   nic_probe [--gid INDEX] [--figures] DEVICE [ID]...
+//   nic_probe --describe DEVICE
 //
 // Prints one line of JSON for each question: id, claim, outcome, text, figures. The outcome is held or failed where the project claims
-// something, found where it does not, and absent where the device does not offer it. With --figures it measures, too.
+// something, found where it does not, and absent where the device does not offer it. With --figures it measures, too. --describe
+// prints what the device is, and its GIDs.
 // Exit codes: 0 each question has an answer, 2 usage, 4 the device cannot be used.
 #include "nic_probe.hpp"
+
+#include <arpa/inet.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -67,13 +71,33 @@ void open(Device& device, std::string_view name) {
     }
     const int error = ibv_query_port(device.context, device.port, &device.port_attr);
     require(error == 0, "cannot query the port", error);
-    require(device.port_attr.state == IBV_PORT_ACTIVE, "the port is not active");
+    require(device.port_attr.state == IBV_PORT_ACTIVE, "port 1 is not active: see to its cable and its network interface, by `rdma link`");
     require(ibv_query_gid(device.context, device.port, device.gid_index, &device.gid) == 0, "there is no such GID");
     device.pd = made(ibv_alloc_pd(device.context), "cannot make a protection domain");
 }
 
+void describe(const Device& device) {
+    const ibv_device_attr& attr = device.attr.orig_attr;
+    std::printf("{\"firmware\": %s, \"vendor\": %u, \"part\": %u, \"link_layer\": \"%s\", \"mtu\": %d, \"gids\": [", quoted(attr.fw_ver).c_str(),
+                attr.vendor_id, attr.vendor_part_id, device.port_attr.link_layer == IBV_LINK_LAYER_INFINIBAND ? "InfiniBand" : "Ethernet",
+                128 << device.port_attr.active_mtu);
+    std::vector<ibv_gid_entry> table(static_cast<std::size_t>(device.port_attr.gid_tbl_len) * attr.phys_port_cnt);
+    const ssize_t count = ibv_query_gid_table(device.context, table.data(), table.size(), 0);
+    const char* between = "";
+    for (ssize_t i = 0; i < count; ++i) {
+        const ibv_gid_entry& entry = table[static_cast<std::size_t>(i)];
+        char text[INET6_ADDRSTRLEN];
+        if (entry.port_num == device.port && inet_ntop(AF_INET6, entry.gid.raw, text, sizeof text) != nullptr) {
+            std::printf("%s{\"index\": %u, \"gid\": \"%s\", \"type\": \"%s\"}", between, entry.gid_index, text,
+                        entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? "RoCE v2" : entry.gid_type == IBV_GID_TYPE_ROCE_V1 ? "RoCE v1" : "IB");
+            between = ", ";
+        }
+    }
+    std::printf("]}\n");
+}
+
 int usage() {
-    std::fprintf(stderr, "usage: nic_probe [--port N] [--gid INDEX] [--figures] [--list] DEVICE [ID]...\n");
+    std::fprintf(stderr, "usage: nic_probe [--gid INDEX] [--figures] DEVICE [ID]..., nic_probe --describe DEVICE\n");
     return 2;
 }
 
@@ -81,17 +105,16 @@ int usage() {
 
 int main(int argc, char** argv) {
     Device device;
-    bool list = false;
+    bool describes = false;
     std::vector<std::string_view> words;
     for (int i = 1; i < argc; ++i) {
         const std::string_view word = argv[i];
         if (word == "--figures") {
             device.quick = false;
-        } else if (word == "--list") {
-            list = true;
-        } else if ((word == "--port" || word == "--gid") && i + 1 < argc) {
-            const int value = std::atoi(argv[++i]);
-            word == "--port" ? static_cast<void>(device.port = static_cast<std::uint8_t>(value)) : static_cast<void>(device.gid_index = value);
+        } else if (word == "--describe") {
+            describes = true;
+        } else if (word == "--gid" && i + 1 < argc) {
+            device.gid_index = std::atoi(argv[++i]);
         } else if (word.starts_with("-")) {
             return usage();
         } else {
@@ -102,23 +125,21 @@ int main(int argc, char** argv) {
     for (Question& question : costs()) {
         questions.push_back(std::move(question));
     }
-    if (list) {
-        for (const Question& question : questions) {
-            std::printf("%s\t%s\n", question.id, question.claim);
-        }
-        return 0;
-    }
     if (words.empty()) {
         return usage();
     }
     for (std::size_t i = 1; i < words.size(); ++i) {
         if (std::none_of(questions.begin(), questions.end(), [&](const Question& question) { return words[i] == question.id; })) {
-            std::fprintf(stderr, "nic_probe: no question is called %s; --list prints them\n", std::string(words[i]).c_str());
+            std::fprintf(stderr, "nic_probe: no question is called %s\n", std::string(words[i]).c_str());
             return 2;
         }
     }
     try {
         open(device, words[0]);
+        if (describes) {
+            describe(device);
+            return 0;
+        }
     } catch (const std::exception& error) {
         std::fprintf(stderr, "nic_probe: %s: %s\n", std::string(words[0]).c_str(), error.what());
         return 4;
