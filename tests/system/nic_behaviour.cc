@@ -1,9 +1,9 @@
 // The questions of nic_probe about what a device does.
-#include <infiniband/mlx5dv.h>
-
 #include <algorithm>
 #include <set>
 #include <thread>
+
+#include <infiniband/mlx5dv.h>
 
 #include "nic_probe.hpp"
 
@@ -23,7 +23,10 @@ Answer limits(const Device& device) {
     const ibv_device_attr& a = device.attr.orig_attr;
     const bool enough = a.max_cqe >= static_cast<int>(kDefaultDepth) && a.max_qp_wr >= 256 && a.max_sge >= 1;
     return {enough ? Outcome::held : Outcome::failed,
-            std::string("atomics ") + (a.atomic_cap == IBV_ATOMIC_NONE ? "none" : a.atomic_cap == IBV_ATOMIC_HCA ? "within the device" : "with the CPU, too") +
+            std::string("atomics ") +
+                (a.atomic_cap == IBV_ATOMIC_NONE  ? "none"
+                 : a.atomic_cap == IBV_ATOMIC_HCA ? "within the device"
+                                                  : "with the CPU, too") +
                 ", windows " + ((a.device_cap_flags & IBV_DEVICE_MEM_WINDOW) != 0 ? "1 " : "") +
                 ((a.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2A) != 0 ? "2A " : "") +
                 ((a.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0 ? "2B" : ""),
@@ -50,7 +53,8 @@ Answer clock(const Device& device) {
         if (error != 0 || (values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK) == 0) {
             throw NotOffered("ibv_query_rt_values_ex says nothing");
         }
-        return static_cast<double>(values.raw_clock.tv_sec) * 1e9 + static_cast<double>(values.raw_clock.tv_nsec);
+        return static_cast<double>(values.raw_clock.tv_sec) * 1e9 +
+               static_cast<double>(values.raw_clock.tv_nsec);
     };
     if (device.attr.hca_core_clock == 0) {
         throw NotOffered("the device has no clock that it tells the rate of");
@@ -62,7 +66,8 @@ Answer clock(const Device& device) {
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - began).count();
     const double ratio = ticks / ms / static_cast<double>(device.attr.hca_core_clock);
     return {ratio > 0.95 && ratio < 1.05 ? Outcome::held : Outcome::failed,
-            "it ticks " + number(ticks / ms) + " times in a ms, where its rate is " + number(static_cast<double>(device.attr.hca_core_clock)) + " kHz",
+            "it ticks " + number(ticks / ms) + " times in a ms, where its rate is " +
+                number(static_cast<double>(device.attr.hca_core_clock)) + " kHz",
             {{"rate / said", ratio}}};
 }
 
@@ -79,10 +84,13 @@ Answer stamps(const Device& device) {
     Pair pair(device, {.send_cq = owner.get(), .recv_cq = owner.get()});
     constexpr int kWrites = 64;
     for (int i = 0; i < kWrites; ++i) {
-        pair.a.post(IBV_WR_RDMA_WRITE, static_cast<std::uint64_t>(i), memory.sge(0, 64), memory.addr(2048), memory.key());
+        pair.a.post(IBV_WR_RDMA_WRITE, static_cast<std::uint64_t>(i), memory.sge(0, 64), memory.addr(2048),
+                    memory.key());
     }
-    // Each with a start and an end of its own: so it can be polled by any provider, see runtime/device/verbs/README.md.
-    const std::uint64_t mask = device.attr.completion_timestamp_mask != 0 ? device.attr.completion_timestamp_mask : ~0ull;
+    // Each with a start and an end of its own: so it can be polled by any provider, see
+    // runtime/device/verbs/README.md.
+    const std::uint64_t mask =
+        device.attr.completion_timestamp_mask != 0 ? device.attr.completion_timestamp_mask : ~0ull;
     std::uint64_t last = 0;
     int seen = 0;
     int backwards = 0;
@@ -100,7 +108,8 @@ Answer stamps(const Device& device) {
         ibv_end_poll(cq);
     }
     require(seen == kWrites, "completions are missing");
-    return {backwards == 0 ? Outcome::held : Outcome::failed, std::to_string(backwards) + " of 64 were earlier than the one before"};
+    return {backwards == 0 ? Outcome::held : Outcome::failed,
+            std::to_string(backwards) + " of 64 were earlier than the one before"};
 }
 
 /// Whether `done()` came true while nobody polled.
@@ -133,14 +142,19 @@ Answer small_receives(const Device& device, const QpMaker& maker, bool claims) {
             copied += (copied.empty() ? "" : ", ") + std::to_string(size);
         }
         const ibv_wc received = take_one(recv_cq.get());
-        require(received.status == IBV_WC_SUCCESS && received.byte_len == size, "a receive failed: " + name_of(received.status));
-        require(std::memcmp(memory.at(0), memory.at(2048), size) == 0, "a receive of " + std::to_string(size) + " bytes has others");
+        require(received.status == IBV_WC_SUCCESS && received.byte_len == size,
+                "a receive failed: " + name_of(received.status));
+        require(std::memcmp(memory.at(0), memory.at(2048), size) == 0,
+                "a receive of " + std::to_string(size) + " bytes has others");
     }
-    const std::string text = copied.empty() ? "the device writes all of them" : "the CPU that polls writes those of " + copied + " bytes";
+    const std::string text = copied.empty() ? "the device writes all of them"
+                                            : "the CPU that polls writes those of " + copied + " bytes";
     return {claims ? (copied.empty() ? Outcome::held : Outcome::failed) : Outcome::found, text};
 }
 
-Answer small_receives_plain(const Device& device) { return small_receives(device, {}, false); }
+Answer small_receives_plain(const Device& device) {
+    return small_receives(device, {}, false);
+}
 Answer small_receives_untouched(const Device& device) {
     if (!mlx5dv_is_supported(device.context->device)) {
         throw NotOffered("it is asked of mlx5's provider, by mlx5dv_create_qp");
@@ -170,14 +184,18 @@ Answer short_atomic(const Device& device) {
     memory.fill(0x11);
     std::memset(memory.at(2048), 0x77, 8);  // what the answer is to be
     ibv_sge sge = memory.sge(0, 4);
-    ibv_send_wr work = QueuePair::request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, memory.addr(2048), memory.key(), IBV_SEND_SIGNALED);
+    ibv_send_wr work = QueuePair::request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, memory.addr(2048),
+                                          memory.key(), IBV_SEND_SIGNALED);
     ibv_send_wr* bad = nullptr;
     if (const int error = ibv_post_send(pair.a.get(), &work, &bad); error != 0) {
-        return {Outcome::found, "with room for 4 bytes the call refuses it: " + std::string(std::strerror(error))};
+        return {Outcome::found,
+                "with room for 4 bytes the call refuses it: " + std::string(std::strerror(error))};
     }
     const ibv_wc wc = take_one(cq.get());
-    const auto wrote = std::count_if(memory.at(0), memory.at(16), [](unsigned char byte) { return byte != 0x11; });
-    return {Outcome::found, "with room for 4 bytes: " + name_of(wc.status) + ", and " + std::to_string(wrote) + " bytes were written"};
+    const auto wrote =
+        std::count_if(memory.at(0), memory.at(16), [](unsigned char byte) { return byte != 0x11; });
+    return {Outcome::found, "with room for 4 bytes: " + name_of(wc.status) + ", and " +
+                                std::to_string(wrote) + " bytes were written"};
 }
 
 Answer data_in_order(const Device& device) {
@@ -204,8 +222,9 @@ Answer data_in_order(const Device& device) {
         const ibv_wc wc = take_one(cq.get());
         require(wc.status == IBV_WC_SUCCESS, "a write failed: " + name_of(wc.status));
     }
-    const std::string text = std::string("ibv_query_qp_data_in_order says ") + (promised ? "yes" : "no") + "; the last word of 4 KiB was there before others in " +
-                             std::to_string(early) + " of " + std::to_string(writes) + " writes";
+    const std::string text = std::string("ibv_query_qp_data_in_order says ") + (promised ? "yes" : "no") +
+                             "; the last word of 4 KiB was there before others in " + std::to_string(early) +
+                             " of " + std::to_string(writes) + " writes";
     return {!promised ? Outcome::found : early == 0 ? Outcome::held : Outcome::failed, text};
 }
 
@@ -219,7 +238,8 @@ Answer word_tears(const Device& device) {
     for (std::uint32_t n = 1; n <= writes; ++n) {
         const std::uint64_t value = std::uint64_t{n} << 32 | n;
         std::memcpy(memory.at(0), &value, 8);
-        pair.a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 8), memory.addr(2048), memory.key(), IBV_SEND_SIGNALED | IBV_SEND_INLINE);
+        pair.a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 8), memory.addr(2048), memory.key(),
+                    IBV_SEND_SIGNALED | IBV_SEND_INLINE);
         std::uint64_t seen = 0;
         const auto deadline = Clock::now() + std::chrono::seconds(10);
         do {
@@ -228,7 +248,8 @@ Answer word_tears(const Device& device) {
         } while (seen != value && Clock::now() < deadline);
         (void)take_one(cq.get());
     }
-    return {Outcome::found, "half of a word was seen " + std::to_string(torn) + " times in " + std::to_string(writes) + " writes of 8 bytes"};
+    return {Outcome::found, "half of a word was seen " + std::to_string(torn) + " times in " +
+                                std::to_string(writes) + " writes of 8 bytes"};
 }
 
 Answer flush_order(const Device& device) {
@@ -245,8 +266,11 @@ Answer flush_order(const Device& device) {
     std::array<ibv_send_wr, kAll> chain{};
     ibv_sge sge = memory.sge(0, 64);
     for (std::uint64_t i = 0; i < kAll; ++i) {
-        // Those that end well are unsignaled, but for the first: nobody may complete one, and each that is flushed does.
-        chain[i] = QueuePair::request(IBV_WR_RDMA_WRITE, i, &sge, memory.addr(2048), i == kBad ? ~memory.key() : memory.key(), i == 0 ? IBV_SEND_SIGNALED : 0);
+        // Those that end well are unsignaled, but for the first: nobody may complete one, and each that is
+        // flushed does.
+        chain[i] =
+            QueuePair::request(IBV_WR_RDMA_WRITE, i, &sge, memory.addr(2048),
+                               i == kBad ? ~memory.key() : memory.key(), i == 0 ? IBV_SEND_SIGNALED : 0);
         chain[i].next = i + 1 < kAll ? &chain[i + 1] : nullptr;
     }
     pair.a.post(chain[0]);
@@ -256,7 +280,8 @@ Answer flush_order(const Device& device) {
         if (at >= sends.size()) {
             wrong += "no completion of " + std::to_string(id) + "; ";
         } else if (sends[at].wr_id != id || sends[at].status != status) {
-            wrong += std::to_string(sends[at].wr_id) + ": " + name_of(sends[at].status) + " instead of " + std::to_string(id) + ": " + name_of(status) + "; ";
+            wrong += std::to_string(sends[at].wr_id) + ": " + name_of(sends[at].status) + " instead of " +
+                     std::to_string(id) + ": " + name_of(status) + "; ";
         }
     };
     expect(0, 0, IBV_WC_SUCCESS);
@@ -266,9 +291,11 @@ Answer flush_order(const Device& device) {
     }
     // The target's queue pair goes to error by itself, the sender's receives are flushed.
     const std::vector<ibv_wc> receives = take(recv_cq.get(), 2 * kAll, kSoon);
-    const auto flushed = std::count_if(receives.begin(), receives.end(), [](const ibv_wc& wc) { return wc.status == IBV_WC_WR_FLUSH_ERR; });
+    const auto flushed = std::count_if(receives.begin(), receives.end(),
+                                       [](const ibv_wc& wc) { return wc.status == IBV_WC_WR_FLUSH_ERR; });
     return {wrong.empty() ? Outcome::held : Outcome::failed,
-            (wrong.empty() ? "success, remote access error, then flushed one by one" : wrong) + "; " + std::to_string(flushed) + " of 32 receives at both ends were flushed"};
+            (wrong.empty() ? "success, remote access error, then flushed one by one" : wrong) + "; " +
+                std::to_string(flushed) + " of 32 receives at both ends were flushed"};
 }
 
 Answer late_receives(const Device& device) {
@@ -297,7 +324,8 @@ Answer reset(const Device& device) {
     const bool others = std::any_of(left.begin(), left.end(), [](const ibv_wc& wc) { return wc.wr_id == 2; });
     const bool own = std::any_of(left.begin(), left.end(), [](const ibv_wc& wc) { return wc.wr_id == 1; });
     return {others ? Outcome::held : Outcome::failed,
-            std::string("the completion of another queue pair ") + (others ? "stays" : "is lost") + ", that of the one that was reset " + (own ? "stays, too" : "is purged")};
+            std::string("the completion of another queue pair ") + (others ? "stays" : "is lost") +
+                ", that of the one that was reset " + (own ? "stays, too" : "is purged")};
 }
 
 Answer no_receive(const Device& device) {
@@ -309,7 +337,8 @@ Answer no_receive(const Device& device) {
     const ibv_wc wc = take_one(cq.get());
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - began).count();
     return {wc.status == IBV_WC_RNR_RETRY_EXC_ERR ? Outcome::held : Outcome::failed,
-            name_of(wc.status) + " after three retries, each after at least 0.64 ms", {{"ms until it failed", ms}}};
+            name_of(wc.status) + " after three retries, each after at least 0.64 ms",
+            {{"ms until it failed", ms}}};
 }
 
 Answer no_answer(const Device& device) {
@@ -322,7 +351,8 @@ Answer no_answer(const Device& device) {
     const ibv_wc wc = take_one(cq.get());
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - began).count();
     return {wc.status == IBV_WC_RETRY_EXC_ERR ? Outcome::held : Outcome::failed,
-            name_of(wc.status) + " after two retries, with a time-out of 17 ms, which a device may raise", {{"ms until it failed", ms}}};
+            name_of(wc.status) + " after two retries, with a time-out of 17 ms, which a device may raise",
+            {{"ms until it failed", ms}}};
 }
 
 struct Shared {
@@ -357,7 +387,9 @@ Answer srq_limit(const Device& device) {
     require(take(shared.cq.get(), 8).size() == 8, "completions are missing");
     const bool came = device.event(IBV_EVENT_SRQ_LIMIT_REACHED, kSoon);
     const bool twice = device.event(IBV_EVENT_SRQ_LIMIT_REACHED, milliseconds(100));
-    return {came && !twice ? Outcome::held : Outcome::failed, !came ? "no event came" : twice ? "it came more than once" : "it came once"};
+    return {came && !twice ? Outcome::held : Outcome::failed, !came   ? "no event came"
+                                                              : twice ? "it came more than once"
+                                                                      : "it came once"};
 }
 
 Answer last_wqe(const Device& device) {
@@ -367,12 +399,14 @@ Answer last_wqe(const Device& device) {
     const auto began = Clock::now();
     const bool came = device.event(IBV_EVENT_QP_LAST_WQE_REACHED, kSoon);
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - began).count();
-    return {Outcome::found, came ? "the event came after " + number(ms) + " ms" : "no such event: closing waits 20 ms for it"};
+    return {Outcome::found, came ? "the event came after " + number(ms) + " ms"
+                                 : "no such event: closing waits 20 ms for it"};
 }
 
 struct Told {
     explicit Told(const Device& device)
-        : channel(made(ibv_create_comp_channel(device.context), "cannot make a completion channel")), cq(device.cq(256, channel.get())) {}
+        : channel(made(ibv_create_comp_channel(device.context), "cannot make a completion channel")),
+          cq(device.cq(256, channel.get())) {}
     [[nodiscard]] bool event(milliseconds patience) const {
         pollfd file{channel->fd, POLLIN, 0};
         if (::poll(&file, 1, static_cast<int>(patience.count())) != 1) {
@@ -393,7 +427,9 @@ Answer events(const Device& device) {
     const Told told(device);
     Memory memory(device, 4096);
     Pair pair(device, {.send_cq = told.cq.get(), .recv_cq = told.cq.get()});
-    const auto write = [&] { pair.a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 64), memory.addr(2048), memory.key()); };
+    const auto write = [&] {
+        pair.a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 64), memory.addr(2048), memory.key());
+    };
     told.arm();
     write();
     const bool first = told.event(kSoon);
@@ -404,7 +440,8 @@ Answer events(const Device& device) {
     const bool late = told.event(milliseconds(100));
     require(take(told.cq.get(), 2).size() == 2, "completions are missing");
     return {first && !unasked ? Outcome::held : Outcome::failed,
-            std::string(first ? "an event for each time that it was armed" : "no event came") + (unasked ? ", and one unasked" : "") +
+            std::string(first ? "an event for each time that it was armed" : "no event came") +
+                (unasked ? ", and one unasked" : "") +
                 "; armed while completions lie there: " + (late ? "an event at once" : "no event")};
 }
 
@@ -432,12 +469,18 @@ Answer moderation(const Device& device) {
     const double without = until_told();
     ibv_modify_cq_attr attr{};
     attr.attr_mask = IBV_CQ_ATTR_MODERATE;
-    attr.moderate = {static_cast<std::uint16_t>(std::min<unsigned>(16, caps.max_cq_count)), static_cast<std::uint16_t>(std::min<unsigned>(2000, caps.max_cq_period))};
+    attr.moderate = {static_cast<std::uint16_t>(std::min<unsigned>(16, caps.max_cq_count)),
+                     static_cast<std::uint16_t>(std::min<unsigned>(2000, caps.max_cq_period))};
     const int error = ibv_modify_cq(told.cq.get(), &attr);
     require(error == 0, "ibv_modify_cq", error);
     const double with = until_told();
-    return {Outcome::found, with > without + attr.moderate.cq_period / 2 ? "it delays the event of one completion" : "accepted, and the event of one completion comes as soon",
-            {{"period, us", static_cast<double>(attr.moderate.cq_period)}, {"until told, us", without}, {"until told with it, us", with}}};
+    return {Outcome::found,
+            with > without + attr.moderate.cq_period / 2
+                ? "it delays the event of one completion"
+                : "accepted, and the event of one completion comes as soon",
+            {{"period, us", static_cast<double>(attr.moderate.cq_period)},
+             {"until told, us", without},
+             {"until told with it, us", with}}};
 }
 
 /// Everything that was written to `pairs` completed once, in each queue pair's order.
@@ -457,7 +500,8 @@ std::string flood(const Device& device, std::size_t pairs, std::size_t cqs, unsi
     for (unsigned round = 0; round < rounds; ++round) {
         for (std::size_t i = 0; i < pairs; ++i) {
             for (std::size_t k = 0; k < kDepth; ++k) {
-                all[i]->a.post(IBV_WR_RDMA_WRITE, i << 32 | (round * kDepth + k), memory.sge(0, 64), memory.addr(2048), memory.key());
+                all[i]->a.post(IBV_WR_RDMA_WRITE, i << 32 | (round * kDepth + k), memory.sge(0, 64),
+                               memory.addr(2048), memory.key());
             }
         }
         std::size_t left = pairs * kDepth;
@@ -472,7 +516,8 @@ std::string flood(const Device& device, std::size_t pairs, std::size_t cqs, unsi
                     if (some[k].status != IBV_WC_SUCCESS) {
                         return "a write failed: " + name_of(some[k].status);
                     }
-                    if (i >= pairs || (some[k].wr_id & 0xffffffff) != next[i] || some[k].qp_num != all[i]->a.number()) {
+                    if (i >= pairs || (some[k].wr_id & 0xffffffff) != next[i] ||
+                        some[k].qp_num != all[i]->a.number()) {
                         return "a completion is not the next one of its queue pair";
                     }
                     ++next[i];
@@ -490,10 +535,16 @@ Answer flood_of(const Device& device, std::size_t pairs, std::size_t cqs) {
     const unsigned rounds = device.quick ? 1 : 100;
     const std::string wrong = flood(device, pairs, cqs, rounds);
     return {wrong.empty() ? Outcome::held : Outcome::failed,
-            !wrong.empty() ? wrong : std::to_string(pairs * 16 * rounds) + " writes on " + std::to_string(pairs) + " pairs and " + std::to_string(cqs) + " CQs: each completed once, in order"};
+            !wrong.empty() ? wrong
+                           : std::to_string(pairs * 16 * rounds) + " writes on " + std::to_string(pairs) +
+                                 " pairs and " + std::to_string(cqs) + " CQs: each completed once, in order"};
 }
-Answer many_qps(const Device& device) { return flood_of(device, device.quick ? 32 : 512, 1); }
-Answer many_cqs(const Device& device) { return flood_of(device, device.quick ? 32 : 512, device.quick ? 32 : 512); }
+Answer many_qps(const Device& device) {
+    return flood_of(device, device.quick ? 32 : 512, 1);
+}
+Answer many_cqs(const Device& device) {
+    return flood_of(device, device.quick ? 32 : 512, device.quick ? 32 : 512);
+}
 
 Answer receives(const Device& device, ibv_cq* recv_cq) {
     const auto send_cq = device.cq(256);
@@ -506,14 +557,17 @@ Answer receives(const Device& device, ibv_cq* recv_cq) {
             pair.b.receive(round * 64 + i, memory.sge(64 * 64 + i * 64, 64));
         }
         for (std::uint32_t i = 0; i < 64; ++i) {
-            pair.a.post(IBV_WR_SEND, i, memory.sge(0, round % 2 == 0 ? 40 : 1 + i), 0, 0, i == 63 ? IBV_SEND_SIGNALED : 0);
+            pair.a.post(IBV_WR_SEND, i, memory.sge(0, round % 2 == 0 ? 40 : 1 + i), 0, 0,
+                        i == 63 ? IBV_SEND_SIGNALED : 0);
         }
         const std::vector<ibv_wc> all = take(recv_cq, 64);
         require(all.size() == 64, "completions are missing");
         for (std::uint32_t i = 0; i < 64; ++i) {
             require(all[i].status == IBV_WC_SUCCESS, "a receive failed: " + name_of(all[i].status));
-            if (all[i].wr_id != next++ || all[i].byte_len != (round % 2 == 0 ? 40 : 1 + i) || all[i].qp_num != pair.b.number()) {
-                return {Outcome::failed, "completion " + std::to_string(next - 1) + " is another's, or of another length"};
+            if (all[i].wr_id != next++ || all[i].byte_len != (round % 2 == 0 ? 40 : 1 + i) ||
+                all[i].qp_num != pair.b.number()) {
+                return {Outcome::failed,
+                        "completion " + std::to_string(next - 1) + " is another's, or of another length"};
             }
         }
         (void)take_one(send_cq.get());
@@ -527,7 +581,8 @@ Answer receive_bursts(const Device& device) {
 Answer compressed(const Device& device) {
     mlx5dv_context caps{};
     caps.comp_mask = MLX5DV_CONTEXT_MASK_CQE_COMPRESION;
-    if (!mlx5dv_is_supported(device.context->device) || mlx5dv_query_device(device.context, &caps) != 0 || caps.cqe_comp_caps.max_num == 0) {
+    if (!mlx5dv_is_supported(device.context->device) || mlx5dv_query_device(device.context, &caps) != 0 ||
+        caps.cqe_comp_caps.max_num == 0) {
         throw NotOffered("no compressed completions");
     }
     ibv_cq_init_attr_ex attr{};
@@ -551,7 +606,8 @@ Answer numbers(const Device& device) {
         const QueuePair qp(device, {.send_cq = cq.get(), .recv_cq = cq.get(), .depth = 4}, {});
         seen.insert(qp.number());
     }
-    return {Outcome::found, "16 queue pairs, one after the other, had " + std::to_string(seen.size()) + " numbers"};
+    return {Outcome::found,
+            "16 queue pairs, one after the other, had " + std::to_string(seen.size()) + " numbers"};
 }
 
 }  // namespace
@@ -561,12 +617,19 @@ std::vector<Question> behaviour() {
         {"limits", "The device has room for what a configuration has by default", limits},
         {"clock", "The device's clock can be read, and runs at the rate that the device says", clock},
         {"stamps", "Time stamps of completions do not run backwards within a CQ", stamps},
-        {"small-receives", "Who writes a small receive to memory, the device or the CPU that polls", small_receives_plain},
-        {"small-receives-untouched", "Where the runtime asks the provider so, no CPU writes a small receive for the device", small_receives_untouched},
+        {"small-receives", "Who writes a small receive to memory, the device or the CPU that polls",
+         small_receives_plain},
+        {"small-receives-untouched",
+         "Where the runtime asks the provider so, no CPU writes a small receive for the device",
+         small_receives_untouched},
         {"short-atomic", "What an atomic does whose SGE is too short for its answer", short_atomic},
-        {"data-in-order", "Where the provider says that data arrives in order, the last byte of a write arrives last", data_in_order},
+        {"data-in-order",
+         "Where the provider says that data arrives in order, the last byte of a write arrives last",
+         data_in_order},
         {"word-tears", "Whether a word of 8 bytes that a peer writes is seen half done", word_tears},
-        {"flush-order", "What stands behind a request that failed is flushed, in order, and unsignaled work too", flush_order},
+        {"flush-order",
+         "What stands behind a request that failed is flushed, in order, and unsignaled work too",
+         flush_order},
         {"late-receives", "What becomes of a receive that is posted in state error", late_receives},
         {"reset", "A queue pair that is reset takes no completions of others along", reset},
         {"no-receive", "A send for which no receive comes ends with IBV_WC_RNR_RETRY_EXC_ERR", no_receive},
@@ -575,7 +638,8 @@ std::vector<Question> behaviour() {
         {"last-wqe", "Whether a queue pair of a shared receive queue tells that it takes no more", last_wqe},
         {"events", "An armed CQ tells once, and one that is not armed never", events},
         {"moderation", "What moderation does to the event of one completion", moderation},
-        {"many-qps", "Many queue pairs on one CQ: each completion comes once, in its queue pair's order", many_qps},
+        {"many-qps", "Many queue pairs on one CQ: each completion comes once, in its queue pair's order",
+         many_qps},
         {"many-cqs", "Many CQs: each completion comes once, in its queue pair's order", many_cqs},
         {"receive-bursts", "Receives in bursts complete in order, each with its length", receive_bursts},
         {"compressed", "The same receives with compressed completions", compressed},

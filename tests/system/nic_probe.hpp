@@ -1,5 +1,5 @@
-// What a device does below the runtime, asked through libibverbs alone: queues, memory and connected queue pairs on one device, and
-// the answers that nic_probe prints.
+// What a device does below the runtime, asked through libibverbs alone: queues, memory and connected queue
+// pairs on one device, and the answers that nic_probe prints.
 #pragma once
 
 #include <poll.h>
@@ -23,7 +23,8 @@ namespace nic {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// held and failed: a claim of the project's. found: nobody claims anything. absent: the device does not offer it.
+/// held and failed: a claim of the project's. found: nobody claims anything. absent: the device does not
+/// offer it.
 enum class Outcome { held, failed, found, absent };
 
 struct Answer {
@@ -100,13 +101,16 @@ public:
     Memory(const Device& device, std::size_t size)
         : bytes_(size),
           region_(made(ibv_reg_mr(device.pd, bytes_.data(), size,
-                                  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC),
+                                  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                      IBV_ACCESS_REMOTE_ATOMIC),
                        "cannot register memory; see ulimit -l")) {}
 
     [[nodiscard]] unsigned char* at(std::size_t i) { return bytes_.data() + i; }
     [[nodiscard]] std::uint64_t addr(std::size_t i = 0) { return reinterpret_cast<std::uintptr_t>(at(i)); }
     [[nodiscard]] std::uint32_t key() const { return region_->rkey; }
-    [[nodiscard]] ibv_sge sge(std::size_t i, std::uint32_t length) { return {addr(i), length, region_->lkey}; }
+    [[nodiscard]] ibv_sge sge(std::size_t i, std::uint32_t length) {
+        return {addr(i), length, region_->lkey};
+    }
     [[nodiscard]] std::size_t size() const { return bytes_.size(); }
     void fill(unsigned char value) { std::fill(bytes_.begin(), bytes_.end(), value); }
 
@@ -133,7 +137,8 @@ using QpMaker = std::function<ibv_qp*(ibv_qp_init_attr&)>;
 /// An RC queue pair.
 class QueuePair {
 public:
-    QueuePair(const Device& device, const Shape& shape, const QpMaker& maker) : device_(device), shape_(shape) {
+    QueuePair(const Device& device, const Shape& shape, const QpMaker& maker)
+        : device_(device), shape_(shape) {
         ibv_qp_init_attr attr{};
         attr.send_cq = shape.send_cq;
         attr.recv_cq = shape.recv_cq;
@@ -164,14 +169,15 @@ public:
         attr.ah_attr.grh.hop_limit = 64;
         attr.ah_attr.dlid = device_.port_attr.lid;
         attr.ah_attr.port_num = device_.port;
-        modify(attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                         IBV_QP_MIN_RNR_TIMER);
+        modify(attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
         attr.qp_state = IBV_QPS_RTS;
         attr.timeout = shape_.timeout;
         attr.retry_cnt = shape_.retries;
         attr.rnr_retry = shape_.rnr_retry;
         attr.max_rd_atomic = 1;
-        modify(attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+        modify(attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                         IBV_QP_MAX_QP_RD_ATOMIC);
     }
     void enter(ibv_qp_state state) {
         ibv_qp_attr attr{};
@@ -194,12 +200,13 @@ public:
         const int error = ibv_post_send(get(), &work, &bad);
         require(error == 0, "cannot post", error);
     }
-    void post(ibv_wr_opcode opcode, std::uint64_t id, ibv_sge sge, std::uint64_t remote = 0, std::uint32_t rkey = 0,
-              unsigned flags = IBV_SEND_SIGNALED) {
+    void post(ibv_wr_opcode opcode, std::uint64_t id, ibv_sge sge, std::uint64_t remote = 0,
+              std::uint32_t rkey = 0, unsigned flags = IBV_SEND_SIGNALED) {
         ibv_send_wr work = request(opcode, id, &sge, remote, rkey, flags);
         post(work);
     }
-    static ibv_send_wr request(ibv_wr_opcode opcode, std::uint64_t id, ibv_sge* sge, std::uint64_t remote, std::uint32_t rkey, unsigned flags) {
+    static ibv_send_wr request(ibv_wr_opcode opcode, std::uint64_t id, ibv_sge* sge, std::uint64_t remote,
+                               std::uint32_t rkey, unsigned flags) {
         ibv_send_wr work{};
         work.wr_id = id;
         work.sg_list = sge;
@@ -227,7 +234,8 @@ private:
 
 /// Two queue pairs of the device, connected with each other.
 struct Pair {
-    Pair(const Device& device, const Shape& shape, const QpMaker& maker = {}) : a(device, shape, maker), b(device, shape, maker) {
+    Pair(const Device& device, const Shape& shape, const QpMaker& maker = {})
+        : a(device, shape, maker), b(device, shape, maker) {
         a.connect(b.number());
         b.connect(a.number());
     }
@@ -255,7 +263,9 @@ inline ibv_wc take_one(ibv_cq* cq, milliseconds patience = milliseconds(30'000))
     require(!all.empty(), "no completion came");
     return all.front();
 }
-inline std::string name_of(ibv_wc_status status) { return ibv_wc_status_str(status); }
+inline std::string name_of(ibv_wc_status status) {
+    return ibv_wc_status_str(status);
+}
 
 struct Question {
     const char* id;
