@@ -99,8 +99,9 @@ class Pretended(unittest.TestCase):
         self.assertIn("did not hold: conformance", done.stdout)
         text, parts = self.report()
         self.assertEqual(parts["statuses"]["result"], "did not hold")
-        self.assertIn("| Errors.Bad | IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_QP_OP_ERR |", text)
+        self.assertIn("| Errors.Bad | IBV_WC_LOC_QP_OP_ERR | IBV_WC_LOC_PROT_ERR |", text)
         self.assertEqual(parts["works-UD"]["result"], "did not hold")  # nobody has seen it work
+        self.assertIn("\nDid not hold: conformance, statuses, works-", text)
         self.assertIn("| What works, on this device | did not hold |", text)
 
     def test_a_test_program_that_crashes_does_not_hold(self):
