@@ -45,6 +45,18 @@ Answer limits(const Device& device) {
              {"clock, kHz", static_cast<double>(device.attr.hca_core_clock)}}};
 }
 
+Answer locked_memory(const Device& device) {
+    constexpr std::size_t kMiB = 64;
+    try {
+        const Memory memory(device, kMiB << 20);
+    } catch (const std::exception& error) {
+        return {Outcome::failed,
+                std::string(error.what()) +
+                    ". Raise memlock in /etc/security/limits.conf, which needs root: it limits users"};
+    }
+    return {Outcome::held, std::to_string(kMiB) + " MiB were registered at once"};
+}
+
 Answer clock(const Device& device) {
     const auto now = [&] {
         ibv_values_ex values{};
@@ -94,6 +106,7 @@ Answer stamps(const Device& device) {
     std::uint64_t last = 0;
     int seen = 0;
     int backwards = 0;
+    int moved = 0;
     const auto deadline = Clock::now() + std::chrono::seconds(30);
     while (seen < kWrites && Clock::now() < deadline) {
         ibv_poll_cq_attr poll{};
@@ -103,11 +116,15 @@ Answer stamps(const Device& device) {
         require(cq->status == IBV_WC_SUCCESS, "a write failed: " + name_of(cq->status));
         const std::uint64_t stamp = ibv_wc_read_completion_ts(cq);
         backwards += seen > 0 && ((stamp - last) & mask) > mask / 2;
+        moved += seen > 0 && stamp != last;
         last = stamp;
         ++seen;
         ibv_end_poll(cq);
     }
     require(seen == kWrites, "completions are missing");
+    if (moved == 0) {
+        throw NotOffered("all 64 time stamps are the same");
+    }
     return {backwards == 0 ? Outcome::held : Outcome::failed,
             std::to_string(backwards) + " of 64 were earlier than the one before"};
 }
@@ -615,6 +632,7 @@ Answer numbers(const Device& device) {
 std::vector<Question> behaviour() {
     return {
         {"limits", "The device has room for what a configuration has by default", limits},
+        {"locked-memory", "A process may lock as much memory as is registered by default", locked_memory},
         {"clock", "The device's clock can be read, and runs at the rate that the device says", clock},
         {"stamps", "Time stamps of completions do not run backwards within a CQ", stamps},
         {"small-receives", "Who writes a small receive to memory, the device or the CPU that polls",

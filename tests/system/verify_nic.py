@@ -121,7 +121,7 @@ class Pretended(unittest.TestCase):
         self.assertGreater(len(named), 30)
         for part in named:
             kind, _, rest = part.partition("-")
-            there = f'{{"{rest}",' in questions if kind == "probe" else rest in rows if kind == "works" else f'"{part}"' in known or \
+            there = f'{{"{rest}",' in questions if kind == "probe" else rest.replace("-", " ") in rows if kind == "works" else f'"{part}"' in known or \
                 part.startswith("pollperf-") and f'"{rest}": ' in known
             self.assertTrue(there, part)
 
