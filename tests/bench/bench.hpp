@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <string>
 #include <vector>
 
 #include "measurement.hpp"
@@ -14,7 +13,6 @@ namespace pollcore::bench {
 struct Setting {
     Cpus cpus;
     std::chrono::milliseconds time{30};  ///< of one measurement
-    std::string device;                  ///< a verbs device whose provider is measured; empty: none
 };
 
 /// Ordinary memory in huge pages where the kernel gives them, for one measurement at a time.
@@ -28,7 +26,5 @@ struct Setting {
 [[nodiscard]] std::vector<Measurement> singles(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> flow_costs(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> hostile_costs(const Setting& setting);
-/// Of `device`.
-[[nodiscard]] std::vector<Measurement> provider_costs(const Setting& setting);
 
 }  // namespace pollcore::bench

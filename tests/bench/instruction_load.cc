@@ -2,10 +2,12 @@
 // instruction_guard.py.
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <string>
 
 #include "message_load.hpp"
 #include "neighbours.hpp"
+#include "provider_load.hpp"
 #include "stepped_load.hpp"
 
 namespace pollcore::bench {
@@ -13,7 +15,9 @@ namespace {
 
 constexpr const char* kUsage = "usage: instruction-load ROUNDS BURST writes QPS SESSIONS CQS\n"
                                "       instruction-load ROUNDS BURST messages off|credits|ring WAITING\n"
-                               "       instruction-load ROUNDS BURST beside MANNERS\n";
+                               "       instruction-load ROUNDS BURST beside MANNERS\n"
+                               "       instruction-load ROUNDS BURST provider DEVICE plain|extended CHAIN\n"
+                               "       instruction-load ROUNDS BURST writes-on DEVICE QPS\n";
 
 template <class Load>
 int run(std::uint32_t rounds, Load&& load) {
@@ -41,6 +45,28 @@ int run(int argc, char** argv) {
     }
     if (argc == 5 && word(3) == "beside") {
         return run(rounds, NeighbourLoad(word(4), burst));
+    }
+    if (argc == 7 && burst == kBurst && word(3) == "provider") {
+        BareLoad load(std::make_shared<Provider>(word(4)), {.domain = true, .extended = word(5) == "extended"}, {.chain = number(6)});
+        for (std::uint32_t i = 0; i < rounds; ++i) {
+            load.prepare();
+            load.post();
+            load.settle();
+            load.poll();
+        }
+        return 0;
+    }
+    if (argc == 6 && word(3) == "writes-on") {
+        SteppedLoad load({.burst = burst, .qps = number(5), .provider = std::make_shared<Provider>(word(4))});
+        for (std::uint32_t i = 0; i < rounds; ++i) {
+            load.prepare();
+            load.submit();
+            load.step();
+            load.poll();
+            load.check();
+            load.settle();
+        }
+        return 0;
     }
     std::cerr << kUsage;
     return 2;

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <exception>
 #include <iostream>
 #include <utility>
@@ -13,7 +12,6 @@
 #include "goals.hpp"
 #include "hardware_counters.hpp"
 #include "noise.hpp"
-#include "pollcore/error.hpp"
 #include "report.hpp"
 
 namespace pollcore::bench {
@@ -24,8 +22,7 @@ struct Part {
     std::vector<Measurement> (*make)(const Setting&);
 };
 constexpr Part kParts[] = {{"rings", ring_streams}, {"trips", ring_trips}, {"worker", worker_costs}, {"hop", hops},
-                           {"bursts", bursts},      {"singles", singles},  {"flow", flow_costs},     {"hostile", hostile_costs},
-                           {"provider", provider_costs}};
+                           {"bursts", bursts},      {"singles", singles},  {"flow", flow_costs},     {"hostile", hostile_costs}};
 
 int run(int argc, char** argv) {
     CLI::App app{"Measures the ring, the worker and the hop beside the machine's limit and other rings", "pollbench"};
@@ -43,7 +40,6 @@ int run(int argc, char** argv) {
     app.add_option("--repetitions", repetitions, "Of each measurement, all by turns")->check(CLI::Range(1, 1000))->capture_default_str();
     app.add_option("--time", time_ms, "Milliseconds that one measurement takes")->check(CLI::Range(1, 10000))->capture_default_str();
     app.add_option("--only", parts, "Parts, with commas")->delimiter(',')->check(CLI::IsMember(known));
-    app.add_option("--device", setting.device, "An RDMA device, for the part \"provider\": what its provider costs, alone and under a worker");
     app.add_option("--json", json, "Write everything to this file, too");
     CLI11_PARSE(app, argc, argv);
     setting.cpus = {cpus[0], cpus[1]};
@@ -53,11 +49,7 @@ int run(int argc, char** argv) {
     pin(setting.cpus.here);
     std::vector<Measurement> measurements;
     for (const Part& part : kParts) {
-        const bool asked = std::find(parts.begin(), parts.end(), part.name) != parts.end();
-        if (asked && part.make == provider_costs && setting.device.empty()) {
-            throw Error(EINVAL, "the part \"provider\" needs --device");
-        }
-        if (asked || (parts.empty() && part.make != provider_costs)) {
+        if (parts.empty() || std::find(parts.begin(), parts.end(), part.name) != parts.end()) {
             for (Measurement& one : part.make(setting)) {
                 one.samples.resize(one.columns.size());
                 measurements.push_back(std::move(one));

@@ -1,214 +1,79 @@
 // What the provider's part of an operation costs, in cycles of the time stamp counter: alone, under a worker, and on the threads of an
 // application that works without one.
+#include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
 #include "apps/pollperf/threads.hpp"
-#include "bench.hpp"
-#include "connect/transitions.hpp"
-#include "provider.hpp"
+#include "provider_costs.hpp"
+#include "provider_load.hpp"
 #include "stepped_load.hpp"
 #include "timed.hpp"
 
 namespace pollcore::bench {
 namespace {
 
-constexpr std::uint32_t kBurst = 32;
-constexpr std::uint32_t kDepth = 256;
+constexpr std::uint32_t kBursts[] = {1, 4, 16, 32};
+constexpr std::uint32_t kQps[] = {16, 256, 1024};
+constexpr double kModelWithin = 0.10;
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-/// How queue pairs and CQ are made, and polled.
-struct Way {
-    bool domain = false;    ///< in a thread domain
-    bool extended = false;  ///< polled by ibv_start_poll
-    [[nodiscard]] std::string name() const {
-        return std::string(extended ? "ibv_start_poll" : "ibv_poll_cq") + (domain ? ", thread domain" : ", no thread domain");
-    }
-};
-constexpr Way kWays[] = {{false, false}, {false, true}, {true, true}};
+constexpr const char* kAlone = "provider alone, cycles per operation: ";
+constexpr const char* kWorkerAlone = "worker on a device that completes at once, cycles per operation on one CPU";
+constexpr const char* kUnderWorker = "worker with its provider, cycles per operation on one CPU: ";
+constexpr const char* kWithInstant = "worker and device";
+constexpr const char* kInstantAlone = "device alone";
+constexpr const char* kByPollCq = ", ibv_poll_cq";
+constexpr const char* kByStartPoll = ", ibv_start_poll";
 
-/// Queue pairs that are each connected to themselves, on one CQ, by the verbs alone.
-class Bare {
-public:
-    Bare(std::shared_ptr<const Provider> provider, const Way& way, std::uint32_t qps)
-        : provider_(std::move(provider)), way_(way), device_(provider_->open()), pd_(device_->create_pd(), {device_.get()}) {
-        if (way.domain) {
-            domain_ = device_->create_thread_domain();
-        }
-        cq_ = {device_->create_cq({.cqe = 2 * kDepth, .domain = domain_.get(), .extended = way.extended}), {device_.get()}};
-        const auto addr = reinterpret_cast<std::uintptr_t>(memory_.data());
-        region_ = {device_->register_memory(pd_.get(), memory_.data(), memory_.size(), addr,
-                                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ),
-                   {device_.get()}};
-        for (std::uint32_t i = 0; i < qps; ++i) {
-            add_qp();
-        }
-    }
+std::string bursts_of(std::uint32_t burst) { return "bursts of " + std::to_string(burst); }
+std::string chains_of(std::uint32_t chain) { return "chains of " + std::to_string(chain); }
+std::string qps_at_random(std::uint32_t qps) { return std::to_string(qps) + " QPs at random"; }
 
-    [[nodiscard]] const Provider& provider() const noexcept { return *provider_; }
-    [[nodiscard]] ibv_qp* qp(std::size_t index) const noexcept { return qps_[index].get(); }
-    [[nodiscard]] std::size_t qps() const noexcept { return qps_.size(); }
-    [[nodiscard]] DirectTarget target(std::uint32_t thread = 0) const {
-        const auto addr = reinterpret_cast<std::uintptr_t>(memory_.data()) + thread * 4096;
-        return {.qp = qps_.front().get(), .cq = cq_.get(), .addr = addr, .remote_addr = addr + memory_.size() / 2, .lkey = region_->lkey, .rkey = region_->rkey};
-    }
+constexpr Way kWays[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+/// What a worker does.
+constexpr Way kOfWorker{true, false};
 
-    /// What pollcore reads of a completion. Returns how many there were.
-    int poll(int most, ibv_wc* completions) const {
-        if (!way_.extended) {
-            return ibv_poll_cq(cq_.get(), most, completions);
-        }
-        ibv_cq_ex* cq = extended(cq_.get());
-        ibv_poll_cq_attr attr{};
-        if (ibv_start_poll(cq, &attr) != 0) {
-            return 0;
-        }
-        int taken = 0;
-        do {
-            ibv_wc& wc = completions[taken++];
-            wc.wr_id = cq->wr_id;
-            wc.status = cq->status;
-            wc.byte_len = ibv_wc_read_byte_len(cq);
-        } while (taken < most && ibv_next_poll(cq) == 0);
-        ibv_end_poll(cq);
-        return taken;
-    }
-
-private:
-    void add_qp() {
-        QpOptions make{.pd = pd_.get(),
-                       .domain = domain_.get(),
-                       .send_cq = cq_.get(),
-                       .recv_cq = cq_.get(),
-                       .cap = {.max_send_wr = kDepth, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64}};
-        UniqueQp qp(device_->create_qp(make), {device_.get()});
-        const GidEntry gid = device_->gids().front();
-        QpInfo self;
-        std::memcpy(self.gid.data(), gid.gid.raw, 16);
-        self.qp_num = qp->qp_num;
-        Transition init = to_init(1, access_flags({}));
-        device_->modify(qp.get(), init.attr, init.mask);
-        Transition rtr = to_rtr(self, {}, 1, static_cast<std::uint8_t>(gid.index), IBV_MTU_1024);
-        device_->modify(qp.get(), rtr.attr, rtr.mask);
-        Transition rts = to_rts(self.psn, {});
-        device_->modify(qp.get(), rts.attr, rts.mask);
-        qps_.push_back(std::move(qp));
-    }
-
-    std::shared_ptr<const Provider> provider_;
-    Way way_;
-    alignas(4096) std::array<std::byte, 65536> memory_{};
-    std::unique_ptr<Device> device_;
-    UniquePd pd_;
-    std::unique_ptr<ThreadDomain> domain_;
-    UniqueCq cq_;
-    UniqueMr region_;
-    std::vector<UniqueQp> qps_;
-};
-
-/// How a burst of 32 is posted.
-struct Shape {
-    std::uint32_t chain = kBurst;   ///< requests to a post, and completions to a poll
-    std::uint32_t signaled = 1;     ///< one of so many
-    std::uint32_t inline_bytes = 0;
-    std::uint32_t qps = 1;          ///< more than one: each request to one of these at random, by itself
-};
-
-/// A burst by the verbs alone: requests are made before, and what is timed posts and polls.
-class BareBurst {
-public:
-    BareBurst(std::shared_ptr<const Provider> provider, const Way& way, const Shape& shape) : shape_(shape), bare_(std::move(provider), way, shape.qps) {
-        const DirectTarget target = bare_.target();
-        for (std::uint32_t i = 0; i < kBurst; ++i) {
-            sges_[i] = {.addr = target.addr + 64 * i, .length = shape.inline_bytes != 0 ? shape.inline_bytes : 64, .lkey = target.lkey};
-            ibv_send_wr& request = requests_[i];
-            request = {.wr_id = i, .sg_list = &sges_[i], .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE};
-            request.next = (i + 1) % shape.chain == 0 || shape.qps > 1 ? nullptr : &requests_[i + 1];
-            request.send_flags = ((i + 1) % shape.signaled == 0 ? IBV_SEND_SIGNALED : 0) | (shape.inline_bytes != 0 ? IBV_SEND_INLINE : 0);
-            request.wr.rdma = {.remote_addr = target.remote_addr + 64 * i, .rkey = target.rkey};
-        }
-    }
-
-    std::vector<double> once() {
-        const auto cycles = timed<5>(
-            kBurst, [&] { choose(); }, [&] { post(); }, [&] { bare_.provider().settle(used_); }, [&] { poll(); },
-            [&] {
-                for (int i = 0; i < kLooks; ++i) {
-                    if (bare_.poll(kBurst, completions_.data()) != 0) {
-                        throw std::runtime_error("more has completed than was posted");
-                    }
-                }
-            });
-        return {cycles[1], cycles[3], cycles[1] + cycles[3], cycles[4] * kBurst / kLooks};
-    }
-
-private:
-    static constexpr int kLooks = 64;  // together: one is too short for the time stamp counter
-
-    void choose() {
-        for (ibv_qp*& qp : used_) {
-            random_ ^= random_ << 13;
-            random_ ^= random_ >> 17;
-            random_ ^= random_ << 5;
-            qp = bare_.qp(random_ % bare_.qps());
-        }
-    }
-    [[gnu::noinline]] void post() {
-        ibv_send_wr* bad = nullptr;
-        const std::uint32_t chain = shape_.qps > 1 ? 1 : shape_.chain;
-        for (std::uint32_t i = 0; i < kBurst; i += chain) {
-            if (ibv_post_send(used_[i], &requests_[i], &bad) != 0) {
-                throw std::runtime_error("a chain was refused");
+std::vector<double> bare_cycles(BareLoad& load) {
+    constexpr int kLooks = 64;  // together: one is too short for the time stamp counter
+    const auto cycles = timed<5>(
+        kBurst, [&] { load.prepare(); }, [&] { load.post(); }, [&] { load.settle(); }, [&] { load.poll(); },
+        [&] {
+            for (int i = 0; i < kLooks; ++i) {
+                load.look();
             }
-        }
-    }
-    [[gnu::noinline]] void poll() {
-        const auto at_a_time = static_cast<int>(shape_.chain);
-        for (int left = kBurst / static_cast<int>(shape_.signaled); left > 0;) {
-            const int n = bare_.poll(std::min(at_a_time, left), completions_.data());
-            if (n <= 0 || completions_[0].status != IBV_WC_SUCCESS) {
-                throw std::runtime_error("a write has failed, or has not completed");
-            }
-            left -= n;
-        }
-    }
-
-    Shape shape_;
-    Bare bare_;
-    std::array<ibv_sge, kBurst> sges_{};
-    std::array<ibv_send_wr, kBurst> requests_{};
-    std::array<ibv_wc, kBurst> completions_{};
-    std::array<ibv_qp*, kBurst> used_{};
-    std::uint32_t random_ = 1;
-};
+        });
+    return {cycles[1], cycles[3], cycles[1] + cycles[3], cycles[4] * kBurst / kLooks};
+}
 
 std::vector<Measurement> alone(const std::shared_ptr<const Provider>& provider) {
     std::vector<Measurement> all;
     const auto add = [&](const Way& way, const std::string& what, const Shape& shape) {
-        all.push_back({.table = "provider alone, cycles per operation: " + provider->name(),
+        all.push_back({.table = kAlone + provider->name(),
                        .row = way.name() + ": " + what,
                        .columns = {"post", "poll", "both", "look at an empty CQ"},
-                       .once = [made = std::shared_ptr<BareBurst>(), provider, way, shape]() mutable {
+                       .once = [made = std::shared_ptr<BareLoad>(), provider, way, shape]() mutable {
                            if (made == nullptr) {
-                               made = std::make_shared<BareBurst>(provider, way, shape);
+                               made = std::make_shared<BareLoad>(provider, way, shape);
                            }
-                           return made->once();
+                           return bare_cycles(*made);
                        }});
     };
     for (const Way& way : kWays) {
         for (const std::uint32_t chain : {32, 16, 8, 4, 2, 1}) {
-            add(way, "chains of " + std::to_string(chain), {.chain = chain});
+            add(way, chains_of(chain), {.chain = chain});
         }
         add(way, "chains of 32, one signaled", {.signaled = kBurst});
         add(way, "chains of 32, 16 bytes inline", {.inline_bytes = 16});
         add(way, "chains of 32, 64 bytes inline", {.inline_bytes = 64});
-        if (way.domain == way.extended) {
-            for (const std::uint32_t qps : {16, 256, 1024}) {
-                add(way, "singly to " + std::to_string(qps) + " QPs at random", {.qps = qps});
-            }
+        for (const std::uint32_t qps : kQps) {
+            add(way, qps_at_random(qps) + ", a chain for each", {.qps = qps});
         }
     }
     return all;
@@ -227,8 +92,8 @@ std::vector<Measurement> under_a_worker(const std::shared_ptr<const Provider>& p
     std::vector<Measurement> all;
     const auto add = [&](const std::string& what, Load load) {
         load.provider = provider;
-        all.push_back({.table = "worker with its provider, cycles per operation on one CPU: " + provider->name(),
-                       .row = what + (load.extended ? ", ibv_start_poll" : ", ibv_poll_cq"),
+        all.push_back({.table = kUnderWorker + provider->name(),
+                       .row = what + (load.extended ? kByStartPoll : kByPollCq),
                        .columns = {"worker", "application: submit and poll"},
                        .once = [made = std::shared_ptr<SteppedLoad>(), load]() mutable {
                            if (made == nullptr) {
@@ -238,12 +103,12 @@ std::vector<Measurement> under_a_worker(const std::shared_ptr<const Provider>& p
                        }});
     };
     for (const bool extended : {false, true}) {
-        for (const std::uint32_t burst : {1, 4, 16, 32}) {
-            add("bursts of " + std::to_string(burst), {.burst = burst, .extended = extended});
+        for (const std::uint32_t burst : kBursts) {
+            add(bursts_of(burst), {.burst = burst, .extended = extended});
         }
         add("bursts of 32, four idle sessions, two idle CQs", {.idle_sessions = 4, .idle_cqs = 2, .extended = extended});
-        for (const std::uint32_t qps : {16, 256, 1024}) {
-            add(std::to_string(qps) + " QPs at random", {.qps = qps, .extended = extended});
+        for (const std::uint32_t qps : kQps) {
+            add(qps_at_random(qps), {.qps = qps, .extended = extended});
         }
     }
     return all;
@@ -352,7 +217,7 @@ std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint3
     return {post, poll, post + poll};
 }
 
-std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& provider, const Setting& setting) {
+std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& provider, const Cpus& cpus_of_pair) {
     std::vector<Measurement> all;
     const auto add = [&](std::string row, std::function<std::vector<double>()> once) {
         all.push_back({.table = "what an application's thread pays, cycles per operation in bursts of 32: " + provider->name(),
@@ -375,9 +240,9 @@ std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& p
     });
     const std::uint32_t online = perf::this_machine().cpus_online;
     for (const std::uint32_t threads : {2u, 4u, 8u}) {
-        std::vector<std::uint32_t> cpus{setting.cpus.here, setting.cpus.there};
+        std::vector<std::uint32_t> cpus{cpus_of_pair.here, cpus_of_pair.there};
         for (std::uint32_t cpu = 0; cpus.size() < threads && cpu < online; ++cpu) {
-            if (cpu != setting.cpus.here && cpu != setting.cpus.there) {
+            if (cpu != cpus_of_pair.here && cpu != cpus_of_pair.there) {
                 cpus.push_back(cpu);
             }
         }
@@ -394,15 +259,76 @@ std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& p
     return all;
 }
 
+// The device that completes at once, under the loads that the model of costs is asked about.
+std::vector<Measurement> without_provider() {
+    std::vector<Measurement> all;
+    const auto add = [&](std::string row, const Load& load) {
+        all.push_back({.table = kWorkerAlone,
+                       .row = std::move(row),
+                       .columns = {kWithInstant, kInstantAlone},
+                       .once = [made = std::shared_ptr<SteppedLoad>(), bare = std::shared_ptr<BareLoad>(), load]() mutable {
+                           if (made == nullptr) {
+                               made = std::make_shared<SteppedLoad>(load);
+                               bare = std::make_shared<BareLoad>(std::make_shared<const Provider>(Provider::instant()), Way{},
+                                                                 Shape{.chain = load.burst, .qps = load.qps});
+                           }
+                           const auto parts = timed<5>(
+                               load.burst, [&] { made->prepare(); }, [&] { made->submit(); }, [&] { made->step(); }, [&] { made->poll(); }, [&] { made->check(); });
+                           return std::vector{parts[2], bare_cycles(*bare)[2]};
+                       }});
+    };
+    for (const std::uint32_t burst : kBursts) {
+        add(bursts_of(burst), {.burst = burst});
+    }
+    for (const std::uint32_t qps : kQps) {
+        add(qps_at_random(qps), {.qps = qps});
+    }
+    return all;
+}
+
 }  // namespace
 
-std::vector<Measurement> provider_costs(const Setting& setting) {
-    const auto provider = std::make_shared<const Provider>(setting.device);
+std::vector<Measurement> provider_costs(const std::string& device, const Cpus& cpus) {
+    const auto provider = std::make_shared<const Provider>(device);
     std::vector<Measurement> all = alone(provider);
-    for (auto& more : {under_a_worker(provider), on_own_threads(provider, setting)}) {
+    for (auto& more : {without_provider(), under_a_worker(provider), on_own_threads(provider, cpus)}) {
         all.insert(all.end(), more.begin(), more.end());
     }
     return all;
+}
+
+std::vector<Goal> provider_goals(const std::vector<Measurement>& measurements) {
+    const auto samples = [&](std::string_view table, const std::string& row, std::string_view column) -> const std::vector<double>& {
+        for (const Measurement& one : measurements) {
+            const auto at = std::ranges::find(one.columns, column);
+            if (one.table.starts_with(table) && one.row == row && at != one.columns.end()) {
+                return one.samples[static_cast<std::size_t>(at - one.columns.begin())];
+            }
+        }
+        throw std::logic_error("no row " + row);
+    };
+    std::vector<Goal> goals;
+    const auto check = [&](const std::string& load, const std::string& provider_row) {
+        const auto& worker = samples(kWorkerAlone, load, kWithInstant);
+        const auto& instant = samples(kWorkerAlone, load, kInstantAlone);
+        const auto& provider = samples(kAlone, provider_row, "both");
+        const auto& measured = samples(kUnderWorker, load + kByPollCq, "worker");
+        std::vector<double> ratios;
+        for (std::size_t i = 0; i < measured.size(); ++i) {
+            ratios.push_back(measured[i] / (worker[i] - instant[i] + provider[i]));
+        }
+        const std::vector<std::string> tables{kWorkerAlone, kAlone, kUnderWorker};
+        goals.push_back({"worker with its provider, " + load + " / model of costs, at least", true, 1 - kModelWithin, ratios, tables});
+        goals.push_back({"worker with its provider, " + load + " / model of costs, at most", false, 1 + kModelWithin, ratios, tables});
+    };
+    const std::string way = kOfWorker.name();
+    for (const std::uint32_t burst : kBursts) {
+        check(bursts_of(burst), way + ": " + chains_of(burst));
+    }
+    for (const std::uint32_t qps : kQps) {
+        check(qps_at_random(qps), way + ": " + qps_at_random(qps) + ", a chain for each");
+    }
+    return goals;
 }
 
 }  // namespace pollcore::bench
