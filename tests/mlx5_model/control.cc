@@ -81,6 +81,14 @@ void mlx5_model_fail_receive(uint32_t qpn, uint32_t after, uint8_t syndrome, uin
     locked([&](Fabric& fabric) { fabric.faults.fail_receive(qpn, after, {syndrome, vendor_syndrome}); });
 }
 
+void mlx5_model_watch(int on) {
+    locked([&](Fabric& fabric) { fabric.journal.watch(on != 0); });
+}
+
+int mlx5_model_watched(mlx5_model_wqe* wqes, int most) {
+    return locked([&](Fabric& fabric) { return fabric.journal.take(wqes, most); });
+}
+
 void mlx5_model_doorbells(uint32_t qpn, uint64_t* records, uint64_t* rung, uint64_t* blueflame) {
     locked([&](Fabric& fabric) {
         const QueuePair* qp = fabric.qp(qpn);

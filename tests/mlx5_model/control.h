@@ -30,6 +30,24 @@ void mlx5_model_repeat_requests(uint32_t qpn, uint32_t count);
 void mlx5_model_fail_send(uint32_t qpn, uint32_t after, uint8_t syndrome, uint8_t vendor_syndrome);
 void mlx5_model_fail_receive(uint32_t qpn, uint32_t after, uint8_t syndrome, uint8_t vendor_syndrome);
 
+/* A send WQE that was carried out, or flushed. */
+struct mlx5_model_wqe {
+    uint32_t qpn;
+    uint16_t index;          /* of its first block of 64 bytes */
+    uint8_t opcode;          /* MLX5_OPCODE_... */
+    uint8_t signaled;
+    uint64_t remote_address;
+    uint32_t rkey;
+    uint32_t segments;       /* of data, by pointer */
+    uint64_t address;        /* of the first of them */
+    uint32_t lkey;
+    uint32_t length;         /* of the message */
+};
+/* From now on WQEs are written down, or not. */
+void mlx5_model_watch(int on);
+/* The oldest that were written down, at most `most`; returns how many. */
+int mlx5_model_watched(struct mlx5_model_wqe* wqes, int most);
+
 /* Of a queue pair: changes of its doorbell record; how many of these had their doorbell in the UAR; how many of these the whole WQE. */
 void mlx5_model_doorbells(uint32_t qpn, uint64_t* records, uint64_t* rung, uint64_t* blueflame);
 

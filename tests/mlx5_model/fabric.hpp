@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "faults.hpp"
+#include "journal.hpp"
 #include "memory_keys.hpp"
 #include "queue_pair.hpp"
 
@@ -116,6 +117,7 @@ public:
 
     std::mutex lock;
     FaultPlan faults;
+    Journal journal;
 
 private:
     Fabric();

@@ -61,6 +61,7 @@ int QueuePair::serve(int most, std::uint64_t now_ns) {
         if (wqe == nullptr || wait_until_ns_ > now_ns || carry_out(*wqe, now_ns) == Outcome::waits) {
             break;
         }
+        facts_.hca->fabric().journal.write(facts_.number, *wqe);
         sends_.done();
         ++ended;
     }
@@ -70,6 +71,7 @@ int QueuePair::serve(int most, std::uint64_t now_ns) {
 void QueuePair::flush_sends(int most, int& ended, std::uint64_t now_ns) {
     for (const SendWqe* wqe = nullptr; ended < most && (wqe = sends_.next()) != nullptr; ++ended) {
         error_cqe(*send_cq_, true, MLX5_CQE_SYNDROME_WR_FLUSH_ERR, 0, wqe->index, wqe->opcode, now_ns);
+        facts_.hca->fabric().journal.write(facts_.number, *wqe);
         sends_.done();
     }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "mlx5_model/control.h"
 
@@ -20,6 +21,16 @@ public:
         // Not looked up each time: benchmarks call it.
         static auto* const serve = call<decltype(mlx5_model_serve)>("mlx5_model_serve");
         return serve(qpn, most);
+    }
+    static void set_pace(const char* pace) { call<decltype(mlx5_model_set_pace)>("mlx5_model_set_pace")(pace); }
+    static void watch(bool on) { call<decltype(mlx5_model_watch)>("mlx5_model_watch")(on ? 1 : 0); }
+    static std::vector<mlx5_model_wqe> watched() {
+        std::vector<mlx5_model_wqe> all;
+        mlx5_model_wqe wqe{};
+        while (call<decltype(mlx5_model_watched)>("mlx5_model_watched")(&wqe, 1) == 1) {
+            all.push_back(wqe);
+        }
+        return all;
     }
     static void set_port(const char* device, bool up) { call<decltype(mlx5_model_set_port)>("mlx5_model_set_port")(device, up ? 1 : 0); }
     static void remove(const char* device) { call<decltype(mlx5_model_remove)>("mlx5_model_remove")(device); }
