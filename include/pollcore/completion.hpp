@@ -132,9 +132,12 @@ static_assert(offsetof(Completion, status) == 24 && offsetof(Completion, sampled
 static_assert(offsetof(Completion, ring_lap) == 31);
 
 /// The second half of a WideCompletion. Of a datagram that was received it says where it came from, as `struct ibv_wc`
-/// does; of anything else, and on failure, all is 0.
+/// does; of anything else, and on failure, that is 0.
 struct alignas(32) CompletionExtension {
-    std::uint64_t device_time = 0;  ///< kept free for the device's time stamp
+    /// With SessionOptions::device_time: when the device completed it, as the device says it (ibv_wc_read_completion_ts), in ticks of its
+    /// clock. DeviceReport says how long a tick is and which bits count. 0 on failure, since then the device says no time; of messages
+    /// from write rings, and of those by rendezvous at both ends, which the runtime completes by itself; and in sessions that did not ask.
+    std::uint64_t device_time = 0;
     std::uint32_t reserved = 0;
     std::uint32_t src_qp = 0;       ///< the sender's QP number
     std::uint16_t slid = 0;         ///< the sender's LID; 0 on RoCE

@@ -35,6 +35,11 @@ struct SessionOptions {
     std::uint32_t pool_buffers = 0;
     /// Completions of 64 bytes: Session::poll can give WideCompletions, which say where datagrams came from.
     bool wide_completions = false;
+    /// Only with wide_completions: successful completions have the device's time stamp, CompletionExtension::device_time. The session's
+    /// queue pairs complete on CQs that only such queue pairs have, and that are polled by ibv_start_poll whatever WorkerConfig::poll
+    /// says; each completion there is a little more work for the worker. A queue pair is refused with EOPNOTSUPP on a device whose
+    /// DeviceReport::completion_timestamp_mask is 0.
+    bool device_time = false;
     /// Session::wait() may sleep, and event_fd() and arm() are there. For each step that completes something the worker looks
     /// whether this session's thread sleeps, which takes an atomic operation, and a system call where it does.
     bool events = false;

@@ -44,7 +44,7 @@ constexpr std::size_t kNone = 0;
 OpenedSession AttachedState::open_session(const SessionOptions& options) {
     SessionLayout layout{attached_.qps_max, options.submission_slots, options.completion_slots,
                          options.wide_completions, false, options.pool_buffers};
-    require_sizes(options);
+    require_valid(options);
     MappedSession session;
     session.memory = make_shared_memory(layout.bytes(), "pollcore rings");
     const int fd = session.memory.fd.get();
@@ -55,7 +55,8 @@ OpenedSession AttachedState::open_session(const SessionOptions& options) {
                                                              .completion_slots = options.completion_slots,
                                                              .pool_buffers = options.pool_buffers,
                                                              .wide = options.wide_completions,
-                                                             .events = options.events},
+                                                             .events = options.events,
+                                                             .device_time = options.device_time},
                                            {&fd, 1}, &descriptors);
     layout.worker_sleeps = opened.worker_sleeps != 0;
     if (!is_formatted(session.memory.mapping.data(), layout)) {
@@ -388,7 +389,9 @@ RuntimeReport AttachedState::report() {
                                   .extended_cqs = device.extended_cqs != 0,
                                   .memory_windows_1 = device.memory_windows_1 != 0,
                                   .memory_windows_2 = device.memory_windows_2 != 0,
-                                  .invalidation = device.invalidation != 0});
+                                  .invalidation = device.invalidation != 0,
+                                  .completion_timestamp_mask = device.completion_timestamp_mask,
+                                  .hca_core_clock_khz = device.hca_core_clock_khz});
     }
     return report;
 }

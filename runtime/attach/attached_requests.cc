@@ -70,8 +70,9 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Ha
                                  .completion_slots = asked.completion_slots,
                                  .pool_buffers = asked.pool_buffers,
                                  .wide_completions = asked.wide != 0,
+                                 .device_time = asked.device_time != 0,
                                  .events = asked.events != 0};
-    require_sizes(options);
+    require_valid(options);
     const SessionLayout layout{runtime_.config.qps_max, options.submission_slots, options.completion_slots,
                                options.wide_completions, false, options.pool_buffers};
     if (handed.failure) {
@@ -394,7 +395,9 @@ wire::DeviceReported AttachedClient::carry_out(const wire::AskDevice& asked) {
             .extended_cqs = device.extended_cqs,
             .memory_windows_1 = device.memory_windows_1,
             .memory_windows_2 = device.memory_windows_2,
-            .invalidation = device.invalidation};
+            .invalidation = device.invalidation,
+            .completion_timestamp_mask = device.completion_timestamp_mask,
+            .hca_core_clock_khz = device.hca_core_clock_khz};
 }
 
 }  // namespace pollcore

@@ -21,7 +21,7 @@ namespace pollcore::wire {
 
 inline constexpr std::uint32_t kMagic = 0x61436c50;  // "PlCa"
 /// Both sides have the same, or the daemon says what it has and closes.
-inline constexpr std::uint16_t kVersion = 3;
+inline constexpr std::uint16_t kVersion = 4;
 inline constexpr std::size_t kDescriptorsMax = 4;
 
 enum class Kind : std::uint16_t {
@@ -147,7 +147,7 @@ struct OpenSession {  ///< with a memfd of SessionLayout::bytes()
     std::uint32_t pool_buffers = 0;
     std::uint32_t wide = 0;
     std::uint32_t events = 0;
-    std::uint32_t reserved = 0;
+    std::uint32_t device_time = 0;
 };
 struct CloseSession {
     static constexpr Kind kKind = Kind::close_session;
@@ -470,6 +470,8 @@ struct DeviceReported {
     std::uint32_t memory_windows_1 = 0;
     std::uint32_t memory_windows_2 = 0;
     std::uint32_t invalidation = 0;
+    std::uint64_t completion_timestamp_mask = 0;
+    std::uint64_t hca_core_clock_khz = 0;
 };
 struct AskDevice {
     static constexpr Kind kKind = Kind::report_device;

@@ -16,9 +16,10 @@ std::uint32_t next_vector(const WorkerSlot& worker, DeviceSlot& device) {
 }  // namespace
 
 // A CQ with room for everything that may be outstanding; when all are full the worker opens another. All receives of
-// an SRQ may complete on one CQ, and never more than those, however many of its queue pairs are there (H4).
+// an SRQ may complete on one CQ, and never more than those, however many of its queue pairs are there (H4). One with
+// time stamps is for queue pairs with `device_time`, and no others.
 std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
-                                      const SrqSlot* srq, std::optional<std::uint32_t> other_than) {
+                                      const SrqSlot* srq, bool device_time, std::optional<std::uint32_t> other_than) {
     const std::uint32_t with_srq = entries + (srq != nullptr ? srq->depth : 0);
     if (with_srq > worker.config.cq_depth) {
         throw Error(EINVAL, fmt::format("the queue pair may have {} work requests outstanding on one CQ, and worker "
@@ -28,7 +29,7 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     std::optional<std::uint32_t> fits;
     for (std::uint32_t i = 0; i < worker.cqs.size(); ++i) {
         const CqSlot* cq = worker.cqs[i].get();
-        if (cq == nullptr || cq->failed || cq->device != device.index || i == other_than) {
+        if (cq == nullptr || cq->failed || cq->device != device.index || cq->device_time != device_time || i == other_than) {
             continue;
         }
         const std::uint32_t room = cq->capacity - cq->reserved;
@@ -45,15 +46,17 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     auto slot = std::make_unique<CqSlot>();
     slot->device = device.index;
     slot->capacity = worker.config.cq_depth;
+    slot->device_time = device_time;
     const DeviceLimits& limits = device.device->limits();
-    const PollChoice poll = choose_poll(worker.config.poll, limits.extended_cqs, limits.poll);
+    const PollChoice poll = choose_poll(worker.config.poll, limits.extended_cqs, limits.poll, device_time);
     const auto channel = device.channels.find(worker_index(worker));
     const bool events = channel != device.channels.end();
     slot->cq = UniqueCq(device.device->create_cq({.cqe = worker.config.cq_depth,
                                                   .domain = device.domains.at(worker_index(worker)).get(),
                                                   .channel = events ? channel->second->verbs() : nullptr,
                                                   .comp_vector = events ? next_vector(worker, device) : 0,
-                                                  .extended = poll.extended}),
+                                                  .extended = poll.extended,
+                                                  .device_time = device_time}),
                         {device.device.get()});
     if (worker.config.moderation_count > 1) {
         device.device->moderate(slot->cq.get(), static_cast<std::uint16_t>(worker.config.moderation_count),
@@ -64,11 +67,12 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     slot->worker_cq.cq = slot->cq.get();
     slot->worker_cq.extended = poll.extended ? extended(slot->cq.get()) : nullptr;
     slot->worker_cq.next_poll = limits.next_poll;
+    slot->worker_cq.device_time = device_time;
     slot->worker_cq.depth = static_cast<std::uint32_t>(slot->cq->cqe);
-    if (device.polls_logged.insert(worker_index(worker)).second) {
-        log_info("worker {} polls its completion queues on {} by {}: {}{}", worker.config.name, device.device->describe(),
-                 poll.extended ? "ibv_start_poll" : "ibv_poll_cq",
-                 worker.config.poll == PollVerbs::automatic ? "poll = \"auto\", and " : "", poll.why);
+    if (device.polls_logged.insert({worker_index(worker), device_time}).second) {
+        log_info("worker {} polls its completion queues {}on {} by {}: {}{}", worker.config.name, device_time ? "with time stamps " : "",
+                 device.device->describe(), poll.extended ? "ibv_start_poll" : "ibv_poll_cq",
+                 worker.config.poll == PollVerbs::automatic && !device_time ? "poll = \"auto\", and " : "", poll.why);
     }
     const auto empty = std::find(worker.cqs.begin(), worker.cqs.end(), nullptr);
     const auto index = static_cast<std::uint32_t>(empty - worker.cqs.begin());
@@ -114,9 +118,11 @@ void RuntimeState::release_entries(const QpSlot& qp) {
 }
 
 // A worker polls every CQ that it has, and arms each before it sleeps, so one without queues goes. The last of a device stays, for the
-// next queue pair, unless that cannot use it.
+// next queue pair, unless that cannot use it: one with time stamps is for few.
 void RuntimeState::close_idle_cqs(WorkerSlot& worker, const DeviceSlot& device) {
-    const auto is_of_use = [&](const auto& cq) { return cq != nullptr && cq->device == device.index && !cq->failed && !device.lost; };
+    const auto is_of_use = [&](const auto& cq) {
+        return cq != nullptr && cq->device == device.index && !cq->failed && !cq->device_time && !device.lost;
+    };
     auto left = std::count_if(worker.cqs.begin(), worker.cqs.end(), is_of_use);
     for (std::uint32_t index = 0; index < worker.cqs.size(); ++index) {
         std::unique_ptr<CqSlot>& cq = worker.cqs[index];

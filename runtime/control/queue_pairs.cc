@@ -67,6 +67,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     slot->end = std::make_unique<WorkerQp>();
     WorkerQp& end = *slot->end;
     std::uint32_t send_depth = 0;
+    bool device_time = false;
     for (std::size_t i = 0; i < spec.share_count; ++i) {
         const ShareSpec& share = spec.shares[i];
         const SessionSlot& session = session_slot(share.session);
@@ -84,12 +85,18 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
             throw Error(EINVAL, fmt::format("send_depth = {}: accepted is up to {}", share.send_depth, kQueueDepthMax));
         }
         send_depth += share.send_depth;
+        device_time |= session.end->device_time;
         const bool receives = i == 0 && !spec.srq.valid() && !spec.pool.valid() && spec.flow != FlowControl::ring;
         end.shares.push_back({session.index, share.send_depth, receives ? spec.recv_depth : 0});
     }
     if (send_depth > kQueueDepthMax) {
         throw Error(EINVAL, fmt::format("the shares add up to a send queue of {}; accepted is up to {}", send_depth,
                                         kQueueDepthMax));
+    }
+    if (device_time && device.device->limits().completion_timestamp_mask == 0) {
+        throw Error(EOPNOTSUPP, fmt::format("a session of the queue pair was opened with device_time, and the completions "
+                                            "of {} have no time stamps",
+                                            device.device->describe()));
     }
     WorkerSlot& worker = *workers_[slot->worker];
     const std::uint16_t index = free_qp_index();
@@ -113,10 +120,10 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
 
     const std::uint32_t both = slot->send_entries + slot->recv_entries;
     if (spec.separate_cqs) {
-        slot->send_cq = choose_cq(worker, device, slot->send_entries, nullptr, std::nullopt);
-        slot->recv_cq = choose_cq(worker, device, slot->recv_entries, slot->srq, slot->send_cq);
+        slot->send_cq = choose_cq(worker, device, slot->send_entries, nullptr, device_time, std::nullopt);
+        slot->recv_cq = choose_cq(worker, device, slot->recv_entries, slot->srq, device_time, slot->send_cq);
     } else {
-        slot->send_cq = slot->recv_cq = choose_cq(worker, device, both, slot->srq, std::nullopt);
+        slot->send_cq = slot->recv_cq = choose_cq(worker, device, both, slot->srq, device_time, std::nullopt);
     }
 
     // Grants and announcements go inline, and what a record has beside its payload does where that does.

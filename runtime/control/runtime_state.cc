@@ -87,7 +87,9 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
                               .extended_cqs = limits.extended_cqs,
                               .memory_windows_1 = limits.memory_windows_1,
                               .memory_windows_2 = limits.memory_windows_2,
-                              .invalidation = limits.invalidation});
+                              .invalidation = limits.invalidation,
+                              .completion_timestamp_mask = limits.completion_timestamp_mask,
+                              .hca_core_clock_khz = limits.hca_core_clock_khz});
 }
 
 bool RuntimeState::stop() {

@@ -49,7 +49,7 @@ struct DeviceSlot {
     std::unique_ptr<Connector> connector;
     std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;  // by worker
     std::map<std::uint32_t, std::unique_ptr<CompletionChannel>> channels;  // by worker, of those that sleep
-    std::set<std::uint32_t> polls_logged;  // workers of which it stands in the log how they poll here
+    std::set<std::pair<std::uint32_t, bool>> polls_logged;  // workers of which the log says how they poll here, with times or not
     std::uint32_t next_vector = 0;
     std::uint32_t default_pd = 0;
     bool lost = false;     // fatal or removed: nothing more is made on it
@@ -131,6 +131,7 @@ struct CqSlot {
     std::uint32_t reserved = 0;
     std::uint32_t queues = 0;  // send and receive queues that complete here
     bool failed = false;  // takes no more queue pairs
+    bool device_time = false;  // for queue pairs of sessions with SessionOptions::device_time, and no others
     std::map<std::uint16_t, std::uint32_t> srqs;  // queue pairs here per SRQ, whose depth is reserved once
     UniqueCq cq;
     WorkerCq worker_cq;
@@ -521,7 +522,7 @@ private:
 
     // completion_queues.cc
     [[nodiscard]] std::uint32_t choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
-                                          const SrqSlot* srq, std::optional<std::uint32_t> other_than);
+                                          const SrqSlot* srq, bool device_time, std::optional<std::uint32_t> other_than);
     void reserve_entries(const QpSlot& qp);
     void release_entries(const QpSlot& qp);
     void close_idle_cqs(WorkerSlot& worker, const DeviceSlot& device);

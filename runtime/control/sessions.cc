@@ -38,7 +38,7 @@ std::uint32_t RuntimeState::choose_worker(const std::string& name) const {
 }
 
 OpenedSession RuntimeState::open_session(const SessionOptions& options) {
-    require_sizes(options);
+    require_valid(options);
     return executor_->run([&] {
         require_running();
         UniqueFd application_fd;
@@ -82,6 +82,7 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     slot.end->id = slot.id;
     slot.end->application_fd = options.events ? slot.application_fd.get() : -1;
     slot.end->application_socket = shared;
+    slot.end->device_time = options.device_time;
     slot.end->client = client.get();
     slot.client = std::move(client);
     if (free == worker.sessions.end()) {

@@ -55,6 +55,8 @@ struct DeviceLimits {
     bool thread_domains = false;  ///< objects of a ThreadDomain do without the provider's locks
     bool extended_cqs = false;    ///< CQs can be polled by ibv_start_poll and its kin
     PollChoice poll = kPollOfOthers;  ///< how CQs are polled in fewer cycles, where extended_cqs is true
+    std::uint64_t completion_timestamp_mask = 0;  ///< CQs can be made with CqOptions::device_time, with these bits; 0: they cannot
+    std::uint64_t hca_core_clock_khz = 0;         ///< of those time stamps; 0: it does not say
     /// ibv_next_poll keeps its word when the CQ has run empty. Where it does not, each completion is taken between a
     /// start and an end of its own.
     bool next_poll = true;
@@ -92,6 +94,8 @@ struct CqOptions {
     /// To be polled by ibv_start_poll: the CQ is an ibv_cq_ex, whose immediates and standard fields can be read. With
     /// a domain it is single-threaded where the device has that. EOPNOTSUPP where DeviceLimits::extended_cqs is false.
     bool extended = false;
+    /// Only with `extended`: ibv_wc_read_completion_ts can be called, too. EOPNOTSUPP where DeviceLimits::completion_timestamp_mask is 0.
+    bool device_time = false;
 };
 
 struct QpOptions {

@@ -1,8 +1,7 @@
 // By which verbs a CQ is polled: a table of what each provider was measured to take, for those whose configuration leaves it open.
 //
-// A CQ is made for one way and polled by no other, since nobody promises that both may be mixed on one. What reads a field that only an
-// extended CQ has, such as a time stamp, needs a CQ of its own that was made extended, whatever is chosen here. Nothing in the runtime
-// reads one.
+// A CQ is made for one way and polled by no other, since nobody promises that both may be mixed on one. The device's time stamps can
+// only be read of an extended CQ, so the queue pairs of sessions that want them have CQs of their own.
 //
 // Thread safety: values and functions of them.
 #pragma once
@@ -40,8 +39,12 @@ inline constexpr PollChoice kPollOfSoftRoce{
 inline constexpr PollChoice kPollOfOthers{
     false, "the provider was not measured, and the verbs promise no gain by ibv_start_poll"};
 
-/// For a CQ of a worker with this `poll`, on a device that has extended CQs or not. `by_table` is DeviceLimits::poll.
-[[nodiscard]] constexpr PollChoice choose_poll(PollVerbs poll, bool extended_cqs, const PollChoice& by_table) noexcept {
+/// For a CQ of a worker with this `poll`, on a device that has extended CQs or not. `by_table` is DeviceLimits::poll. With
+/// `device_time` the device has time stamps, and the CQ's queue pairs want them.
+[[nodiscard]] constexpr PollChoice choose_poll(PollVerbs poll, bool extended_cqs, const PollChoice& by_table, bool device_time) noexcept {
+    if (device_time) {
+        return {true, "only so can time stamps be read"};
+    }
     switch (poll) {
         case PollVerbs::extended: return {true, "poll = \"extended\""};
         case PollVerbs::plain: return {false, "poll = \"plain\""};

@@ -17,7 +17,7 @@ void require_ring_size(const char* what, std::uint32_t slots) {
 
 }  // namespace
 
-void require_sizes(const SessionOptions& options) {
+void require_valid(const SessionOptions& options) {
     require_ring_size("submission_slots", options.submission_slots);
     require_ring_size("completion_slots", options.completion_slots);
     const std::uint32_t most = options.wide_completions ? kRingSlotsMax / 2 : kRingSlotsMax;
@@ -26,6 +26,9 @@ void require_sizes(const SessionOptions& options) {
                                 " and pool_buffers = " + std::to_string(options.pool_buffers) +
                                 (options.wide_completions ? " with wide completions" : "") + ": accepted is up to " +
                                 std::to_string(most) + " together");
+    }
+    if (options.device_time && !options.wide_completions) {
+        throw Error(EINVAL, "device_time needs wide_completions, where alone a completion has room for a time stamp");
     }
 }
 

@@ -205,8 +205,8 @@ struct SessionLayout {
     }
 };
 
-/// Throws Error(EINVAL) for rings of other sizes than there may be.
-void require_sizes(const SessionOptions& options);
+/// Throws Error(EINVAL) for rings of other sizes than there may be, and for what needs wide completions without them.
+void require_valid(const SessionOptions& options);
 
 /// Makes an empty session block in zeroed, cache-line aligned memory of layout.bytes().
 void format_session(void* block, const SessionLayout& layout) noexcept;

@@ -49,11 +49,19 @@ namespace pollcore {
 }
 
 /// As ibv_poll_cq: takes up to `most` completions, `most` being at least 1, and returns how many there were, or -1 when
-/// there are none and never will be. A CQ that fails after some were taken says so at the next call.
-[[nodiscard]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs) noexcept {
+/// there are none and never will be. A CQ that fails after some were taken says so at the next call. `times` is null, or gets the
+/// device's time of each that succeeded, and 0 of each that failed.
+[[nodiscard, gnu::always_inline]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs, std::uint64_t* times) noexcept {
     ibv_cq_ex& from = *cq.extended;
     const bool datagrams = cq.datagram_qps != 0;
     int taken = 0;
+    const auto take = [&] {
+        read_current(from, datagrams, wcs[taken]);
+        if (times != nullptr) {
+            times[taken] = from.status == IBV_WC_SUCCESS ? ibv_wc_read_completion_ts(&from) : 0;
+        }
+        ++taken;
+    };
     int result = cq.broken;
     while (result == 0 && taken < most) {
         ibv_poll_cq_attr attr{};
@@ -61,9 +69,9 @@ namespace pollcore {
         if (result != 0) {
             break;
         }
-        read_current(from, datagrams, wcs[taken++]);
+        take();
         while (cq.next_poll && taken < most && (result = ibv_next_poll(&from)) == 0) {
-            read_current(from, datagrams, wcs[taken++]);
+            take();
         }
         ibv_end_poll(&from);
     }

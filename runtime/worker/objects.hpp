@@ -76,6 +76,7 @@ struct alignas(kCacheLine) WorkerSession {
     bool tells = false;  ///< a completion puts it on the list of those whose application may have to be woken
     int application_fd = -1;  ///< its application sleeps on it; -1: never
     bool application_socket = false;  ///< that is no eventfd, but a socket to another process
+    bool device_time = false;         ///< SessionOptions::device_time
     Counter refused;  ///< what its library should not have let through; read by the control thread
     std::uint64_t closing_since = 0;   ///< the step in which it began
     std::uint64_t remove_command = 0;  ///< to be answered when nothing is in flight
@@ -96,6 +97,7 @@ struct alignas(kCacheLine) WorkerCq {
     ibv_cq* cq = nullptr;
     ibv_cq_ex* extended = nullptr;  ///< the same, where it is polled by ibv_start_poll; else by ibv_poll_cq
     bool next_poll = true;          ///< DeviceLimits::next_poll
+    bool device_time = false;       ///< it is an extended one with CqOptions::device_time
     std::uint32_t index = 0;
     std::uint32_t id = 0;       ///< the control thread's name for it; an index is used again
     std::uint32_t parked = 0;   ///< nesting

@@ -203,6 +203,7 @@ void Worker::complete_reading(WorkerQp& qp, const InFlightEntry& entry, const ib
         completion.flags = kWithImm;
         completion.imm_data = what.imm_data;
     }
+    device_time_ = 0;  // it is of the runtime's read, and of no receive
     hand_out(qp.rendezvous, static_cast<std::uint32_t>(entry.tag), completion, nullptr);
     ++flow.read;
     list(qp);

@@ -27,6 +27,7 @@ Worker::Worker(const WorkerOptions& options)
       sges_(kChainSges),
       inline_(kChainInline),
       wcs_(options.complete_burst),
+      device_times_(options.complete_burst),
       command_memory_(ring_bytes<Command>(kCommandSlots)) {
     format_ring<Command>(command_memory_.data(), kCommandSlots);
     commands_ = RingConsumer<Command>(command_memory_.data(), kCommandSlots);
@@ -120,15 +121,23 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 [[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept { return take_completions(); }
 
 [[gnu::always_inline]] inline std::uint32_t Worker::poll_plain(WorkerCq& cq) noexcept {
-    return polled(cq, ibv_poll_cq(cq.cq, static_cast<int>(options_.complete_burst), wcs_.data()));
+    return polled(cq, ibv_poll_cq(cq.cq, static_cast<int>(options_.complete_burst), wcs_.data()), false);
 }
 
 // Not inlined: what it needs of registers would make the look by ibv_poll_cq longer.
 [[gnu::noinline]] std::uint32_t Worker::poll_extended(WorkerCq& cq) noexcept {
-    return polled(cq, read_extended(cq, static_cast<int>(options_.complete_burst), wcs_.data()));
+    if (cq.device_time) [[unlikely]] {
+        return poll_with_times(cq);
+    }
+    return polled(cq, read_extended(cq, static_cast<int>(options_.complete_burst), wcs_.data(), nullptr), false);
 }
 
-[[gnu::always_inline]] inline std::uint32_t Worker::polled(WorkerCq& cq, int n) noexcept {
+[[gnu::noinline]] std::uint32_t Worker::poll_with_times(WorkerCq& cq) noexcept {
+    const int n = read_extended(cq, static_cast<int>(options_.complete_burst), wcs_.data(), device_times_.data());
+    return polled(cq, n, true);
+}
+
+[[gnu::always_inline]] inline std::uint32_t Worker::polled(WorkerCq& cq, int n, bool with_times) noexcept {
     if (n < static_cast<int>(options_.complete_burst)) {
         ++cq.emptied;
     }
@@ -140,7 +149,11 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         return 0;
     }
     const auto taken = static_cast<std::uint32_t>(n);
-    route(cq, taken);
+    if (with_times) {
+        route_with_times(cq, taken);
+    } else {
+        route(cq, taken);
+    }
     cq.taken += taken;
     counters_.completions.add(taken);
     return taken;

@@ -120,8 +120,9 @@ private:
     std::uint32_t look_at_cqs() noexcept;
     std::uint32_t poll_plain(WorkerCq& cq) noexcept;
     std::uint32_t poll_extended(WorkerCq& cq) noexcept;
-    /// Routes the first `n` of wcs_; -1: the CQ has failed.
-    std::uint32_t polled(WorkerCq& cq, int n) noexcept;
+    std::uint32_t poll_with_times(WorkerCq& cq) noexcept;
+    /// Routes the first `n` of wcs_, with the device's times of them or without; -1: the CQ has failed.
+    std::uint32_t polled(WorkerCq& cq, int n, bool with_times) noexcept;
 
     // sleep.cc
     void tell(WorkerSession& session) noexcept;
@@ -206,6 +207,7 @@ private:
 
     // complete.cc
     void route(WorkerCq& cq, std::uint32_t n) noexcept;
+    void route_with_times(WorkerCq& cq, std::uint32_t n) noexcept;
     void route(WorkerCq& cq, const ibv_wc& wc) noexcept;
     void prefetch_entries(std::uint32_t n) noexcept;
     static const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc, Completion& completion) noexcept;
@@ -438,6 +440,8 @@ private:
     OwnLines<ibv_sge> sges_;
     OwnLines<std::byte> inline_;
     OwnLines<ibv_wc> wcs_;
+    OwnLines<std::uint64_t> device_times_;  ///< of these, on a CQ that has them: what an ibv_wc has no place for
+    std::uint64_t device_time_ = 0;         ///< of the completion that is being routed; 0: none, or it has none
 
     WorkerCounters counters_;
     Heartbeat heartbeat_;

@@ -42,7 +42,7 @@ inline bool over() { return Clock::now() >= g_until; }
 
 struct Header {
     std::uint32_t magic = 0x61436c50;
-    std::uint16_t version = 3;
+    std::uint16_t version = 4;
     std::uint16_t kind = 0;
     std::uint64_t id = 0;
 };

@@ -111,6 +111,37 @@ TEST_P(PollingInThisProcess, StandsInTheLogOnceForAWorkerAndADevice) {
     EXPECT_EQ(test::occurrences(text, std::string(by_extended() ? " by ibv_start_poll: " : " by ibv_poll_cq: ") + why + "\n"), 1u) << text;
 }
 
+TEST_P(PollingInThisProcess, OfASessionWithTimeStampsIsByTheExtendedVerbsAlways) {
+    TestSession timed = runtime.open_session({.wide_completions = true, .device_time = true});
+    QueuePairOptions options = shape();
+    options.separate_cqs = true;
+    const auto write = [&](TestSession& by) {
+        for (std::uint64_t tag = 0; tag < 40; ++tag) {
+            submit(by, rdma(Opcode::rdma_write, tag, 8));
+        }
+        EXPECT_EQ(await_wide(by, 40).size(), 40u);
+    };
+    QueuePair first_a;
+    QueuePair first_b;
+    const test::LogCapture log(LogLevel::info);
+    if (runtime.report().devices.at(0).completion_timestamp_mask != 0) {
+        options.shares[0].session = &timed;
+        connect_pair(options, PathAttributes{});
+        write(timed);
+        EXPECT_EQ(cqs_plainly_polled(), 0u);
+        const std::string text = log.text();
+        EXPECT_EQ(test::occurrences(text, "worker w0 polls its completion queues with time stamps on "), 1u) << text;
+        EXPECT_EQ(test::occurrences(text, " by ibv_start_poll: only so can time stamps be read\n"), 1u) << text;
+        first_a = std::move(a);
+        first_b = std::move(b);
+        options.shares[0].session = &session;
+    }
+    connect_pair(options, PathAttributes{});
+    write(session);
+    EXPECT_EQ(cqs_plainly_polled(), by_extended() ? 0u : 2u);
+    EXPECT_EQ(test::occurrences(log.text(), "worker w0 polls its completion queues on "), 1u) << log.text();
+}
+
 // Nobody promises that both ways may be mixed on one CQ, only that each may be used on a device.
 class TwoWaysToPollInThisProcess : public Conformance {
 protected:

@@ -223,6 +223,57 @@ TEST_P(LostCq, LeavesWindowsThatCanBeBoundAgain) {
     EXPECT_NO_THROW(region.deregister());
 }
 
+TEST_P(LostCq, WithTimeStampsIsReplacedByAnotherWithThem) {
+    if (GetParam() == Profile::rxe) {
+        EXPECT_EQ(device.limits().completion_timestamp_mask, 0u);
+        return;
+    }
+    TestSession timed = runtime.open_session({.wide_completions = true, .device_time = true});
+    QueuePairOptions with = shape();
+    with.shares[0].session = &timed;
+    connect_pair();  // on a CQ without, which lives on
+    c = std::move(a);
+    d = std::move(b);
+    std::uint64_t last = 0;
+    for (const Kind kind : {Kind::overrun, Kind::poll_cq, Kind::overrun}) {
+        connect_pair(with, PathAttributes{});
+        const std::uint64_t losses = runtime.control_counters().failed_cqs.value();
+        device.inject({.kind = kind, .qp_num = a.qp_num(), .nth = 20});
+        std::uint64_t submitted = 0;
+        std::uint64_t completed = 0;
+        bool failed = false;
+        eventually("it is lost, and all has completed", [&] {
+            if (!failed && timed.try_submit(rdma(Opcode::rdma_write, submitted, 8)) == Refusal::none) {
+                ++submitted;
+            }
+            WideCompletion one;
+            while (timed.poll({&one, 1}) == 1) {
+                ++completed;
+                failed = failed || !one.ok();
+                if (one.ok()) {
+                    EXPECT_GE(one.device_time, last);
+                    EXPECT_NE(one.device_time, 0u);
+                    last = one.device_time;
+                } else {
+                    EXPECT_EQ(one.device_time, 0u);
+                }
+            }
+            return failed && completed == submitted && runtime.control_counters().failed_cqs.value() == losses + 1;
+        });
+        EXPECT_TRUE(a.close());
+        EXPECT_TRUE(b.close());
+        submit(on(c, rdma(Opcode::rdma_write, 1, 8)));
+        EXPECT_EQ(await_one().status, Status::success);
+    }
+    connect_pair(with, PathAttributes{});
+    submit(timed, rdma(Opcode::rdma_write, 2, 8));
+    const auto after = await_wide(timed, 1);
+    ASSERT_EQ(after.size(), 1u);
+    EXPECT_EQ(after[0].status, Status::success);
+    EXPECT_GE(after[0].device_time, last);
+    eventually("the CQs that are left", [&] { return runtime.control_counters().completion_queues.value() == 2; });
+}
+
 INSTANTIATE_TEST_SUITE_P(Habits, LostCq, ::testing::ValuesIn(kProfiles), name_of);
 
 }  // namespace

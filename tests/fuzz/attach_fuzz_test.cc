@@ -126,6 +126,7 @@ private:
             body.pool_buffers = static_cast<std::uint32_t>(random_() % 64);
             body.wide = random_() % 2;
             body.events = random_() % 2;
+            body.device_time = random_() % 2;
             body.bytes = SessionLayout{64, body.submission_slots, body.completion_slots, body.wide != 0, false, body.pool_buffers}.bytes();
         }
         if constexpr (std::is_same_v<Body, wire::RegisterMemory>) {

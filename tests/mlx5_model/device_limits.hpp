@@ -23,6 +23,8 @@ inline constexpr std::uint32_t kSrqsMax = 8192;
 inline constexpr std::uint32_t kPdsMax = 65536;
 inline constexpr std::uint16_t kModerationCountMax = 65535;
 inline constexpr std::uint16_t kModerationPeriodMax = 4095;
+inline constexpr std::uint64_t kTimestampMask = 0x7fffffffffffffff;  // mlx5_ib's
+inline constexpr std::uint64_t kCoreClockKhz = 1'000'000;            // CQEs have nanoseconds
 
 inline ib_uverbs_query_device_resp device_limits(const DeviceFacts& device) {
     ib_uverbs_query_device_resp limits{};

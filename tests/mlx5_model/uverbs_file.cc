@@ -249,6 +249,8 @@ int UverbsFile::query_device_extended(const Attributes& attributes) {
     core.response_length = static_cast<std::uint32_t>(attributes.size(UVERBS_ATTR_CORE_OUT) + attributes.size(UVERBS_ATTR_UHW_OUT));
     core.cq_moderation_caps.max_cq_moderation_count = kModerationCountMax;
     core.cq_moderation_caps.max_cq_moderation_period = kModerationPeriodMax;
+    core.timestamp_mask = kTimestampMask;
+    core.hca_core_clock = kCoreClockKhz;
     attributes.put(UVERBS_ATTR_CORE_OUT, core);
     mlx5_ib_query_device_resp driver{};
     driver.response_length = sizeof driver;

@@ -33,6 +33,7 @@ public:
         bool wide_completions = false;
         std::uint32_t pool_buffers = 0;  ///< of each session
         bool extended_cqs = false;  ///< polled by ibv_start_poll
+        bool device_time = false;   ///< with the two above: CQs have time stamps, and the first session asks for them
         bool sleeps = false;        ///< the worker and the applications may
         std::function<void()> wait{};  ///< what waits for the answer to a command; empty: turns the worker
         SoftDeviceOptions device;
@@ -187,6 +188,7 @@ public:
         }
         end->worker_end->application_fd = end->application_fd.get();
         end->worker_end->id = static_cast<std::uint32_t>(ends.size()) + 1;
+        end->worker_end->device_time = options_.device_time && ends.empty();
         const auto index = static_cast<std::uint32_t>(ends.size());
         proxy.add_session(index, *end->worker_end);
         end->session = Session(std::make_shared<NoHost>(), index + 1, 0, end->block, end->layout,
@@ -203,10 +205,12 @@ public:
             device->create_cq({.cqe = cqe,
                                .domain = domain_.get(),
                                .channel = channel != nullptr ? channel->verbs() : nullptr,
-                               .extended = options_.extended_cqs}),
+                               .extended = options_.extended_cqs,
+                               .device_time = options_.device_time}),
             DeviceDeleter<ibv_cq>{device.get()});
         cq->cq = verbs_cqs_.back().get();
         cq->extended = options_.extended_cqs ? extended(cq->cq) : nullptr;
+        cq->device_time = options_.device_time;
         cq->depth = cqe;
         cq->channel = channel.get();
         const auto index = static_cast<std::uint32_t>(cqs_.size());

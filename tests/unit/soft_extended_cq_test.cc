@@ -124,5 +124,70 @@ TEST_F(SoftExtendedCq, a_device_without_them_refuses_to_make_one) {
     EXPECT_NE(cq, nullptr);
 }
 
+/// Both ends have CQs with time stamps.
+class SoftTimes : public SoftExtendedCq {
+protected:
+    static constexpr std::uint64_t kBetween = 10'000;
+
+    void SetUp() override { connect(c, d); }
+    void at(std::uint64_t now) {
+        *clock.now = now;
+        device->advance(now);
+    }
+
+    End c{*device, {.device_time = true}};
+    End d{*device, {.device_time = true}};
+    ibv_cq_ex& timed_sends = *extended(c.send_cq.get());
+    ibv_cq_ex& timed_receives = *extended(d.recv_cq.get());
+};
+
+TEST_F(SoftTimes, are_of_when_a_completion_came_not_of_when_it_is_polled) {
+    for (std::uint64_t i = 1; i <= 4; ++i) {
+        at(i * kBetween);
+        ASSERT_EQ(d.post_recv(i, {d.sge(0, 64)}), 0);
+        ASSERT_EQ(c.post(i, IBV_WR_SEND, {c.sge(0, 8)}), 0);
+        device->advance(i * kBetween);
+    }
+    at(100 * kBetween);
+    for (ibv_cq_ex* cq : {&timed_sends, &timed_receives}) {
+        ASSERT_EQ(start(*cq), 0);
+        for (std::uint64_t i = 1; i <= 4; ++i) {
+            EXPECT_EQ(cq->wr_id, i);
+            EXPECT_EQ(cq->status, IBV_WC_SUCCESS);
+            EXPECT_EQ(ibv_wc_read_completion_ts(cq), i * kBetween);
+            EXPECT_EQ(ibv_next_poll(cq), i < 4 ? 0 : ENOENT);
+        }
+        ibv_end_poll(cq);
+    }
+}
+
+TEST_F(SoftTimes, stay_with_their_completions_when_the_queue_has_gone_round) {
+    for (std::uint64_t i = 1; i <= 1000; ++i) {
+        at(i * kBetween);
+        ASSERT_EQ(c.post(i, IBV_WR_RDMA_WRITE, {c.sge(0, 8)}, d.address(0), d.mr->rkey), 0);
+        device->advance(i * kBetween);
+        ASSERT_EQ(start(timed_sends), 0);
+        EXPECT_EQ(timed_sends.wr_id, i);
+        EXPECT_EQ(ibv_wc_read_completion_ts(&timed_sends), i * kBetween);
+        ibv_end_poll(&timed_sends);
+    }
+}
+
+TEST_F(SoftTimes, are_refused_by_a_device_without_a_clock) {
+    EXPECT_EQ(device->limits().completion_timestamp_mask, ~std::uint64_t{0});
+    EXPECT_EQ(device->limits().hca_core_clock_khz, 1'000'000u) << "nanoseconds";
+    const auto without = open_soft_device({.name = "timeless", .profile = kRxeLike});
+    EXPECT_EQ(without->limits().completion_timestamp_mask, 0u);
+    EXPECT_EQ(without->limits().hca_core_clock_khz, 0u);
+    try {
+        (void)without->create_cq({.cqe = 4, .extended = true, .device_time = true});
+        ADD_FAILURE() << "it was made";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code().value(), EOPNOTSUPP);
+    }
+    const UniqueCq cq{without->create_cq({.cqe = 4, .extended = true}), {without.get()}};
+    EXPECT_NE(cq, nullptr);
+}
+
 }  // namespace
 }  // namespace pollcore::test

@@ -44,6 +44,7 @@ struct EndOptions {
     ThreadDomain* domain = nullptr;
     ibv_srq* srq = nullptr;
     CompletionChannel* channel = nullptr;  ///< of the CQ that receives complete on
+    bool device_time = false;  ///< both CQs have time stamps
 };
 
 /// One QP with a CQ for each of its queues, a PD and a registered buffer.
@@ -52,10 +53,16 @@ public:
     explicit End(SoftDevice& on, const EndOptions& options = {})
         : device(on), type(options.type), memory(options.memory / 8) {
         pd = {device.create_pd(), {&device}};
-        send_cq = {device.create_cq({.cqe = options.cqe, .domain = options.domain}), {&device}};
+        send_cq = {device.create_cq({.cqe = options.cqe,
+                                     .domain = options.domain,
+                                     .extended = options.device_time,
+                                     .device_time = options.device_time}),
+                   {&device}};
         recv_cq = {device.create_cq({.cqe = options.cqe,
                                      .domain = options.domain,
-                                     .channel = options.channel != nullptr ? options.channel->verbs() : nullptr}),
+                                     .channel = options.channel != nullptr ? options.channel->verbs() : nullptr,
+                                     .extended = options.device_time,
+                                     .device_time = options.device_time}),
                    {&device}};
         QpOptions qp_options;
         qp_options.pd = pd.get();

@@ -58,7 +58,12 @@ TEST_F(SoftProfiles, rxe_says_each_completion_that_an_overrun_loses_and_goes_on)
 // Two QPs on one CQ; the first's completions are between the other's.
 class SharedCq {
 public:
-    explicit SharedCq(SoftDevice& on) : device(on) {
+    /// With `clock` the CQ has time stamps: each completion comes kBetween later than the one before it.
+    explicit SharedCq(SoftDevice& on, const ManualClock* clock = nullptr) : device(on), x{on, {.device_time = clock != nullptr}} {
+        const auto pass = [&] {
+            if (clock != nullptr)
+                *clock->now += kBetween;
+        };
         for (End* end : {&x, &y}) {
             QpOptions options{.pd = end->pd.get(), .send_cq = x.send_cq.get(), .recv_cq = x.send_cq.get(), .cap = {8, 8, 1, 1, 0}};
             end->qp = {device.create_qp(options), {&device}};
@@ -72,10 +77,12 @@ public:
         peer.ready_to_receive(x.info(), {});
         other_peer.ready_to_receive(y.info(), {});
         for (std::uint64_t i = 0; i < 3; ++i) {
+            pass();
             EXPECT_EQ(x.post(10 + i, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, peer.address(0), peer.mr->rkey), 0);
-            device.advance(1000);
+            device.advance(clock != nullptr ? *clock->now : 1000);
+            pass();
             EXPECT_EQ(y.post(20 + i, IBV_WR_RDMA_WRITE, {y.sge(0, 8)}, other_peer.address(0), other_peer.mr->rkey), 0);
-            device.advance(1000);
+            device.advance(clock != nullptr ? *clock->now : 1000);
         }
     }
     std::vector<std::uint64_t> taken() {
@@ -85,8 +92,10 @@ public:
         return ids;
     }
 
+    static constexpr std::uint64_t kBetween = 10'000;
+
     SoftDevice& device;
-    End x{device}, y{device}, peer{device}, other_peer{device};
+    End x, y{device}, peer{device}, other_peer{device};
 };
 
 using Ids = std::vector<std::uint64_t>;
@@ -114,6 +123,24 @@ TEST_F(SoftProfiles, mlx5_purges_a_qps_completions_at_reset_and_destroy_and_leav
         shared.y.qp.reset();
         shared.x.qp.reset();
     }
+}
+
+TEST_F(SoftProfiles, mlx5_leaves_the_others_their_times_when_it_purges) {
+    open(kMlx5Like);
+    const std::uint64_t before = *clock.now;
+    SharedCq shared(*device, &clock);
+    shared.x.move_to(IBV_QPS_RESET);
+    ibv_cq_ex& cq = *extended(shared.x.send_cq.get());
+    ibv_poll_cq_attr attr{};
+    ASSERT_EQ(ibv_start_poll(&cq, &attr), 0);
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(cq.wr_id, 20 + i);
+        EXPECT_EQ(ibv_wc_read_completion_ts(&cq), before + (2 * i + 2) * SharedCq::kBetween);
+        EXPECT_EQ(ibv_next_poll(&cq), i < 2 ? 0 : ENOENT);
+    }
+    ibv_end_poll(&cq);
+    shared.y.qp.reset();
+    shared.x.qp.reset();
 }
 
 TEST_F(SoftProfiles, mlx5_writes_a_small_payload_when_its_completion_is_polled) {

@@ -211,5 +211,167 @@ TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfIts
     EXPECT_EQ(poll_script.ended, 16);
 }
 
+/// CQs with time stamps, for session 0 and not for session 1, which share both queue pairs. What is read is how many were read so far.
+class TimedPoll : public ExtendedPoll {
+protected:
+    static constexpr std::uint32_t kTimed = 0;
+    static constexpr std::uint32_t kOther = 1;
+
+    TimedPoll() {
+        SteppedWorld::Options with = options();
+        with.wide_completions = with.device_time = true;
+        make_world(with);
+        world->add_session();
+        world->add_session();
+        world->add_cq();
+        pair({.shares = {{kTimed, 16, 16}, {kOther, 16, 0}}});
+        cq = world->cq(0).extended;
+        reads = 0;
+        cq->read_completion_ts = [](ibv_cq_ex* it) {
+            EXPECT_EQ(it->status, IBV_WC_SUCCESS) << "a time was read that is none";
+            return kFirst + reads++;
+        };
+    }
+    std::vector<WideCompletion> polled(std::uint32_t session = kTimed) {
+        std::vector<WideCompletion> all;
+        WideCompletion one;
+        while (world->session(session).poll({&one, 1}) == 1) {
+            all.push_back(one);
+        }
+        return all;
+    }
+
+    static constexpr std::uint64_t kFirst = 1u << 20;
+    static inline std::uint64_t reads = 0;
+};
+
+TEST_F(TimedPoll, GivesEachCompletionItsOwnTimeInBurstsAndAcrossThem) {
+    for (std::uint64_t tag = 0; tag < 10; ++tag) {
+        submit(write(tag));
+    }
+    turn();
+    const auto completions = polled();
+    ASSERT_EQ(completions.size(), 10u);
+    for (std::uint64_t tag = 0; tag < 10; ++tag) {
+        EXPECT_EQ(completions[tag].tag, tag);
+        EXPECT_EQ(completions[tag].device_time, kFirst + tag);
+    }
+}
+
+TEST_F(TimedPoll, GivesNoneToTheOtherSessionsOfAQueuePair) {
+    for (std::uint64_t tag = 0; tag < 8; ++tag) {
+        submit(write(tag), tag % 2 == 0 ? kTimed : kOther);
+        world->step();
+    }
+    turn();
+    const auto timed = polled(kTimed);
+    const auto other = polled(kOther);
+    ASSERT_EQ(timed.size(), 4u);
+    ASSERT_EQ(other.size(), 4u);
+    for (std::size_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(timed[i].device_time, kFirst + 2 * i);
+        EXPECT_EQ(other[i].device_time, 0u);
+    }
+}
+
+TEST_F(TimedPoll, GivesASignaledOneItsOwnTimeBehindOthersThatAreNot) {
+    for (std::uint64_t tag = 0; tag < 12; ++tag) {
+        submit(write(tag, {.flags = signaled_if(tag % 3 == 2)}));
+    }
+    turn();
+    const auto completions = polled();
+    ASSERT_EQ(completions.size(), 4u);
+    std::uint64_t last = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(completions[i].tag, 3 * i + 2);
+        EXPECT_GT(completions[i].device_time, last);  // the worker's own signals have one, too, which nobody gets
+        last = completions[i].device_time;
+    }
+    EXPECT_LT(last, kFirst + reads);
+}
+
+TEST_F(TimedPoll, GivesNoneToWhatFailedInTheMiddleOfABurstNorToWhatIsFlushed) {
+    submit(recv(1));
+    submit(write(2));
+    WorkRequest bad = write(3);
+    bad.rkey ^= 0x5500;
+    submit(bad);
+    submit(write(4));
+    turn();
+    auto completions = polled();
+    ASSERT_EQ(completions.size(), 4u);
+    std::sort(completions.begin(), completions.end(), [](const auto& x, const auto& y) { return x.tag < y.tag; });
+    EXPECT_EQ(completions[0].status, Status::wr_flush_err);
+    EXPECT_EQ(completions[0].device_time, 0u);
+    EXPECT_EQ(completions[1].status, Status::success);
+    EXPECT_EQ(completions[1].device_time, kFirst);
+    EXPECT_EQ(completions[2].status, Status::rem_access_err);
+    EXPECT_EQ(completions[2].device_time, 0u);
+    EXPECT_EQ(completions[3].status, Status::wr_flush_err);
+    EXPECT_EQ(completions[3].device_time, 0u);
+    EXPECT_EQ(reads, 1u);
+}
+
+// The provider has lost one that was signaled: the runtime completes it while it has the time of the next in its hands.
+TEST_F(TimedPoll, GivesNoneToWhatTheRuntimeCompletesInPlaceOfTheDevice) {
+    static std::uint64_t left_out = 0;
+    submit(write(1));
+    submit(write(2));
+    world->step();  // both are there, and the first was
+    ASSERT_EQ(polled().size(), 2u);
+    submit(write(3));
+    submit(write(4));
+    left_out = 0;
+    static decltype(ibv_cq_ex::start_poll) own = nullptr;
+    own = cq->start_poll;
+    cq->start_poll = [](ibv_cq_ex* it, ibv_poll_cq_attr* attr) {
+        const int result = own(it, attr);
+        if (result != 0 || left_out++ != 0) {
+            return result;
+        }
+        return it->next_poll(it);
+    };
+    turn();
+    const auto completions = polled();
+    ASSERT_EQ(completions.size(), 2u);
+    EXPECT_EQ(completions[0].tag, 3u);
+    EXPECT_EQ(completions[0].status, Status::general_err);
+    EXPECT_EQ(completions[0].device_time, 0u);
+    EXPECT_EQ(completions[1].tag, 4u);
+    EXPECT_EQ(completions[1].status, Status::success);
+    EXPECT_EQ(completions[1].device_time, kFirst + 2);
+}
+
+TEST_F(TimedPoll, GivesNoneToWhatIsRefusedLater) {
+    submit(write(1));
+    turn();
+    ASSERT_EQ(polled().size(), 1u);
+    RingProducer<WorkRequest> ring = world->raw();
+    ASSERT_EQ(ring.reserve(1), 1u);
+    WorkRequest unknown = write(2);
+    unknown.opcode = static_cast<Opcode>(0x6f);
+    ring.write(0, unknown);
+    ring.commit(1);
+    turn();
+    for (const WideCompletion& completion : polled()) {
+        EXPECT_FALSE(completion.ok());
+        EXPECT_EQ(completion.device_time, 0u);
+    }
+}
+
+TEST_F(TimedPoll, IsTheWholeOfWhatIsReadWhereNextCannotBeCalled) {
+    world->cq(0).next_poll = false;
+    cq->next_poll = unusable_next;
+    for (std::uint64_t tag = 0; tag < 10; ++tag) {
+        submit(write(tag));
+    }
+    turn();
+    const auto completions = polled();
+    ASSERT_EQ(completions.size(), 10u);
+    for (std::uint64_t tag = 0; tag < 10; ++tag) {
+        EXPECT_EQ(completions[tag].device_time, kFirst + tag);
+    }
+}
+
 }  // namespace
 }  // namespace pollcore::testing

@@ -165,14 +165,23 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     entry.wc = wc;
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
         spoil(entry.wc);
-    if (!cq.held.empty()) [[unlikely]]
-        cq.held[cq.tail & cq.mask] = std::exchange(held_, {});
+    if (cq.keeps_more) [[unlikely]]
+        keep_more(cq, cq.tail & cq.mask);
     entry.qp = &qp;
     entry.freed = freed;
     entry.receive = receive;
     ++cq.tail;
     if (cq.armed != Armed::no) [[unlikely]]
         notify(cq, wc, receive);
+}
+
+/// What a CQ has beside the entry in this slot. One that failed has no time: syndromes stand there.
+[[gnu::cold, gnu::noinline]] void Engine::keep_more(SoftCq& cq, std::uint32_t slot) noexcept {
+    const Cqe& entry = cq.entries[slot];
+    if (!cq.held.empty())
+        cq.held[slot] = std::exchange(held_, {});
+    if (!cq.times.empty())
+        cq.times[slot] = entry.wc.status == IBV_WC_SUCCESS ? now_ns() : std::uint64_t{entry.wc.byte_len} << 32 | entry.wc.vendor_err;
 }
 
 /// A completion has come to an armed CQ. One that failed counts as solicited (IBTA 11.4.2.2).

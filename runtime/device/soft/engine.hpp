@@ -151,6 +151,7 @@ private:
     void push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t freed, bool receive) noexcept;
     [[nodiscard]] bool overruns(SoftCq& cq, const SoftQp& qp) noexcept;
     void spoil(ibv_wc& wc) noexcept;
+    void keep_more(SoftCq& cq, std::uint32_t slot) noexcept;
     void notify(SoftCq& cq, const ibv_wc& wc, bool receive) noexcept;
     void run_moderation(std::uint64_t now_ns) noexcept;
     [[nodiscard]] const Packet* next_packet(Link& link) noexcept;

@@ -99,6 +99,8 @@ void Engine::purge(SoftCq& cq, const SoftQp& qp) noexcept {
         cq.entries[kept & cq.mask] = cq.entries[at & cq.mask];
         if (!cq.held.empty())
             cq.held[kept & cq.mask] = cq.held[at & cq.mask];
+        if (!cq.times.empty())
+            cq.times[kept & cq.mask] = cq.times[at & cq.mask];
         ++kept;
     }
     cq.tail = kept;

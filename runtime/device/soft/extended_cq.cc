@@ -79,7 +79,11 @@ void set_extended_ops(ibv_cq_ex& cq) noexcept {
     cq.read_slid = [](ibv_cq_ex* it) noexcept { return std::uint32_t{current(it).slid}; };
     cq.read_sl = [](ibv_cq_ex* it) noexcept { return current(it).sl; };
     cq.read_dlid_path_bits = [](ibv_cq_ex* it) noexcept { return current(it).dlid_path_bits; };
-    // Time stamps, VLANs, flow tags and tag matching were not asked for when the CQ was made, as there is no way to.
+    // VLANs, flow tags and tag matching were not asked for when the CQ was made, as there is no way to.
+}
+
+void set_time_op(ibv_cq_ex& cq) noexcept {
+    cq.read_completion_ts = [](ibv_cq_ex* it) noexcept { return of(it).times[of(it).head & of(it).mask]; };
 }
 
 }  // namespace pollcore::soft

@@ -25,6 +25,8 @@ struct SoftProfile {
     bool reuses_qp_numbers = false;
     /// ibv_query_qp_data_in_order(3) promises nothing.
     bool promises_no_order = false;
+    /// Completions have no time stamps.
+    bool has_no_clock = false;
 
     static constexpr std::uint32_t kPayloadInCqe = 32;
 
@@ -32,7 +34,8 @@ struct SoftProfile {
 };
 
 /// As the kernel's Soft-RoCE (Linux 6.1), measured.
-inline constexpr SoftProfile kRxeLike{.keeps_late_receives = true, .overrun_cq_lives = true, .promises_no_order = true};
+inline constexpr SoftProfile kRxeLike{
+    .keeps_late_receives = true, .overrun_cq_lives = true, .promises_no_order = true, .has_no_clock = true};
 
 /// As rdma-core's provider for ConnectX, read in its source.
 inline constexpr SoftProfile kMlx5Like{.purges_cqes = true,

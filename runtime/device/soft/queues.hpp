@@ -96,8 +96,10 @@ struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
     bool dead = false;         ///< overrun
     bool shown = false;        ///< between ibv_start_poll and ibv_end_poll: the entry at head is the current one
     Armed armed = Armed::no;
+    bool keeps_more = false;   ///< constant: `held` or `times` is there
     Engine* engine = nullptr;  ///< constant
     // cold
+    OwnLines<std::uint64_t> times;  ///< beside the entries: when each came, in ns of the engine's clock; empty where nobody asked for it
     std::shared_ptr<Engine> engine_owner;
     std::uint32_t users = 0;  ///< queues of QPs; under the device's control mutex
     std::shared_ptr<Channel> events_to;  ///< constant; null: it has no channel

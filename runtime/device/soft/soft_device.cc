@@ -62,6 +62,8 @@ DeviceLimits default_soft_limits() noexcept {
     limits.invalidation = true;
     limits.thread_domains = true;
     limits.extended_cqs = true;
+    limits.completion_timestamp_mask = std::numeric_limits<std::uint64_t>::max();
+    limits.hca_core_clock_khz = 1'000'000;
     limits.poll = kPollOfSoftware;
     limits.moderation_count_max = limits.moderation_period_max_us = 0xffff;
     limits.foreign_addresses = true;
@@ -74,6 +76,8 @@ std::unique_ptr<SoftDevice> open_soft_device(SoftDeviceOptions options) {
 
 SoftDevice::SoftDevice(SoftDeviceOptions options)
     : Device(options.name, 1), options_(std::move(options)), fabric_(soft::Fabric::join(options_.fabric)) {
+    if (options_.profile.has_no_clock)
+        options_.limits.completion_timestamp_mask = options_.limits.hca_core_clock_khz = 0;
     const DeviceLimits& limits = options_.limits;
     // Work requests hold their SGE count in eight bits, rd_atomic is eight bits in ibv_qp_attr, and jobs are
     // made for twice that; beyond, the tables of QPs would not be of a bounded size.

@@ -7,8 +7,8 @@
 //
 // Thread safety: the verbs and all calls of Device from any thread. Threads that use different thread
 // domains share nothing but the links between them.
-// Time: the clock is read only while a timer is armed, and then once in many polls; advance() steps through
-// the timers exactly.
+// Time: the clock is read only while a timer is armed, and then once in many polls, and for each completion that has a time stamp;
+// advance() steps through the timers exactly.
 // Where the device decides what the specification leaves open:
 //  - destroy() of an object with events, asynchronous or of completions, that were taken and not acknowledged returns EBUSY
 //    (ibv_destroy_* would wait, which a single control thread could do for ever); events of it that nobody

@@ -38,6 +38,10 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
         throw Error(std::errc::operation_not_supported,
                     fmt::format("cannot make an extended CQ on {}: it has none; poll by ibv_poll_cq", describe()));
     }
+    if (options.device_time && options_.limits.completion_timestamp_mask == 0) {
+        throw Error(std::errc::operation_not_supported,
+                    fmt::format("cannot make a CQ with time stamps on {}: it has none", describe()));
+    }
     meet_fault(SoftFault::Kind::create_cq, "make a CQ");
     const std::lock_guard guard(control_mutex_);
     require_working("make a CQ");
@@ -58,6 +62,11 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
     cq->entries = OwnLines<soft::Cqe>(slots);
     if (options_.profile.copies_at_poll)
         cq->held = OwnLines<soft::HeldPayload>(slots);
+    if (options.device_time) {
+        cq->times = OwnLines<std::uint64_t>(slots);
+        soft::set_time_op(*cq);
+    }
+    cq->keeps_more = !cq->held.empty() || !cq->times.empty();
     cq->mask = slots - 1;
     cq->context = &context_;
     cq->cq_context = options.cq_context;

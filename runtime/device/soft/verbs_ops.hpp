@@ -21,5 +21,7 @@ struct SoftContext : ibv_context {
 
 /// Fills in what ibv_start_poll and its kin reach through the CQ itself.
 void set_extended_ops(ibv_cq_ex& cq) noexcept;
+/// ibv_wc_read_completion_ts, of a CQ that was made for it.
+void set_time_op(ibv_cq_ex& cq) noexcept;
 
 }  // namespace pollcore::soft

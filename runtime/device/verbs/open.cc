@@ -194,6 +194,8 @@ void VerbsDevice::query_limits() {
     if (ibv_query_device_ex(context_.get(), nullptr, &more) == 0) {  // else none of what stands only there
         limits_.moderation_count_max = more.cq_mod_caps.max_cq_count;
         limits_.moderation_period_max_us = more.cq_mod_caps.max_cq_period;
+        limits_.completion_timestamp_mask = more.completion_timestamp_mask;
+        limits_.hca_core_clock_khz = more.hca_core_clock;
     }
     const unsigned caps = attr.device_cap_flags;
     limits_.memory_windows_max = at_least_zero(attr.max_mw);
@@ -251,15 +253,18 @@ void VerbsDevice::probe() {
     const UniqueCq cq(create_cq({.cqe = 1}), {this});
     limits_.inline_max = probe_inline_max(pd.get(), cq.get());
     limits_.thread_domains = probe_thread_domains(pd.get());
-    limits_.extended_cqs = probe_extended_cqs();
+    limits_.extended_cqs = probe_extended_cqs(false);
+    if (limits_.completion_timestamp_mask == 0 || !limits_.extended_cqs || !probe_extended_cqs(true)) {
+        limits_.completion_timestamp_mask = limits_.hca_core_clock_khz = 0;
+    }
 }
 
-bool VerbsDevice::probe_extended_cqs() {
-    ibv_cq* cq = create_extended_cq({.cqe = 1});
+bool VerbsDevice::probe_extended_cqs(bool device_time) {
+    ibv_cq* cq = create_extended_cq({.cqe = 1, .device_time = device_time});
     if (cq != nullptr) {
         (void)ibv_destroy_cq(cq);
     }
-    return cq != nullptr;  // else CQs are polled by ibv_poll_cq, whatever the cause
+    return cq != nullptr;  // else CQs are polled by ibv_poll_cq, or have no time stamps, whatever the cause
 }
 
 std::uint32_t VerbsDevice::probe_inline_max(ibv_pd* pd, ibv_cq* cq) {

@@ -92,6 +92,9 @@ ibv_cq* VerbsDevice::create_extended_cq(const CqOptions& options) {
     attr.channel = options.channel;
     attr.comp_vector = options.comp_vector;
     attr.wc_flags = IBV_WC_STANDARD_FLAGS;
+    if (options.device_time) {
+        attr.wc_flags |= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+    }
     const auto make = [&] {
         ibv_cq_ex* cq = ibv_create_cq_ex(context_.get(), &attr);
         return cq == nullptr ? nullptr : ibv_cq_ex_to_cq(cq);
@@ -142,6 +145,9 @@ ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
     }
     if (options.extended && !limits_.extended_cqs) {
         throw Error(EOPNOTSUPP, fmt::format("RDMA device {} has no extended completion queues", name()));
+    }
+    if (options.device_time && limits_.completion_timestamp_mask == 0) {
+        throw Error(EOPNOTSUPP, fmt::format("RDMA device {} has no time stamps in its completions", name()));
     }
     ibv_cq* cq = options.extended
                      ? create_extended_cq(options)

@@ -85,11 +85,11 @@ private:
     void query_limits();
     void check_port();
     /// Finds limits_.inline_max, thread_domains and extended_cqs by making objects, since verbs have no query for
-    /// them.
+    /// them, and whether a CQ can have the time stamps that the device says it has.
     void probe();
     [[nodiscard]] std::uint32_t probe_inline_max(ibv_pd* pd, ibv_cq* cq);
     [[nodiscard]] bool probe_thread_domains(ibv_pd* pd);
-    [[nodiscard]] bool probe_extended_cqs();
+    [[nodiscard]] bool probe_extended_cqs(bool device_time);
 
     void check_cap(const ibv_qp_cap& cap) const;
     [[nodiscard]] VerbsThreadDomain& own(ThreadDomain& domain) const;
