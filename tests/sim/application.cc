@@ -23,14 +23,15 @@ constexpr std::uint64_t kGivenBack = 0x6b6b6b6b;
 }  // namespace
 
 Application::Application(World& world, std::string name, Random random, Session session, std::uint32_t completion_slots,
-                         bool wide, const Shape& shape)
+                         bool wide, bool device_time, const Shape& shape)
     : world_(world),
       name_(std::move(name)),
       random_(random),
       session_(std::move(session)),
       shape_(shape),
       completion_slots_(completion_slots),
-      wide_(wide) {}
+      wide_(wide),
+      device_time_(device_time) {}
 
 void Application::use(Channel& channel, std::size_t lane) {
     Use use;
@@ -164,6 +165,7 @@ std::size_t Application::poll_as(std::size_t most) {
     in_call_ = false;
     for (std::size_t i = 0; i < n; ++i) {
         if constexpr (std::is_same_v<Record, WideCompletion>) {
+            check_time(completions[i]);
             take(completions[i], completions[i]);
         } else {
             take(completions[i], {});
@@ -173,6 +175,24 @@ std::size_t Application::poll_as(std::size_t most) {
         world_.scheduler.progress();
     }
     return n;
+}
+
+// A queue's completions come in the order in which the device wrote them.
+void Application::check_time(const WideCompletion& completion) {
+    const std::uint64_t time = completion.device_time;
+    if ((time != 0) != (device_time_ && completion.ok())) {
+        throw Violation("I6 fields", fmt::format("{}: {:#x} has {} and the device's time {}", name_, completion.tag,
+                                                 status_name(completion.status), time));
+    }
+    if (time == 0) {
+        return;
+    }
+    std::uint64_t& newest = newest_times_[{completion.qp, completion.from_recv_queue()}];
+    if (time < newest || time > world_.scheduler.now_ns()) {
+        throw Violation("I6 fields", fmt::format("{}: {:#x} has the device's time {}, after {}, and it is {}", name_, completion.tag, time,
+                                                 newest, world_.scheduler.now_ns()));
+    }
+    newest = time;
 }
 
 void Application::take(const Completion& completion, const CompletionExtension& more) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pollcore/runtime.hpp"
@@ -30,7 +32,7 @@ struct Shape {
 class Application {
 public:
     Application(World& world, std::string name, Random random, Session session, std::uint32_t completion_slots,
-                bool wide, const Shape& shape);
+                bool wide, bool device_time, const Shape& shape);
 
     /// Posts to it, as this one of the sessions that do. The first has the receives.
     void use(Channel& channel, std::size_t lane);
@@ -99,6 +101,7 @@ private:
     template <class Record>
     [[nodiscard]] std::size_t poll_as(std::size_t most);
     void take(const Completion& completion, const CompletionExtension& more);
+    void check_time(const WideCompletion& completion);
     void on_refusal(const SharedReceives& shared, Refusal refusal);
     void on_refusal(Use& use, const End& end, const Request& request, Refusal refusal);
     /// Nobody is to write to its buffer any more.
@@ -123,6 +126,8 @@ private:
     std::vector<std::span<std::byte>> given_back_;
     std::uint32_t completion_slots_;
     bool wide_;
+    bool device_time_;
+    std::map<std::pair<QpHandle, bool>, std::uint64_t> newest_times_;  ///< by queue pair and queue
     bool news_ = false;     ///< it may have been told that something was completed or retired
     bool in_call_ = false;  ///< in the middle of a call, where figures need not agree
     bool close_wanted_ = false;

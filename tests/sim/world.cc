@@ -207,9 +207,10 @@ void World::set_up() {
         options.completion_slots = power_of_two(random_, 4, 6);
         options.events = random_.one_in(2);
         options.wide_completions = random_.one_in(3);
+        options.device_time = options.wide_completions && profile != DeviceConfig::Profile::rxe && i % 2 == 0;
         applications_.push_back(std::make_unique<Application>(
             *this, fmt::format("{} {} {}", side.name, shape.name, i % 2), random_.split(), side.runtime->open_session(options),
-            options.completion_slots, options.wide_completions, shape));
+            options.completion_slots, options.wide_completions, options.device_time, shape));
     }
     for (std::uint32_t i = 0; i < 4; ++i) {
         if (random_.one_in(kind_->shared_in)) {
