@@ -510,6 +510,39 @@ TEST_F(AttachTest, AProcessOfAnotherVersionIsToldSo) {
     EXPECT_EQ(wire::recv_packet(socket.get(), packet), EPIPE);
 }
 
+// The library of the process refuses it, before it asks the daemon.
+TEST_F(AttachTest, ASessionWithTimeStampsNeedsWideCompletions) {
+    Attachment daemon = attach();
+    EXPECT_EQ(code_of([&] { (void)daemon.open_session({.device_time = true}); }), EINVAL);
+    const DeviceReport here = runtime.report().devices.at(0);
+    const DeviceReport there = daemon.report().devices.at(0);
+    EXPECT_NE(here.completion_timestamp_mask, 0u);
+    EXPECT_EQ(there.completion_timestamp_mask, here.completion_timestamp_mask);
+    EXPECT_EQ(there.hca_core_clock_khz, here.hca_core_clock_khz);
+}
+
+TEST(AttachWithoutAClock, QueuePairsThatWantTimeStampsAreRefusedAndOthersAreNot) {
+    Config config = runtime_config();
+    config.devices[0].profile = DeviceConfig::Profile::rxe;
+    Runtime runtime(config);
+    AttachConfig attach;
+    attach.path = std::filesystem::temp_directory_path() / ("pollcore-timeless-" + std::to_string(::getpid()));
+    const AttachServer server(runtime, attach);
+    Attachment daemon(test::patient({.path = attach.path}));
+    EXPECT_EQ(daemon.report().devices.at(0).completion_timestamp_mask, 0u);
+    Session timed = daemon.open_session({.wide_completions = true, .device_time = true});
+    Session other = daemon.open_session({.wide_completions = true});
+    try {
+        (void)daemon.create_queue_pair({.shares = {{.session = &other}, {.session = &timed}}});
+        ADD_FAILURE() << "it was made";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code().value(), EOPNOTSUPP);
+        EXPECT_NE(std::strstr(error.what(), "have no time stamps"), nullptr) << error.what();
+    }
+    const QueuePair without = daemon.create_queue_pair({.shares = {{.session = &other}}});
+    EXPECT_TRUE(without.valid());
+}
+
 TEST_F(AttachTest, WhoIsToldThatTheServerStopsFinishesAndDetaches) {
     Attachment daemon = attach();
     Session session = daemon.open_session();
