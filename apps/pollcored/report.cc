@@ -38,10 +38,11 @@ std::string processes(std::uint64_t n) { return fmt::format("{} process{}", n, n
 void log_runtime(const Runtime& runtime, const std::string& service_cpus) {
     const RuntimeReport report = runtime.report();
     for (const DeviceReport& device : report.devices) {
-        log_info("device {}: {}; up to {} inline bytes, {} work requests per queue, {} CQ entries, {} SGEs; {}, {}, {}",
+        log_info("device {}: {}; up to {} inline bytes, {} work requests per queue, {} CQ entries, {} SGEs; {}, {}, {}, {}",
                  device.name, device.description, device.inline_max, device.qp_depth_max, device.cqes_max,
                  device.sges_max, device.extended_cqs ? "extended CQs" : "plain CQs only", windows_text(device),
-                 device.invalidation ? "invalidation" : "no invalidation");
+                 device.invalidation ? "invalidation" : "no invalidation",
+                 device.completion_timestamp_mask != 0 ? "time stamps" : "no time stamps");
     }
     log_info("memory: {}", report.memory);
     log_info("EAL: {}", report.eal);

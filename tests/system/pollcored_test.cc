@@ -184,7 +184,7 @@ TEST_F(PollcoredTest, TheLogTellsWhatWasFoundAndDecided) {
     ASSERT_TRUE(daemon.await_log("ready: 1 service")) << daemon.err();
     const std::string log = daemon.err();
     for (const char* text :
-         {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield", "poll auto", "extended CQs",
+         {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield", "poll auto", "extended CQs", ", time stamps",
           "service echo0: listens on echo0; messages of up to 4096 bytes", "ready: 1 service"}) {
         EXPECT_NE(log.find(text), std::string::npos) << "no \"" << text << "\" in\n" << log;
     }
