@@ -342,24 +342,7 @@ TEST_F(TimedPoll, GivesNoneToWhatTheRuntimeCompletesInPlaceOfTheDevice) {
     EXPECT_EQ(completions[1].device_time, kFirst + 2);
 }
 
-TEST_F(TimedPoll, GivesNoneToWhatIsRefusedLater) {
-    submit(write(1));
-    turn();
-    ASSERT_EQ(polled().size(), 1u);
-    RingProducer<WorkRequest> ring = world->raw();
-    ASSERT_EQ(ring.reserve(1), 1u);
-    WorkRequest unknown = write(2);
-    unknown.opcode = static_cast<Opcode>(0x6f);
-    ring.write(0, unknown);
-    ring.commit(1);
-    turn();
-    for (const WideCompletion& completion : polled()) {
-        EXPECT_FALSE(completion.ok());
-        EXPECT_EQ(completion.device_time, 0u);
-    }
-}
-
-TEST_F(TimedPoll, IsTheWholeOfWhatIsReadWhereNextCannotBeCalled) {
+TEST_F(TimedPoll, GivesEachItsOwnTimeWhereNextCannotBeCalled) {
     world->cq(0).next_poll = false;
     cq->next_poll = unusable_next;
     for (std::uint64_t tag = 0; tag < 10; ++tag) {
