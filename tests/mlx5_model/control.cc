@@ -57,6 +57,14 @@ void mlx5_model_overrun_cq(uint32_t cqn) {
     });
 }
 
+uint32_t mlx5_model_cq_of(uint32_t qpn, int of_sends) {
+    return locked([&](Fabric& fabric) {
+        const QueuePair* qp = fabric.qp(qpn);
+        mlx5_model::require(qp != nullptr, "the model has no QP {:#x}", qpn);
+        return (of_sends != 0 ? qp->send_cq() : qp->recv_cq()).number();
+    });
+}
+
 void mlx5_model_on_the_wire(uint32_t requests_lost, uint32_t answers_lost, uint32_t requests_repeated, uint64_t seed) {
     locked([&](Fabric& fabric) { fabric.faults.on_the_wire({requests_lost, answers_lost, requests_repeated, seed}); });
 }

@@ -19,6 +19,8 @@ int mlx5_model_serve(uint32_t qpn, int most);
 void mlx5_model_set_port(const char* device, int up);
 void mlx5_model_remove(const char* device);
 void mlx5_model_overrun_cq(uint32_t cqn);
+/* The number of the CQ that a queue pair has for its sends, or its receives. */
+uint32_t mlx5_model_cq_of(uint32_t qpn, int of_sends);
 
 /* Of 1024 requests of reliable connections so many are lost, so many acknowledgements, and so many requests come twice. */
 void mlx5_model_on_the_wire(uint32_t requests_lost, uint32_t answers_lost, uint32_t requests_repeated, uint64_t seed);

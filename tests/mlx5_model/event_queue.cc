@@ -52,6 +52,14 @@ std::size_t EventQueue::forget(const Reported& reported) {
     return gone;
 }
 
+void EventQueue::forget_all() {
+    const std::lock_guard guard(lock_);
+    if (!records_.empty() && !ended_) {
+        make_unreadable();
+    }
+    records_.clear();
+}
+
 void EventQueue::end() {
     const std::lock_guard guard(lock_);
     if (ended_ || closed_) {

@@ -36,6 +36,7 @@ public:
     }
     /// Takes back the records of one object that nobody has read yet; returns how many.
     std::size_t forget(const Reported& reported);
+    void forget_all();
     /// From now on a read of an empty queue says EIO, as when the device has gone.
     void end();
     /// The next record. Waits as the descriptor's flags say; else -errno.

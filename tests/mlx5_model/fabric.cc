@@ -19,7 +19,7 @@
 namespace mlx5_model {
 namespace {
 
-constexpr unsigned kDevicesMax = 16;
+constexpr unsigned kDevicesMax = 32;
 constexpr unsigned kFirstMinor = 192;
 constexpr std::uint64_t kFirstGuid = 0x0c42a10300000001;
 constexpr int kStepOfThread = 64;

@@ -96,6 +96,8 @@ public:
 
     [[nodiscard]] const Facts& facts() const noexcept { return facts_; }
     [[nodiscard]] ibv_qp_state state() const noexcept { return state_; }
+    [[nodiscard]] const CompletionQueue& send_cq() const noexcept { return *send_cq_; }
+    [[nodiscard]] const CompletionQueue& recv_cq() const noexcept { return *recv_cq_; }
     [[nodiscard]] bool uses(const CompletionQueue& cq) const noexcept { return send_cq_.get() == &cq || recv_cq_.get() == &cq; }
     [[nodiscard]] bool uses(const SharedReceiveQueue& srq) const noexcept { return srq_.get() == &srq; }
     [[nodiscard]] const DoorbellCounts& doorbells() const noexcept { return sends_.doorbells(); }

@@ -123,9 +123,10 @@ void UverbsFile::end_events() {
     if (async_events_ != nullptr) {
         async_events_->end();
     }
-    for (const std::weak_ptr<EventQueue>& held : channels_) {
-        if (const auto channel = held.lock()) {
-            channel->end();
+    for (const auto& channel : channels_) {
+        if (const auto queue = channel.lock()) {
+            queue->forget_all();
+            queue->end();
         }
     }
 }

@@ -34,6 +34,7 @@ public:
     void raise(ibv_event_type type, std::uint64_t element, const Reported& reported);
     void forget(const Reported& reported);
     void raise_srq_limit(const SharedReceiveQueue& srq);
+    /// What was not read of a channel is gone; what was not read of asynchronous events stays.
     void end_events();
 
 private:
