@@ -1,0 +1,86 @@
+// A runtime on libmlx5 and the model of the HCA, which fails where a test tells it to.
+#pragma once
+
+#include "fixture.hpp"
+#include "mlx5_model.hpp"
+
+namespace pollcore::testing {
+
+inline Config mlx5_config() {
+    if (!test::Mlx5Model::is_there() || TestDevice::get().provider != TestDevice::Provider::mlx5) {
+        std::fprintf(stderr, "These tests need the model of an mlx5 HCA, loaded by LD_PRELOAD, and POLLCORE_TEST_DEVICE=verbs:mlx5_0.\n");
+        std::exit(2);
+    }
+    return test_config();
+}
+
+/// Device mlx5_0, which is there to the end.
+class OnMlx5 : public Conformance {
+protected:
+    using Model = test::Mlx5Model;
+
+    static constexpr std::uint8_t kVendor = 0x5a;  // what the model says of an error that was planned
+
+    explicit OnMlx5(const Config& config = mlx5_config()) : Conformance(config) { Exercised::get().ignore(); }
+
+    static WorkRequest on(const QueuePair& qp, WorkRequest request) {
+        request.qp = qp.handle();
+        return request;
+    }
+    [[nodiscard]] QueuePairOptions shape_of(QpType type) {
+        QueuePairOptions options = shape();
+        options.type = type;
+        options.qkey = type == QpType::ud ? kQkey : 0;
+        return options;
+    }
+    /// Two pairs: a and b, and c and d, to which nothing happens.
+    void connect_two_pairs(const QueuePairOptions& options, const PathAttributes& path = {}) {
+        end_pairs();
+        connect_pair(options, path);
+        c = std::move(a);
+        d = std::move(b);
+        connect_pair(options, path);
+    }
+    /// New ones for a and b.
+    void reconnect(const QueuePairOptions& options, const PathAttributes& path = {}) {
+        a.close();
+        b.close();
+        connect_pair(options, path);
+    }
+    void end_pairs() {
+        for (QueuePair* qp : {&a, &b, &c, &d}) {
+            qp->close();
+        }
+    }
+    /// One message of reliable or unreliable connections.
+    void expect_message(const QueuePair& from, const QueuePair& to) {
+        submit(on(to, recv(900, 64)));
+        submit(on(from, send(901, 32)));
+        for (const Completion& completion : await(2)) {
+            EXPECT_EQ(completion.status, Status::success) << completion.tag;
+            EXPECT_GE(completion.tag, 900u);
+        }
+    }
+    void expect_new_pairs_work() {
+        a.close();
+        b.close();
+        connect_pair();
+        expect_message(a, b);
+    }
+    [[nodiscard]] std::uint64_t told(EventType type) {
+        return runtime.control_counters().async_events_by_type[static_cast<std::size_t>(type)].value();
+    }
+    void expect_everything_accounted() {
+        until([&] { return session.figures().in_flight() == 0; });
+        const SessionFigures figures = session.figures();
+        EXPECT_EQ(figures.accepted, figures.completed + figures.retired);
+        Completion more;
+        EXPECT_EQ(session.poll({&more, 1}), 0u) << more.tag << " came twice";
+    }
+
+    static constexpr std::uint32_t kQkey = 0x11223344;
+    QueuePair c;
+    QueuePair d;
+};
+
+}  // namespace pollcore::testing
