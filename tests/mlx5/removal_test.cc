@@ -1,0 +1,722 @@
+// A device that is unplugged: its work completes, what is asked of it is refused, everything else goes on. A device that was removed does not
+// come back in its process, so each test has another one.
+#include <arpa/inet.h>
+#include <sched.h>
+
+#include <atomic>
+#include <future>
+#include <set>
+#include <thread>
+
+#include "attach/own_server.hpp"
+#include "mlx5_fixture.hpp"
+#include "patient.hpp"
+#include "pollcore/attach.hpp"
+#include "pollcore/attach_server.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// net0 is the next device of those that are there, net1 is mlx5_0. They reach each other.
+struct Unplugged {
+    Unplugged() {
+        static int taken = 0;
+        number = ++taken;
+        name = "mlx5_" + std::to_string(number);
+        address = "127.0.0." + std::to_string(number + 1);
+    }
+    [[nodiscard]] Config config(const IdleLadder& idle) const {
+        Config config = mlx5_config();
+        DeviceConfig other = config.devices[0];
+        other.name = "net1";
+        config.devices[0].verbs_name = name;
+        config.devices.push_back(other);
+        config.workers[0].idle = idle;
+        return config;
+    }
+    int number;
+    std::string name;
+    std::string address;
+};
+
+class Removal : public ::testing::Test {
+protected:
+    using Model = test::Mlx5Model;
+    static constexpr std::chrono::seconds kPatience{120};
+
+    struct Pair {
+        QueuePair a;
+        QueuePair b;
+        MemoryRegion memory;
+        [[nodiscard]] std::uint64_t& counter() const { return *reinterpret_cast<std::uint64_t*>(memory.data() + 4096); }
+    };
+
+    explicit Removal(const IdleLadder& idle = test_config().workers[0].idle) : runtime(unplugged.config(idle)), session(runtime.open_session()) {
+        first = make("net0");
+        second = make("net1");
+    }
+
+    [[nodiscard]] QueuePairOptions shape(const std::string& device) {
+        QueuePairOptions options;
+        options.device = device;
+        options.shares = {{.session = &session, .send_depth = 64}};
+        options.recv_depth = 64;
+        return options;
+    }
+    Pair make(const std::string& device) {
+        Pair pair;
+        pair.memory = runtime.allocate(8192, Access::all(), device);
+        pair.a = runtime.create_queue_pair(shape(device));
+        pair.b = runtime.create_queue_pair(shape(device));
+        const QpInfo info = pair.a.info();
+        pair.a.connect(pair.b.info(), kWaits);
+        pair.b.connect(info, kWaits);
+        return pair;
+    }
+
+    void unplug() { Model::remove(unplugged.name.c_str()); }
+    void lose() {
+        unplug();
+        expect_told();
+    }
+    /// By the device, and by the kernel or the connection manager; which of them comes first is up to chance.
+    void expect_told() {
+        bool fatal = false;
+        bool removed = false;
+        while (!fatal || !removed) {
+            const std::optional<Event> event = runtime.next_event(kPatience);
+            ASSERT_TRUE(event.has_value());
+            ASSERT_TRUE(event->type == EventType::device_fatal || event->type == EventType::device_removed || event->type == EventType::comm_est ||
+                        event->type == EventType::qp_last_wqe_reached)
+                << event_type_name(event->type);
+            EXPECT_EQ(event->device, "net0");
+            fatal |= event->type == EventType::device_fatal;
+            removed |= event->type == EventType::device_removed;
+        }
+        EXPECT_EQ(runtime.control_counters().devices_lost.value(), 1u);
+    }
+    void expect_acknowledged() {
+        const ControlCounters& counters = runtime.control_counters();
+        EXPECT_EQ(counters.async_events.value(), counters.async_events_acknowledged.value());
+    }
+
+    static WorkRequest write(const Pair& pair, std::uint64_t tag, std::uint8_t flags = kSignaled) {
+        return {.tag = tag,
+                .sge = {pair.memory.addr(), 8, pair.memory.lkey()},
+                .remote_addr = pair.memory.addr() + 4096,
+                .rkey = pair.memory.rkey(),
+                .qp = pair.a.handle(),
+                .opcode = Opcode::rdma_write,
+                .flags = flags,
+                .num_sge = 1};
+    }
+    static WorkRequest fetch_and_add(const Pair& pair, std::uint64_t tag, std::uint8_t flags = kSignaled) {
+        WorkRequest request = write(pair, tag, flags);
+        request.opcode = Opcode::atomic_fetch_and_add;
+        request.compare_add = 1;
+        return request;
+    }
+    static WorkRequest send(const Pair& pair, std::uint64_t tag, std::uint8_t flags = kSignaled) {
+        WorkRequest request = write(pair, tag, flags);
+        request.opcode = Opcode::send;
+        return request;
+    }
+    static WorkRequest recv(const Pair& pair, std::uint64_t tag) {
+        return {.tag = tag, .sge = {pair.memory.addr(), 64, pair.memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1};
+    }
+    [[nodiscard]] WorkRequest shared_recv(const SharedReceiveQueue& srq, std::uint64_t tag) const {
+        return {.tag = tag, .sge = {first.memory.addr(), 64, first.memory.lkey()}, .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1};
+    }
+
+    void submit(const WorkRequest& request) { ASSERT_EQ(session.try_submit(request), Refusal::none); }
+    std::vector<Completion> await(std::size_t n) { return await(session, n); }
+    static std::vector<Completion> await(Session& from, std::size_t n) {
+        std::vector<Completion> all;
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        Completion some[32];
+        while (all.size() < n && std::chrono::steady_clock::now() < deadline) {
+            const std::size_t got = from.poll({some, std::min<std::size_t>(32, n - all.size())});
+            all.insert(all.end(), some, some + got);
+            if (got == 0) {
+                sched_yield();
+            }
+        }
+        EXPECT_EQ(all.size(), n);
+        return all;
+    }
+    static void expect_removed(const std::vector<Completion>& completions) {
+        for (const Completion& completion : completions) {
+            EXPECT_EQ(completion.status, Status::device_removed) << completion.tag;
+            EXPECT_NE(completion.flags & kByRuntime, 0);
+        }
+    }
+    void expect_traffic(const Pair& pair) {
+        submit(write(pair, 7777));
+        const auto completions = await(1);
+        ASSERT_EQ(completions.size(), 1u);
+        EXPECT_EQ(completions[0].tag, 7777u);
+        EXPECT_EQ(completions[0].status, Status::success);
+    }
+    /// With this the other device of the worker goes on, and everything ends.
+    void expect_rest_goes_on() {
+        expect_traffic(second);
+        expect_traffic(make("net1"));
+        EXPECT_EQ(session.figures().in_flight(), 0u);
+        EXPECT_TRUE(runtime.stop());
+        EXPECT_EQ(runtime.control_counters().cut_short.value(), 0u);
+        expect_acknowledged();
+    }
+    /// The call says that its device was lost.
+    template <class Call>
+    static void expect_lost(Call&& call) {
+        try {
+            call();
+            ADD_FAILURE() << "did it";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), std::errc::no_such_device) << error.what();
+            EXPECT_NE(std::string(error.what()).find("lost"), std::string::npos) << error.what();
+        }
+    }
+
+    // Sends wait for their receives for ever.
+    static constexpr PathAttributes kWaits{.timeout = 14, .retry_count = 6, .rnr_retry = 7};
+    Unplugged unplugged;
+    Runtime runtime;
+    Session session;
+    Pair first;
+    Pair second;
+};
+
+TEST_F(Removal, CompletesEveryRequestInFlightInOrder) {
+    expect_traffic(first);
+    for (std::uint64_t tag = 0; tag < 40; ++tag) {
+        // Sends that wait for a receive; receives that wait for a send, on a QP that none will come to.
+        submit(send(first, tag, tag % 4 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
+        WorkRequest receive = recv(first, 100 + tag);
+        receive.qp = first.a.handle();
+        submit(receive);
+    }
+    lose();
+    std::uint64_t next_send = 0;
+    std::uint64_t next_recv = 100;
+    const auto completions = await(80);
+    for (const Completion& completion : completions) {
+        EXPECT_EQ(completion.tag, completion.from_recv_queue() ? next_recv++ : next_send++);
+        EXPECT_EQ(completion.qp, first.a.handle());
+    }
+    expect_removed(completions);
+    for (const QueuePair* qp : {&first.a, &first.b}) {
+        EXPECT_EQ(session.state(qp->handle()), QpState::error);
+        EXPECT_EQ(session.cause(qp->handle()), Status::device_removed);
+    }
+    EXPECT_EQ(session.try_submit(write(first, 1)), Refusal::qp_in_error);
+    EXPECT_EQ(session.try_submit(recv(first, 2)), Refusal::qp_in_error);
+    expect_rest_goes_on();
+}
+
+TEST_F(Removal, WhileIdleRefusesWhatIsAskedOfTheDevice) {
+    lose();
+    expect_lost([&] { (void)runtime.create_queue_pair(shape("net0")); });
+    expect_lost([&] { (void)runtime.allocate(4096, Access::all(), "net0"); });
+    expect_lost([&] { (void)runtime.create_protection_domain("net0"); });
+    expect_lost([&] { (void)runtime.create_shared_receive_queue({.device = "net0", .session = &session, .depth = 32}); });
+    expect_lost([&] { (void)runtime.create_memory_window(session, WindowType::type_2, "net0"); });
+    expect_lost([&] { (void)runtime.create_address_handle(QpInfo{}, {}, "net0"); });
+    expect_lost([&] { (void)runtime.listen(unplugged.address + ":0", "net0"); });
+    expect_lost([&] { (void)first.a.info(); });
+    expect_lost([&] { first.a.connect(QpInfo{}); });
+    expect_lost([&] { first.a.connect(unplugged.address + ":1"); });
+    expect_lost([&] { first.a.reset(); });
+    first.a.disconnect();  // nothing to do any more, and no error
+    EXPECT_TRUE(first.a.disconnected());
+    EXPECT_TRUE(first.a.close());
+    first.memory.deregister();
+    EXPECT_TRUE(first.b.close());
+    expect_rest_goes_on();
+}
+
+// An atomic that was carried out has its completion in the CQ, and each is delivered.
+TEST_F(Removal, UnderTrafficDeliversWhatWasDone) {
+    std::set<std::uint64_t> outstanding;
+    std::uint64_t tag = 0;
+    std::uint64_t added = 0;
+    std::uint64_t removed = 0;
+    std::uint64_t elsewhere = 0;
+    Completion some[32];
+    const auto take = [&] {
+        for (const Completion& completion : std::span(some, session.poll(some))) {
+            EXPECT_EQ(outstanding.erase(completion.tag), 1u) << "tag " << completion.tag;
+            if (completion.qp == second.a.handle()) {
+                EXPECT_EQ(completion.status, Status::success);
+            } else if (completion.status == Status::success) {
+                ++added;
+                EXPECT_EQ(removed, 0u) << "in order";
+            } else {
+                EXPECT_EQ(completion.status, Status::device_removed);
+                ++removed;
+            }
+        }
+    };
+    const std::uint64_t enough = 2000 + static_cast<std::uint64_t>(unplugged.number);
+    bool unplugged_now = false;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (std::chrono::steady_clock::now() < deadline) {
+        const Refusal refusal = session.try_submit(fetch_and_add(first, tag));
+        if (refusal == Refusal::none) {
+            outstanding.insert(tag++);
+        } else if (refusal == Refusal::qp_in_error) {
+            break;
+        }
+        if (session.try_submit(fetch_and_add(second, tag)) == Refusal::none) {
+            outstanding.insert(tag++);
+            ++elsewhere;
+        }
+        if (tag > enough && !std::exchange(unplugged_now, true)) {
+            unplug();
+        }
+        take();
+    }
+    while (!outstanding.empty() && std::chrono::steady_clock::now() < deadline) {
+        take();
+        sched_yield();
+    }
+    EXPECT_TRUE(outstanding.empty());
+    EXPECT_EQ(first.counter(), added);
+    EXPECT_EQ(second.counter(), elsewhere);
+    EXPECT_EQ(session.cause(first.a.handle()), Status::device_removed);
+    expect_told();
+    expect_rest_goes_on();
+}
+
+TEST_F(Removal, WithUnsignaledRequestsAccountsForEach) {
+    for (std::uint64_t tag = 0; tag < 60; ++tag) {
+        submit(write(first, tag, 0));
+    }
+    lose();
+    // How far the device came before is a matter of chance; what completes says what it did not carry out, in order.
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    std::optional<std::uint64_t> last;
+    Completion one;
+    while (session.figures().in_flight() != 0 && std::chrono::steady_clock::now() < deadline) {
+        if (session.poll({&one, 1}) == 1) {
+            EXPECT_EQ(one.status, Status::device_removed);
+            EXPECT_TRUE(!last || one.tag == *last + 1);
+            last = one.tag;
+        }
+    }
+    EXPECT_TRUE(!last || *last == 59u);
+    const SessionFigures figures = session.figures();
+    EXPECT_EQ(figures.completed + figures.retired, 60u);
+    expect_rest_goes_on();
+}
+
+TEST_F(Removal, WhileStoppingLosesNothing) {
+    SharedReceiveQueue srq = runtime.create_shared_receive_queue({.device = "net0", .session = &session, .depth = 32});
+    QueuePairOptions options = shape("net0");
+    options.srq = &srq;
+    QueuePair taker = runtime.create_queue_pair(options);
+    for (std::uint64_t tag = 0; tag < 10; ++tag) {
+        submit(send(first, tag));
+        submit(recv(second, 100 + tag));
+        submit(shared_recv(srq, 200 + tag));
+    }
+    std::thread unplugging([&] { unplug(); });
+    (void)runtime.stop();  // whether the event was seen before is a race
+    unplugging.join();
+    EXPECT_EQ(await(30).size(), 30u);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+TEST_F(Removal, JustBeforeAStopLosesNothing) {
+    for (std::uint64_t tag = 0; tag < 10; ++tag) {
+        submit(send(first, tag));
+        submit(recv(first, 100 + tag));
+    }
+    unplug();
+    (void)runtime.stop();
+    EXPECT_EQ(await(20).size(), 20u);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
+TEST_F(Removal, BetweenClosesIsNoErrorOfTheirs) {
+    std::vector<QueuePair> qps;
+    for (int i = 0; i < 40; ++i) {
+        qps.push_back(runtime.create_queue_pair(shape("net0")));
+        WorkRequest receive = recv(first, static_cast<std::uint64_t>(i));
+        receive.qp = qps.back().handle();
+        submit(receive);
+    }
+    std::thread unplugging([&] {
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        while (session.state(qps[10].handle()) != QpState::closed && std::chrono::steady_clock::now() < deadline) {
+            sched_yield();
+        }
+        unplug();
+    });
+    for (QueuePair& qp : qps) {
+        (void)qp.close();
+    }
+    unplugging.join();
+    for (const Completion& completion : await(40)) {
+        EXPECT_TRUE(completion.status == Status::wr_flush_err || completion.status == Status::qp_closed ||
+                    completion.status == Status::device_removed)
+            << status_name(completion.status);
+    }
+    expect_told();
+    expect_rest_goes_on();
+}
+
+TEST_F(Removal, WhileThingsAreMadeEndsInARefusal) {
+    std::atomic<std::uint64_t> made = 0;
+    std::thread unplugging([&] {
+        while (made < 20) {
+            sched_yield();
+        }
+        unplug();
+    });
+    std::vector<QueuePair> qps;
+    std::vector<MemoryRegion> memory;
+    int refused = 0;
+    const auto attempt = [&](auto&& call) {
+        try {
+            call();
+            ++made;
+        } catch (const Error& error) {
+            // Who asked between the removal and its event hears what the kernel said.
+            EXPECT_TRUE(error.code() == std::errc::no_such_device || error.code() == std::errc::io_error) << error.what();
+            made = 20;
+            refused = error.code() == std::errc::no_such_device ? 2 : refused;
+        }
+    };
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (refused < 2 && std::chrono::steady_clock::now() < deadline) {
+        attempt([&] {
+            qps.push_back(runtime.create_queue_pair(shape("net0")));
+            if (qps.size() > 30) {
+                EXPECT_TRUE(qps.front().close());
+                qps.erase(qps.begin());
+            }
+        });
+        attempt([&] {
+            memory.push_back(runtime.allocate(4096, Access::all(), "net0"));
+            if (memory.size() > 30) {
+                memory.erase(memory.begin());
+            }
+        });
+    }
+    unplugging.join();
+    EXPECT_EQ(refused, 2);
+    expect_told();
+    qps.clear();
+    memory.clear();
+    expect_rest_goes_on();
+}
+
+TEST_F(Removal, CompletesTheReceivesOfASharedReceiveQueue) {
+    SharedReceiveQueue srq = runtime.create_shared_receive_queue({.device = "net0", .session = &session, .depth = 32});
+    QueuePairOptions options = shape("net0");
+    options.srq = &srq;
+    QueuePair taker = runtime.create_queue_pair(options);
+    for (std::uint64_t tag = 0; tag < 20; ++tag) {
+        submit(shared_recv(srq, tag));
+    }
+    lose();
+    const auto completions = await(20);
+    expect_removed(completions);
+    std::set<std::uint64_t> tags;
+    for (const Completion& completion : completions) {
+        EXPECT_TRUE(tags.insert(completion.tag).second);
+        EXPECT_EQ(completion.srq, srq.handle());
+    }
+    EXPECT_EQ(session.try_submit(shared_recv(srq, 100)), Refusal::stale_handle);
+    expect_lost([&] { srq.arm_limit(1); });
+    expect_lost([&] { (void)srq.limit(); });
+    expect_lost([&] { taker.reset(); });
+    EXPECT_THROW(srq.close(), Error) << "its queue pair still names it";
+    EXPECT_TRUE(taker.close());
+    srq.close();
+    expect_rest_goes_on();
+}
+
+TEST_F(Removal, EndsReceivePools) {
+    Session reader = runtime.open_session({.pool_buffers = 32, .wide_completions = true});
+    ReceivePool pool = runtime.create_receive_pool({.device = "net0", .session = &reader, .buffers = 32, .buffer_bytes = 256});
+    QueuePairOptions options = shape("net0");
+    options.shares[0].session = &reader;
+    options.recv_depth = 16;
+    options.pool = &pool;
+    QueuePair from = runtime.create_queue_pair(shape("net0"));
+    QueuePair to = runtime.create_queue_pair(options);
+    const QpInfo info = from.info();
+    from.connect(to.info(), kWaits);
+    to.connect(info, kWaits);
+    for (std::uint64_t tag = 0; tag < 5; ++tag) {
+        WorkRequest request = send(first, tag);
+        request.qp = from.handle();
+        submit(request);
+    }
+    EXPECT_EQ(await(5).size(), 5u);
+    lose();
+    std::vector<WideCompletion> heard;
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (heard.size() < 6 && std::chrono::steady_clock::now() < deadline) {
+        WideCompletion one;
+        if (reader.poll({&one, 1}) == 1) {
+            heard.push_back(one);
+        }
+    }
+    ASSERT_EQ(heard.size(), 6u);
+    for (std::size_t i = 0; i < 5; ++i) {
+        EXPECT_EQ(heard[i].status, Status::success);
+        EXPECT_EQ(pool.message(heard[i]).size(), 8u);
+        EXPECT_EQ(reader.release(heard[i]), Refusal::none);
+    }
+    EXPECT_EQ(heard[5].status, Status::device_removed);
+    EXPECT_TRUE(heard[5].pooled());
+    EXPECT_EQ(reader.release(heard[5]), Refusal::none);
+    EXPECT_TRUE(to.close());
+    EXPECT_TRUE(from.close());
+    pool.close();
+    reader.close();
+    expect_rest_goes_on();
+}
+
+TEST_F(Removal, LeavesWindowsAndAddressHandlesToTheirOwners) {
+    Access access = Access::all();
+    access.window_bind = true;
+    MemoryRegion region = runtime.allocate(4096, access, "net0");
+    MemoryWindow bound = runtime.create_memory_window(session, WindowType::type_2, "net0");
+    MemoryWindow unused = runtime.create_memory_window(session, WindowType::type_1, "net0");
+    submit({.tag = 1,
+            .bind = {bound.handle(), region.handle(), 64},
+            .remote_addr = region.addr(),
+            .bind_access = kWindowWrite,
+            .rkey = next_rkey(bound.rkey()),
+            .qp = first.b.handle(),
+            .opcode = Opcode::bind_mw,
+            .flags = kSignaled,
+            .num_sge = 0});
+    EXPECT_EQ(await(1).at(0).status, Status::success);
+    QueuePairOptions options = shape("net0");
+    options.type = QpType::ud;
+    options.qkey = 0x1234;
+    QueuePair from = runtime.create_queue_pair(options);
+    QueuePair to = runtime.create_queue_pair(options);
+    AddressHandle to_to = runtime.create_address_handle(to.info(), {}, "net0");
+    WorkRequest datagram = send(first, 2);
+    datagram.qp = from.handle();
+    datagram.ud = {to_to.handle(), to.qp_num()};
+    datagram.remote_qkey = 0x1234;
+    WorkRequest receive = recv(first, 3);
+    receive.qp = to.handle();
+    receive.sge.length = 128;
+    submit(receive);
+    submit(datagram);
+    EXPECT_EQ(await(2).size(), 2u);
+    submit(receive);
+    lose();
+    expect_removed(await(1));
+    EXPECT_EQ(session.try_submit(datagram), Refusal::qp_in_error);
+    to_to.destroy();
+    bound.deallocate();
+    unused.deallocate();
+    region.deregister();
+    EXPECT_TRUE(from.close());
+    EXPECT_TRUE(to.close());
+    EXPECT_TRUE(first.a.close());
+    EXPECT_TRUE(first.b.close());
+    expect_rest_goes_on();
+}
+
+// ---- Connections by rdma_cm ----
+
+TEST_F(Removal, EndsAConnectionAttempt) {
+    Listener listener = runtime.listen(unplugged.address + ":0", "net0");
+    QueuePair waiting = runtime.create_queue_pair(shape("net0"));
+    std::thread connecting([&] { EXPECT_THROW(waiting.connect(listener.address(), {.timeout = std::chrono::milliseconds(600'000)}), Error); });
+    const std::optional<ConnectionRequest> unanswered = listener.next_request(kPatience);
+    EXPECT_TRUE(unanswered.has_value());
+    lose();
+    connecting.join();
+    EXPECT_TRUE(waiting.close());
+    expect_rest_goes_on();
+}
+
+TEST_F(Removal, EndsConnectionsAndListeners) {
+    Listener listener = runtime.listen(unplugged.address + ":0", "net0");
+    QueuePair caller = runtime.create_queue_pair(shape("net0"));
+    QueuePair called = runtime.create_queue_pair(shape("net0"));
+    std::thread connecting([&] { caller.connect(listener.address()); });
+    std::optional<ConnectionRequest> request = listener.next_request(kPatience);
+    ASSERT_TRUE(request.has_value());
+    request->accept(called);
+    connecting.join();
+    WorkRequest receive = recv(first, 1);
+    receive.qp = called.handle();
+    submit(receive);
+    WorkRequest message = send(first, 2);
+    message.qp = caller.handle();
+    submit(message);
+    EXPECT_EQ(await(2).size(), 2u);
+    submit(receive);
+    lose();
+    expect_removed(await(1));
+    for (QueuePair* qp : {&caller, &called}) {
+        EXPECT_EQ(session.state(qp->handle()), QpState::error);
+        EXPECT_EQ(session.cause(qp->handle()), Status::device_removed);
+        EXPECT_TRUE(qp->close());
+    }
+    // Nobody calls it any more, and whoever asks is not held up.
+    try {
+        EXPECT_FALSE(listener.next_request(20ms).has_value());
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), std::errc::no_such_device) << error.what();
+    }
+    listener = Listener();
+    expect_rest_goes_on();
+}
+
+TEST_F(Removal, OfTheCalledSideIsTheEndForItsCaller) {
+    Listener listener = runtime.listen(unplugged.address + ":0", "net0");
+    QueuePair caller = runtime.create_queue_pair(shape("net1"));
+    QueuePair called = runtime.create_queue_pair(shape("net0"));
+    std::thread connecting([&] { caller.connect(listener.address(), {.path = {.timeout = 8, .retry_count = 2}}); });
+    std::optional<ConnectionRequest> request = listener.next_request(kPatience);
+    ASSERT_TRUE(request.has_value());
+    request->accept(called);
+    connecting.join();
+    lose();
+    WorkRequest message = write(second, 2);
+    message.qp = caller.handle();
+    if (session.try_submit(message) == Refusal::none) {
+        const Status status = await(1).at(0).status;
+        EXPECT_TRUE(status == Status::retry_exc_err || status == Status::wr_flush_err) << status_name(status);
+    }
+    EXPECT_NE(session.cause(caller.handle()), Status::success);
+    EXPECT_TRUE(caller.close());
+    EXPECT_TRUE(called.close());
+    expect_rest_goes_on();
+}
+
+// ---- Workers that sleep ----
+
+/// The HCA moves by a thread of its own.
+class RemovalAsleep : public Removal {
+protected:
+    RemovalAsleep() : Removal(IdlePolicy::event) {}
+    static void SetUpTestSuite() { Model::set_pace("thread"); }
+    static void TearDownTestSuite() {
+        const char* before = std::getenv("MLX5_MODEL");
+        Model::set_pace(before != nullptr ? before : "poll");
+    }
+
+    // What the device leaves behind may take the worker a few looks, but not for ever.
+    void expect_rest() {
+        const WorkerCounters& counters = runtime.worker_counters(0);
+        const auto deadline = std::chrono::steady_clock::now() + kPatience;
+        for (;;) {
+            const std::uint64_t steps = counters.steps.value();
+            std::this_thread::sleep_for(50ms);
+            if (counters.asleep.value() == 1 && counters.steps.value() == steps) {
+                return;
+            }
+            ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the worker does not come to rest";
+        }
+    }
+};
+
+TEST_F(RemovalAsleep, SleepsOnWithTheQueuePairsOfTheLostDevice) {
+    expect_traffic(first);
+    submit(recv(first, 1));
+    expect_rest();
+    lose();
+    expect_removed(await(1));
+    expect_rest();
+    expect_traffic(second);
+    expect_rest();
+    EXPECT_TRUE(first.a.close());
+    EXPECT_TRUE(first.b.close());
+    expect_traffic(second);
+    expect_rest();
+    expect_rest_goes_on();
+}
+
+TEST_F(RemovalAsleep, SleepsOnWithACompletionQueueThatHasNoQueuePairs) {
+    EXPECT_TRUE(first.a.close());
+    EXPECT_TRUE(first.b.close());
+    expect_rest();
+    lose();
+    expect_rest();
+    expect_traffic(second);
+    expect_rest();
+    expect_rest_goes_on();
+}
+
+TEST_F(RemovalAsleep, WakesAnApplicationThatSleeps) {
+    TestSession sleeper = runtime.open_session({.events = true});
+    QueuePairOptions options = shape("net0");
+    options.shares[0].session = &sleeper;
+    QueuePair qp = runtime.create_queue_pair(options);
+    WorkRequest receive = recv(first, 1);
+    receive.qp = qp.handle();
+    ASSERT_EQ(sleeper.try_submit(receive), Refusal::none);
+    expect_rest();
+    std::thread unplugging([&] {
+        std::this_thread::sleep_for(20ms);
+        unplug();
+    });
+    EXPECT_TRUE(sleeper.wait(kPatience));
+    unplugging.join();
+    expect_removed(await(sleeper, 1));
+    expect_told();
+    EXPECT_TRUE(qp.close());
+    expect_rest_goes_on();
+}
+
+// ---- Processes that are attached ----
+
+TEST_F(Removal, IsToldToAnAttachedProcessAndItsDaemonLivesOn) {
+    const AttachConfig config = test::socket_named("removal");
+    AttachServer server(runtime, config);
+    {
+        Attachment daemon(test::patient({.path = config.path, .name = "test"}));
+        Session theirs = daemon.open_session();
+        MemoryRegion memory = daemon.allocate(4096, Access::all(), "net0");
+        QueuePairOptions options = shape("net0");
+        options.shares[0].session = &theirs;
+        QueuePair qp = daemon.create_queue_pair(options);
+        for (std::uint64_t tag = 0; tag < 10; ++tag) {
+            ASSERT_EQ(theirs.try_submit({.tag = tag, .sge = {memory.addr(), 64, memory.lkey()}, .qp = qp.handle(), .opcode = Opcode::recv, .num_sge = 1}),
+                      Refusal::none);
+        }
+        lose();
+        expect_removed(await(theirs, 10));
+        EXPECT_EQ(theirs.cause(qp.handle()), Status::device_removed);
+        bool told = false;
+        for (const auto deadline = std::chrono::steady_clock::now() + kPatience; !told && std::chrono::steady_clock::now() < deadline;) {
+            const std::optional<Event> event = daemon.next_event(10ms);
+            told = event && event->type == EventType::device_fatal && event->device == "net0";
+        }
+        EXPECT_TRUE(told);
+        expect_lost([&] { (void)daemon.allocate(4096, Access::all(), "net0"); });
+        expect_lost([&] { (void)daemon.create_queue_pair(options); });
+        // On the other device the process goes on.
+        options.device = "net1";
+        QueuePair alive = daemon.create_queue_pair(options);
+        EXPECT_TRUE(alive.close());
+        EXPECT_TRUE(qp.close());
+        memory.deregister();
+        theirs.close();
+        EXPECT_TRUE(daemon.stop());
+    }
+    Attachment next(test::patient({.path = config.path, .name = "next"}));
+    EXPECT_TRUE(next.open_session().valid());
+    EXPECT_TRUE(next.stop());
+    EXPECT_TRUE(server.stop(1s));
+    expect_rest_goes_on();
+}
+
+}  // namespace
+}  // namespace pollcore::testing
