@@ -1,14 +1,17 @@
 // A runtime on libmlx5 and the model of the HCA, which fails where a test tells it to.
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "fixture.hpp"
 #include "mlx5_model.hpp"
 
 namespace pollcore::testing {
 
 inline Config mlx5_config() {
-    if (!test::Mlx5Model::is_there() || TestDevice::get().provider != TestDevice::Provider::mlx5) {
-        std::fprintf(stderr, "These tests need the model of an mlx5 HCA, loaded by LD_PRELOAD, and POLLCORE_TEST_DEVICE=verbs:mlx5_0.\n");
+    if (!test::Mlx5Model::is_there() || TestDevice::get().verbs_name != "mlx5_0" || attached_tests()) {
+        std::fprintf(stderr, "These tests need the model of an mlx5 HCA in this process, by LD_PRELOAD, and POLLCORE_TEST_DEVICE=verbs:mlx5_0.\n");
         std::exit(2);
     }
     return test_config();
