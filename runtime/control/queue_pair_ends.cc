@@ -121,6 +121,8 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
         counters.cut_short.add();
         log_of_qp(LogLevel::warning, with_owner(*qp), "device \"{}\" did not flush its work within {} ms; the runtime completes it",
                   devices_[qp->device]->config.name, retirement.limit.count());
+    } else if (!drained) {
+        take_async_events(*devices_[qp->device]);  // of a device that was lost meanwhile no flush comes
     }
     return drained;
 }
