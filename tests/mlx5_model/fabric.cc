@@ -178,7 +178,7 @@ int Fabric::step(int most) {
 
 int Fabric::serve(std::uint32_t number, int most) {
     QueuePair* found = qp(number);
-    return found == nullptr ? 0 : found->serve(most, now_ns());
+    return found == nullptr || found->facts().hca->removed() ? 0 : found->serve(most, now_ns());
 }
 
 void Fabric::set_pace(Pace pace) {
