@@ -1,5 +1,6 @@
 // Each error that the HCA says of a request, as libmlx5 and the runtime make a completion of it.
 #include <algorithm>
+#include <atomic>
 #include <span>
 
 #include "mlx5_fixture.hpp"
@@ -143,8 +144,22 @@ protected:
             EXPECT_EQ(sent[i].status, i < place || !answered ? Status::success : i == place ? Status::rem_op_err : Status::wr_flush_err);
         }
     }
+    /// Returns when the device has carried out unsignaled requests of b, of which no completion will say so.
+    void write_unsignaled() {
+        local.data()[0] = static_cast<std::byte>(++mark_);
+        for (std::uint64_t tag = 300; tag < 303; ++tag) {
+            submit(on(b, rdma(Opcode::rdma_write, tag, 8, 0)));
+        }
+        WorkRequest last = on(b, rdma(Opcode::rdma_write, 303, 1, 0));
+        last.remote_addr = remote.addr() + kBytes - 1;
+        submit(last);
+        // Acquire: the device writes it.
+        until([&] { return std::atomic_ref(remote.data()[kBytes - 1]).load(std::memory_order_acquire) == local.data()[0]; });
+    }
     void expect_receives_end_at(std::uint32_t place, const Syndrome& syndrome, bool answered) {
+        write_unsignaled();
         Model::fail_receive(b.qp_num(), place, syndrome.of_device, kVendor);
+        const std::uint64_t retired = session.figures().retired;
         submit_receives(b, 100, kBurst);
         submit(sends());
         const auto all = await(2 * kBurst);
@@ -163,12 +178,16 @@ protected:
         }
         EXPECT_EQ(session.cause(b.handle()), syndrome.told);
         EXPECT_EQ(session.state(b.handle()), QpState::error);
+        until([&] { return session.figures().retired == retired + 4; });
     }
     void submit_receives(const QueuePair& to, std::uint64_t first, std::uint64_t count) {
         for (std::uint64_t i = 0; i < count; ++i) {
             submit(on(to, recv(first + i, 64)));
         }
     }
+
+private:
+    std::uint8_t mark_ = 0;
 };
 
 // ---- Sends ----
@@ -236,6 +255,31 @@ TEST_F(Syndromes, OfADatagramEndItsQueuePair) {
         for (const Completion& completion : await(2)) {
             EXPECT_EQ(completion.status, Status::success) << "after a reset";
         }
+        expect_everything_accounted();
+    });
+}
+
+TEST_F(Syndromes, OfASendEndWhatWaitsForCredits) {
+    each([&](const Syndrome& syndrome, std::uint32_t) {
+        QueuePairOptions options = shape();
+        options.flow = FlowControl::credits;
+        connect_two_pairs(options);
+        submit_receives(b, 100, 2);
+        submit(send(0, 8));
+        EXPECT_EQ(await(2).size(), 2u);
+        // What fails is the first, or a message of the runtime's own before it.
+        Model::fail_send(a.qp_num(), 0, syndrome.of_device, kVendor);
+        submit(sends());
+        const auto sent = of(await(kBurst), a.handle(), false);
+        ASSERT_EQ(sent.size(), kBurst);
+        for (std::uint32_t i = 0; i < kBurst; ++i) {
+            EXPECT_EQ(sent[i].tag, i);
+            EXPECT_TRUE(sent[i].status == Status::wr_flush_err || (i == 0 && sent[i].status == syndrome.told)) << status_name(sent[i].status);
+        }
+        EXPECT_EQ(session.cause(a.handle()), syndrome.told);
+        EXPECT_TRUE(b.close());
+        EXPECT_EQ(await_one().tag, 101u);
+        expect_message(c, d);
         expect_everything_accounted();
     });
 }
