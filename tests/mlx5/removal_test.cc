@@ -382,9 +382,11 @@ TEST_F(Removal, BetweenClosesIsNoErrorOfTheirs) {
 
 // The device flushes nothing, so the close waits.
 TEST_F(Removal, InTheMiddleOfACloseEndsIt) {
+    const std::uint64_t sends = runtime.worker_counters(0).sends.value();
     for (std::uint64_t tag = 0; tag < 10; ++tag) {
         submit(send(first, tag, 0));
     }
+    until([&] { return runtime.worker_counters(0).sends.value() == sends + 10; });
     Model::set_pace("hand");
     std::future<bool> closed = std::async(std::launch::async, [&] { return first.a.close(); });
     until([&] { return session.state(first.a.handle()) == QpState::error; });

@@ -183,7 +183,11 @@ int Fabric::serve(std::uint32_t number, int most) {
 
 void Fabric::set_pace(Pace pace) {
     const std::lock_guard guard(thread_lock_);
-    pace_ = pace;
+    {
+        // What moved at the pace before has come to its end.
+        const std::lock_guard still(lock);
+        pace_ = pace;
+    }
     start_or_end_thread();
 }
 

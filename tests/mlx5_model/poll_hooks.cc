@@ -26,7 +26,9 @@ void move() {
     Fabric& fabric = Fabric::get();
     if (fabric.pace() == Pace::by_polls) {
         const std::lock_guard guard(fabric.lock);
-        fabric.step(kStep);
+        if (fabric.pace() == Pace::by_polls) {  // it may have changed meanwhile
+            fabric.step(kStep);
+        }
     }
 }
 
