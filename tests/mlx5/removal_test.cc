@@ -1,5 +1,5 @@
-// A device that is unplugged: its work completes, what is asked of it is refused, everything else goes on. A device that was removed does not
-// come back in its process, so each test has another one.
+// A device that is unplugged: its work completes, what is asked of it is refused, everything else goes on. A device that was removed does
+// not come back in its process, so each test has another one.
 #include <sched.h>
 
 #include <atomic>
@@ -14,7 +14,9 @@
 #include "pollcore/attach_server.hpp"
 
 // The kernel has let go of the device, so it answers whoever destroys something with EIO, and the libraries free nothing then.
-extern "C" const char* __lsan_default_suppressions() { return "leak:libmlx5\nleak:libibverbs\n"; }
+extern "C" const char* __lsan_default_suppressions() {
+    return "leak:libmlx5\nleak:libibverbs\n";
+}
 
 namespace pollcore::testing {
 namespace {
@@ -55,7 +57,8 @@ protected:
         [[nodiscard]] std::uint64_t& counter() const { return *reinterpret_cast<std::uint64_t*>(memory.data() + 4096); }
     };
 
-    explicit Removal(const IdleLadder& idle = test_config().workers[0].idle) : runtime(unplugged.config(idle)), session(runtime.open_session()) {
+    explicit Removal(const IdleLadder& idle = test_config().workers[0].idle)
+        : runtime(unplugged.config(idle)), session(runtime.open_session()) {
         first = make("net0");
         second = make("net1");
     }
@@ -95,8 +98,8 @@ protected:
         while (!fatal || !removed) {
             const std::optional<Event> event = runtime.next_event(kPatience);
             ASSERT_TRUE(event.has_value());
-            ASSERT_TRUE(event->type == EventType::device_fatal || event->type == EventType::device_removed || event->type == EventType::comm_est ||
-                        event->type == EventType::qp_last_wqe_reached)
+            ASSERT_TRUE(event->type == EventType::device_fatal || event->type == EventType::device_removed ||
+                        event->type == EventType::comm_est || event->type == EventType::qp_last_wqe_reached)
                 << event_type_name(event->type);
             EXPECT_EQ(event->device, "net0");
             fatal |= event->type == EventType::device_fatal;
@@ -131,10 +134,15 @@ protected:
         return request;
     }
     static WorkRequest recv(const Pair& pair, std::uint64_t tag) {
-        return {.tag = tag, .sge = {pair.memory.addr(), 64, pair.memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1};
+        return {
+            .tag = tag, .sge = {pair.memory.addr(), 64, pair.memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1};
     }
     [[nodiscard]] WorkRequest shared_recv(const SharedReceiveQueue& srq, std::uint64_t tag) const {
-        return {.tag = tag, .sge = {first.memory.addr(), 64, first.memory.lkey()}, .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1};
+        return {.tag = tag,
+                .sge = {first.memory.addr(), 64, first.memory.lkey()},
+                .srq = srq.handle(),
+                .opcode = Opcode::srq_recv,
+                .num_sge = 1};
     }
 
     void submit(const WorkRequest& request) { ASSERT_EQ(session.try_submit(request), Refusal::none); }
@@ -566,7 +574,8 @@ TEST_F(Removal, LeavesWindowsAndAddressHandlesToTheirOwners) {
 TEST_F(Removal, EndsAConnectionAttempt) {
     Listener listener = runtime.listen(unplugged.address + ":0", "net0");
     QueuePair waiting = runtime.create_queue_pair(shape("net0"));
-    std::thread connecting([&] { EXPECT_THROW(waiting.connect(listener.address(), {.timeout = std::chrono::milliseconds(600'000)}), Error); });
+    std::thread connecting(
+        [&] { EXPECT_THROW(waiting.connect(listener.address(), {.timeout = std::chrono::milliseconds(600'000)}), Error); });
     const std::optional<ConnectionRequest> unanswered = listener.next_request(kPatience);
     EXPECT_TRUE(unanswered.has_value());
     lose();
@@ -759,7 +768,8 @@ TEST_F(Removal, IsToldToAnAttachedProcessAndItsDaemonLivesOn) {
         options.shares[0].session = &theirs;
         QueuePair qp = daemon.create_queue_pair(options);
         for (std::uint64_t tag = 0; tag < 10; ++tag) {
-            ASSERT_EQ(theirs.try_submit({.tag = tag, .sge = {memory.addr(), 64, memory.lkey()}, .qp = qp.handle(), .opcode = Opcode::recv, .num_sge = 1}),
+            ASSERT_EQ(theirs.try_submit(
+                          {.tag = tag, .sge = {memory.addr(), 64, memory.lkey()}, .qp = qp.handle(), .opcode = Opcode::recv, .num_sge = 1}),
                       Refusal::none);
         }
         lose();

@@ -55,7 +55,8 @@ protected:
     }
     template <class Test>
     void at(const Syndrome& syndrome, std::uint32_t place, Test& test) {
-        SCOPED_TRACE(std::string(status_name(syndrome.told)) + " of syndrome " + std::to_string(syndrome.of_device) + " at " + std::to_string(place));
+        SCOPED_TRACE(std::string(status_name(syndrome.told)) + " of syndrome " + std::to_string(syndrome.of_device) + " at " +
+                     std::to_string(place));
         if (!HasFailure()) {
             test(syndrome, place);
         }
@@ -73,8 +74,8 @@ protected:
         EXPECT_EQ(completion.vendor_err, std::uint32_t{kVendor});
     }
 
-    /// Requests of a, with tags from 0, of which the one at `place` fails: in their order, what was signaled before it, itself, all behind it.
-    /// Returns what b receives meanwhile.
+    /// Requests of a, with tags from 0, of which the one at `place` fails: in their order, what was signaled before it, itself, all behind
+    /// it. Returns what b receives meanwhile.
     std::vector<Completion> expect_burst_ends_at(std::uint32_t place, std::span<const WorkRequest> burst, const Syndrome& syndrome,
                                                  std::size_t receives = 0) {
         const SessionFigures before = session.figures();
@@ -121,7 +122,9 @@ protected:
             default: return CompletionOpcode::send;
         }
     }
-    [[nodiscard]] static std::uint8_t signaled_one_in_three(std::uint64_t tag) { return tag % 3 == 1 ? std::uint8_t{kSignaled} : std::uint8_t{0}; }
+    [[nodiscard]] static std::uint8_t signaled_one_in_three(std::uint64_t tag) {
+        return tag % 3 == 1 ? std::uint8_t{kSignaled} : std::uint8_t{0};
+    }
     [[nodiscard]] std::vector<WorkRequest> burst_of(std::initializer_list<Opcode> opcodes) const {
         std::vector<WorkRequest> burst;
         for (std::uint64_t tag = 0; tag < kBurst; ++tag) {
@@ -274,7 +277,8 @@ TEST_F(Syndromes, OfASendEndWhatWaitsForCredits) {
         ASSERT_EQ(sent.size(), kBurst);
         for (std::uint32_t i = 0; i < kBurst; ++i) {
             EXPECT_EQ(sent[i].tag, i);
-            EXPECT_TRUE(sent[i].status == Status::wr_flush_err || (i == 0 && sent[i].status == syndrome.told)) << status_name(sent[i].status);
+            EXPECT_TRUE(sent[i].status == Status::wr_flush_err || (i == 0 && sent[i].status == syndrome.told))
+                << status_name(sent[i].status);
         }
         EXPECT_EQ(session.cause(a.handle()), syndrome.told);
         EXPECT_TRUE(b.close());

@@ -14,9 +14,12 @@ protected:
     ~Together() override { Model::on_the_wire(0, 0, 0, 1); }
 
     void plan(std::mt19937& random) {
-        static constexpr std::uint8_t kSome[] = {
-            MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR,   MLX5_CQE_SYNDROME_WR_FLUSH_ERR,           MLX5_CQE_SYNDROME_BAD_RESP_ERR,
-            MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR, MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR, 0x7f};
+        static constexpr std::uint8_t kSome[] = {MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR,
+                                                 MLX5_CQE_SYNDROME_WR_FLUSH_ERR,
+                                                 MLX5_CQE_SYNDROME_BAD_RESP_ERR,
+                                                 MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR,
+                                                 MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR,
+                                                 0x7f};
         const std::uint32_t number = (random() % 2 == 0 ? a : b).qp_num();
         const std::uint8_t syndrome = kSome[random() % std::size(kSome)];
         const auto after = static_cast<std::uint32_t>(random() % 30);
@@ -71,7 +74,8 @@ TEST_F(Together, LosesNoWork) {
             } catch (const Error&) {
                 // It was closed with its CQ.
             }
-            WorkRequest request = random() % 2 == 0 ? recv(tag, 256) : rdma(random() % 2 == 0 ? Opcode::send : Opcode::rdma_write, tag, random() % 200);
+            WorkRequest request =
+                random() % 2 == 0 ? recv(tag, 256) : rdma(random() % 2 == 0 ? Opcode::send : Opcode::rdma_write, tag, random() % 200);
             request.qp = (random() % 2 == 0 ? a : b).handle();
             if (!is_recv(request.opcode) && random() % 2 == 0) {
                 request.flags = 0;

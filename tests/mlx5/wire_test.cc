@@ -1,5 +1,5 @@
-// A wire that loses requests and answers and repeats requests, and a port that goes down: each request is carried out once, or its sender is
-// told that nobody answers.
+// A wire that loses requests and answers and repeats requests, and a port that goes down: each request is carried out once, or its sender
+// is told that nobody answers.
 #include <atomic>
 #include <thread>
 
@@ -25,7 +25,9 @@ protected:
         request.compare_add = 1;
         return request;
     }
-    [[nodiscard]] std::uint64_t found(std::uint64_t tag) const { return *reinterpret_cast<const std::uint64_t*>(local.data() + 4096 + tag * 8); }
+    [[nodiscard]] std::uint64_t found(std::uint64_t tag) const {
+        return *reinterpret_cast<const std::uint64_t*>(local.data() + 4096 + tag * 8);
+    }
     /// Messages with atomics between them, `fate` before each. All arrive once and in order.
     template <class Fate>
     void expect_carried_out_once(std::uint64_t messages, Fate fate) {

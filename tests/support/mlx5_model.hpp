@@ -35,7 +35,9 @@ public:
     static void set_port(const char* device, bool up) { call<decltype(mlx5_model_set_port)>("mlx5_model_set_port")(device, up ? 1 : 0); }
     static void remove(const char* device) { call<decltype(mlx5_model_remove)>("mlx5_model_remove")(device); }
     static void overrun_cq(std::uint32_t cqn) { call<decltype(mlx5_model_overrun_cq)>("mlx5_model_overrun_cq")(cqn); }
-    static std::uint32_t cq_of(std::uint32_t qpn, bool of_sends) { return call<decltype(mlx5_model_cq_of)>("mlx5_model_cq_of")(qpn, of_sends ? 1 : 0); }
+    static std::uint32_t cq_of(std::uint32_t qpn, bool of_sends) {
+        return call<decltype(mlx5_model_cq_of)>("mlx5_model_cq_of")(qpn, of_sends ? 1 : 0);
+    }
     static void on_the_wire(std::uint32_t requests_lost, std::uint32_t answers_lost, std::uint32_t requests_repeated, std::uint64_t seed) {
         call<decltype(mlx5_model_on_the_wire)>("mlx5_model_on_the_wire")(requests_lost, answers_lost, requests_repeated, seed);
     }
