@@ -4,11 +4,13 @@
 #include <infiniband/mlx5dv.h>
 
 #include <algorithm>
-#include <array>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/verbs/verbs_device.hpp"
@@ -73,7 +75,8 @@ protected:
         planted = nullptr;
         Mlx5Model::watch(false);
         world.reset();
-        Mlx5Model::set_pace("poll");
+        const char* pace = std::getenv("MLX5_MODEL");
+        Mlx5Model::set_pace(pace != nullptr ? pace : "poll");
     }
 
     [[nodiscard]] WorkRequest request(std::uint32_t number) const {
