@@ -17,11 +17,11 @@ struct PollChoice {
     std::string_view why;   ///< for the log
 };
 
-/// libmlx5 44 on a software model of the HCA, the doorbell's write-combining store not in it; cycles. A completion in bursts of 32: 39 by
-/// ibv_poll_cq, 48 by ibv_start_poll in a thread domain without its lock. Singly 63 and 57, in bursts of 4 44 and 50. A look at an empty
-/// CQ: 18 and 11.
+/// libmlx5 44 on a software model of the HCA, the doorbell's write-combining store not in it; cycles, medians of provider-bench on one CPU
+/// (Zen 5). A worker's operation in bursts of 32: 74 by ibv_poll_cq, 83 by ibv_start_poll in a thread domain without its lock. In bursts
+/// of 16 79 and 85, of 4 110 and 111, singly 205 and 208. A look at an empty CQ: 24 and 7.
 inline constexpr PollChoice kPollOfMlx5{
-    false, "libmlx5 takes 39 cycles a completion by ibv_poll_cq and 48 by ibv_start_poll, measured in bursts of 32 on a model of the NIC"};
+    false, "a worker on libmlx5 takes 74 cycles an operation by ibv_poll_cq and 83 by ibv_start_poll, measured in bursts of 32 on a model of the NIC"};
 
 /// A worker's step on the software device, the device's part included; medians of tests/bench on one CPU (Zen 5), cycles. An operation in
 /// bursts of 32: 118 by ibv_poll_cq, 127 by ibv_start_poll. In bursts of 4 150 and 162. Singly 260 and 286, where the time stamp counter

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kUsage = "usage: instruction-load ROUNDS BURST writes QPS SESSIONS CQS\n"
                                "       instruction-load ROUNDS BURST messages off|credits|ring WAITING\n"
                                "       instruction-load ROUNDS BURST beside MANNERS\n"
-                               "       instruction-load ROUNDS BURST provider DEVICE plain|extended CHAIN\n"
+                               "       instruction-load ROUNDS BURST provider DEVICE plain|extended\n"
                                "       instruction-load ROUNDS BURST writes-on DEVICE QPS\n";
 
 template <class Load>
@@ -46,8 +46,8 @@ int run(int argc, char** argv) {
     if (argc == 5 && word(3) == "beside") {
         return run(rounds, NeighbourLoad(word(4), burst));
     }
-    if (argc == 7 && burst == kBurst && word(3) == "provider") {
-        BareLoad load(std::make_shared<Provider>(word(4)), {.domain = true, .extended = word(5) == "extended"}, {.chain = number(6)});
+    if (argc == 6 && burst <= kBurst && word(3) == "provider") {
+        BareLoad load(std::make_shared<Provider>(word(4)), {.domain = true, .extended = word(5) == "extended"}, {.burst = burst});
         for (std::uint32_t i = 0; i < rounds; ++i) {
             load.prepare();
             load.post();

@@ -40,16 +40,16 @@ constexpr Way kWays[] = {{false, false}, {true, false}, {false, true}, {true, tr
 /// What a worker does.
 constexpr Way kOfWorker{true, false};
 
-std::vector<double> bare_cycles(BareLoad& load) {
+std::vector<double> bare_cycles(BareLoad& load, std::uint32_t burst) {
     constexpr int kLooks = 64;  // together: one is too short for the time stamp counter
     const auto cycles = timed<5>(
-        kBurst, [&] { load.prepare(); }, [&] { load.post(); }, [&] { load.settle(); }, [&] { load.poll(); },
+        burst, [&] { load.prepare(); }, [&] { load.post(); }, [&] { load.settle(); }, [&] { load.poll(); },
         [&] {
             for (int i = 0; i < kLooks; ++i) {
                 load.look();
             }
         });
-    return {cycles[1], cycles[3], cycles[1] + cycles[3], cycles[4] * kBurst / kLooks};
+    return {cycles[1], cycles[3], cycles[1] + cycles[3], cycles[4] * burst / kLooks};
 }
 
 std::vector<Measurement> alone(const std::shared_ptr<const Provider>& provider) {
@@ -62,12 +62,12 @@ std::vector<Measurement> alone(const std::shared_ptr<const Provider>& provider) 
                            if (made == nullptr) {
                                made = std::make_shared<BareLoad>(provider, way, shape);
                            }
-                           return bare_cycles(*made);
+                           return bare_cycles(*made, shape.burst);
                        }});
     };
     for (const Way& way : kWays) {
         for (const std::uint32_t chain : {32, 16, 8, 4, 2, 1}) {
-            add(way, chains_of(chain), {.chain = chain});
+            add(way, chains_of(chain), {.burst = chain});
         }
         add(way, "chains of 32, one signaled", {.signaled = kBurst});
         add(way, "chains of 32, 16 bytes inline", {.inline_bytes = 16});
@@ -211,8 +211,8 @@ std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint3
     double post = 0;
     double poll = 0;
     for (std::size_t i = 0; i < cpus.size(); ++i) {
-        post += median(posts[i]) / static_cast<double>(cpus.size());
-        poll += median(polls[i]) / static_cast<double>(cpus.size());
+        post += middle(posts[i]) / static_cast<double>(cpus.size());
+        poll += middle(polls[i]) / static_cast<double>(cpus.size());
     }
     return {post, poll, post + poll};
 }
@@ -270,11 +270,11 @@ std::vector<Measurement> without_provider() {
                            if (made == nullptr) {
                                made = std::make_shared<SteppedLoad>(load);
                                bare = std::make_shared<BareLoad>(std::make_shared<const Provider>(Provider::instant()), Way{},
-                                                                 Shape{.chain = load.burst, .qps = load.qps});
+                                                                 Shape{.burst = load.burst, .qps = load.qps});
                            }
                            const auto parts = timed<5>(
                                load.burst, [&] { made->prepare(); }, [&] { made->submit(); }, [&] { made->step(); }, [&] { made->poll(); }, [&] { made->check(); });
-                           return std::vector{parts[2], bare_cycles(*bare)[2]};
+                           return std::vector{parts[2], bare_cycles(*bare, load.burst)[2]};
                        }});
     };
     for (const std::uint32_t burst : kBursts) {
@@ -322,7 +322,8 @@ std::vector<Goal> provider_goals(const std::vector<Measurement>& measurements) {
         goals.push_back({"worker with its provider, " + load + " / model of costs, at most", false, 1 + kModelWithin, ratios, tables});
     };
     const std::string way = kOfWorker.name();
-    for (const std::uint32_t burst : kBursts) {
+    // What begins and ends a burst overlaps otherwise in a worker, so of short ones the parts do not add up.
+    for (const std::uint32_t burst : {16, 32}) {
         check(bursts_of(burst), way + ": " + chains_of(burst));
     }
     for (const std::uint32_t qps : kQps) {

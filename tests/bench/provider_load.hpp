@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -109,9 +110,9 @@ private:
     std::vector<UniqueQp> qps_;
 };
 
-/// How a burst of 32 is posted.
+/// How a burst is posted.
 struct Shape {
-    std::uint32_t chain = kBurst;   ///< requests to a post, and completions to a poll
+    std::uint32_t burst = kBurst;   ///< at most kBurst
     std::uint32_t signaled = 1;     ///< one of so many
     std::uint32_t inline_bytes = 0;
     std::uint32_t qps = 1;          ///< more than one: each request to one of these at random, and a chain for each, as a worker does
@@ -122,7 +123,7 @@ class BareLoad {
 public:
     BareLoad(std::shared_ptr<const Provider> provider, const Way& way, const Shape& shape) : shape_(shape), bare_(std::move(provider), way, shape.qps) {
         const DirectTarget target = bare_.target();
-        for (std::uint32_t i = 0; i < kBurst; ++i) {
+        for (std::uint32_t i = 0; i < shape.burst; ++i) {
             sges_[i] = {.addr = target.addr + 64 * i, .length = shape.inline_bytes != 0 ? shape.inline_bytes : 64, .lkey = target.lkey};
             ibv_send_wr& request = requests_[i];
             request = {.wr_id = i, .sg_list = &sges_[i], .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE};
@@ -133,16 +134,16 @@ public:
 
     /// Which queue pairs the burst goes to.
     void prepare() {
-        for (ibv_qp*& qp : used_) {
+        for (ibv_qp*& qp : used()) {
             random_ ^= random_ << 13;
             random_ ^= random_ >> 17;
             random_ ^= random_ << 5;
             qp = bare_.qp(random_ % bare_.qps());
         }
-        std::ranges::sort(used_);
+        std::ranges::sort(used());
         chains_ = 0;
-        for (std::uint32_t i = 0; i < kBurst; ++i) {
-            const bool begins = i % shape_.chain == 0 || used_[i - 1] != used_[i];
+        for (std::uint32_t i = 0; i < shape_.burst; ++i) {
+            const bool begins = i == 0 || used_[i - 1] != used_[i];
             if (begins) {
                 heads_[chains_++] = i;
             }
@@ -151,7 +152,7 @@ public:
             }
         }
     }
-    void settle() const { bare_.provider().settle(used_); }
+    void settle() { bare_.provider().settle(used()); }
     void look() {
         if (bare_.poll(kBurst, completions_.data()) != 0) {
             throw std::runtime_error("more has completed than was posted");
@@ -166,23 +167,22 @@ public:
             }
         }
     }
+    /// As a worker does: asked for more than there is, a poll also finds that there is no more.
     [[gnu::noinline]] void poll() {
-        const auto at_a_time = static_cast<int>(shape_.chain);
-        for (int left = kBurst / static_cast<int>(shape_.signaled); left > 0;) {
-            const int n = bare_.poll(std::min(at_a_time, left), completions_.data());
-            if (n <= 0 || completions_[0].status != IBV_WC_SUCCESS) {
-                throw std::runtime_error("a write has failed, or has not completed");
-            }
-            left -= n;
+        const auto signaled = static_cast<int>(shape_.burst / shape_.signaled);
+        if (bare_.poll(2 * kBurst, completions_.data()) != signaled || completions_[0].status != IBV_WC_SUCCESS) {
+            throw std::runtime_error("a write has failed, or has not completed");
         }
     }
 
 private:
+    [[nodiscard]] std::span<ibv_qp*> used() noexcept { return {used_.data(), shape_.burst}; }
+
     Shape shape_;
     Bare bare_;
     std::array<ibv_sge, kBurst> sges_{};
     std::array<ibv_send_wr, kBurst> requests_{};
-    std::array<ibv_wc, kBurst> completions_{};
+    std::array<ibv_wc, 2 * kBurst> completions_{};
     std::array<ibv_qp*, kBurst> used_{};
     std::array<std::uint32_t, kBurst> heads_{};  // where chains begin
     std::uint32_t chains_ = 0;
