@@ -1,5 +1,5 @@
-/* What a test or a benchmark does to the model beside the verbs. Devices and completion queues are named by number: ibv_qp's qp_num, and
-   for a CQ mlx5dv_init_obj()'s cqn. Every call takes the model's lock. A program that does not link the model finds these functions by
+/* What a test or a benchmark does to the model beside the verbs. Queue pairs and completion queues are named by number: ibv_qp's qp_num,
+   and for a CQ mlx5dv_init_obj()'s cqn; devices as ibv_devices(1) does. Every call takes the model's lock. A program that does not link the model finds these functions by
    dlsym(3). */
 #pragma once
 

@@ -62,9 +62,9 @@ Start hook_of(Start library) {
 
 }  // namespace
 
-void hook_polls(std::uint64_t address, bool first_of_context) {
+bool hook_polls(std::uint64_t address, bool first_of_context) {
     if (Fabric::get().pace() == Pace::by_hand) {
-        return;
+        return false;
     }
     auto* cq = reinterpret_cast<ibv_cq*>(address);
     if (first_of_context) {
@@ -75,6 +75,7 @@ void hook_polls(std::uint64_t address, bool first_of_context) {
     if (extended->start_poll != nullptr) {
         extended->start_poll = hook_of(extended->start_poll);
     }
+    return true;
 }
 
 }  // namespace mlx5_model

@@ -75,7 +75,7 @@ int UverbsFile::create_cq(const Attributes& attributes, bool extended) {
     memory.doorbells = reinterpret_cast<volatile std::uint32_t*>(driver->db_addr);
     memory.entry_size = driver->cqe_size;
     memory.entry_count = std::bit_ceil(request.cqe + 1);
-    hook_polls(request.user_handle, !std::exchange(polls_hooked_, true));
+    polls_hooked_ = hook_polls(request.user_handle, !polls_hooked_) || polls_hooked_;
     const std::uint32_t number = hca_.fabric().new_number();
     const auto cq = std::make_shared<CompletionQueue>(this, number, request.user_handle, memory, std::move(channel));
     const std::uint32_t handle = next_handle_++;

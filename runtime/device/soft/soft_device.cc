@@ -76,7 +76,7 @@ std::unique_ptr<SoftDevice> open_soft_device(SoftDeviceOptions options) {
 
 SoftDevice::SoftDevice(SoftDeviceOptions options)
     : Device(options.name, 1), options_(std::move(options)), fabric_(soft::Fabric::join(options_.fabric)) {
-    if (options_.profile.has_no_clock)
+    if (options_.profile.has_no_clock || !options_.limits.extended_cqs)  // only these have a place for a stamp
         options_.limits.completion_timestamp_mask = options_.limits.hca_core_clock_khz = 0;
     const DeviceLimits& limits = options_.limits;
     // Work requests hold their SGE count in eight bits, rd_atomic is eight bits in ibv_qp_attr, and jobs are
