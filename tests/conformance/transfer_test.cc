@@ -274,8 +274,10 @@ protected:
         options.shares = {{.session = &second, .send_depth = 64}};
         b = runtime.create_queue_pair(options);
         const QpInfo info_a = a.info();
-        a.connect(b.info());
-        b.connect(info_a);
+        // The worker that posts the receives may wait for a CPU longer than six retries take.
+        const PathAttributes path{.rnr_retry = 7};
+        a.connect(b.info(), path);
+        b.connect(info_a, path);
     }
     static Config two() {
         Config config = test_config(test::last_cpu() > 0 ? 2 : 1);
