@@ -51,22 +51,13 @@ int run(int argc, char** argv) {
     for (const Part& part : kParts) {
         if (parts.empty() || std::find(parts.begin(), parts.end(), part.name) != parts.end()) {
             for (Measurement& one : part.make(setting)) {
-                one.samples.resize(one.columns.size());
                 measurements.push_back(std::move(one));
             }
         }
     }
 
     const NoiseWatch noise;
-    for (int i = 0; i < repetitions; ++i) {
-        std::cerr << fmt::format("pollbench: repetition {} of {}\n", i + 1, repetitions);
-        for (Measurement& one : measurements) {
-            const std::vector<double> values = one.once();
-            for (std::size_t column = 0; column < values.size(); ++column) {
-                one.samples[column].push_back(values[column]);
-            }
-        }
-    }
+    measure(measurements, repetitions, "pollbench");
     std::vector<Noise> complaints = noise.complaints();
     for (Noise& one : restlessness(measurements)) {
         complaints.push_back(std::move(one));

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pollcore::bench {
@@ -30,6 +32,20 @@ struct Measurement {
 
     [[nodiscard]] double typical(std::size_t column) const { return median(samples[column]); }
 };
+
+/// All of them by turns, so many times. `program` says on standard error how far it has come.
+inline void measure(std::vector<Measurement>& measurements, int repetitions, std::string_view program) {
+    for (int i = 0; i < repetitions; ++i) {
+        std::cerr << program << ": repetition " << i + 1 << " of " << repetitions << '\n';
+        for (Measurement& one : measurements) {
+            one.samples.resize(one.columns.size());
+            const std::vector<double> values = one.once();
+            for (std::size_t column = 0; column < values.size(); ++column) {
+                one.samples[column].push_back(values[column]);
+            }
+        }
+    }
+}
 
 /// A goal: what must be reached, as a ratio or a figure of each repetition. scripts/bench judges it.
 struct Goal {

@@ -19,7 +19,7 @@ namespace pollcore::bench {
 
 class Provider {
 public:
-    /// Of a device by its name, as ibv_devices(1) prints it.
+    /// `device` is a name as ibv_devices(1) prints it.
     explicit Provider(std::string device) : device_(std::move(device)), on_model_(test::Mlx5Model::is_there()) {}
 
     /// The device that completes at once instead: what it takes is taken from what is measured on it.

@@ -1,6 +1,4 @@
 // provider-bench: what the provider of an RDMA device takes of an operation, alone, under a worker, and on an application's own threads.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <iostream>
@@ -29,16 +27,7 @@ int run(int argc, char** argv) {
     pin(cpus[0]);
     std::vector<Measurement> measurements = provider_costs(device, {cpus[0], cpus[1]});
     const NoiseWatch noise;
-    for (int i = 0; i < repetitions; ++i) {
-        std::cerr << fmt::format("provider-bench: repetition {} of {}\n", i + 1, repetitions);
-        for (Measurement& one : measurements) {
-            one.samples.resize(one.columns.size());
-            const std::vector<double> values = one.once();
-            for (std::size_t column = 0; column < values.size(); ++column) {
-                one.samples[column].push_back(values[column]);
-            }
-        }
-    }
+    measure(measurements, repetitions, "provider-bench");
     const std::vector<Noise> complaints = noise.complaints();
     print_tables(std::cout, measurements);
     for (const Noise& one : complaints) {

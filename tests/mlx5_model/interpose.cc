@@ -115,7 +115,7 @@ std::shared_ptr<File> detach(int descriptor) {
     const std::lock_guard guard(table().lock);
     table().ours[static_cast<std::size_t>(descriptor)].store(false, std::memory_order_release);
     auto node = table().files.extract(descriptor);
-    // Of a descriptor that came by fork(2) the parent's copy is the one that counts.
+    // Where a descriptor came by fork(2), the parent's copy is the one that counts.
     return node.empty() || node.mapped().by != ::getpid() ? nullptr : std::move(node.mapped().file);
 }
 

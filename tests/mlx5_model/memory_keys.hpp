@@ -41,7 +41,7 @@ public:
     std::optional<std::uint32_t> add_region(const UverbsFile* file, std::uint32_t pd, std::uint64_t start, std::uint64_t length, std::uint64_t iova,
                                             int access);
     std::optional<std::uint32_t> add_window(const UverbsFile* file, std::uint32_t pd, int type);
-    /// Of the key with this index. 0, EINVAL, or EBUSY while a window is bound to it.
+    /// Takes the key with this index away. 0, EINVAL, or EBUSY while a window is bound to it.
     int remove(const UverbsFile* file, std::uint32_t index, bool window);
     /// Whatever `file` has left.
     void remove_all(const UverbsFile* file);
@@ -52,7 +52,7 @@ public:
     [[nodiscard]] void* remote(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd, int access, std::uint32_t qpn) const;
     /// False, and nothing changed, where hardware would answer with an error.
     bool bind(const BindRequest& request, std::uint32_t pd, std::uint32_t qpn);
-    /// Of a send with invalidate, at the responder.
+    /// Closes a window for a send with invalidate, at the responder. False where hardware would answer with an error.
     bool invalidate(std::uint32_t key, std::uint32_t pd, std::uint32_t qpn);
 
 private:

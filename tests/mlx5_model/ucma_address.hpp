@@ -29,7 +29,7 @@ public:
     [[nodiscard]] std::uint16_t port() const;
     void set_port(std::uint16_t port);
     [[nodiscard]] bool is_any() const;
-    /// The same host, whatever the ports.
+    /// Whether both are of one host, whatever the ports.
     [[nodiscard]] bool same_host(const CmAddress& other) const;
     /// This port at another host.
     [[nodiscard]] CmAddress at(const CmAddress& host) const;

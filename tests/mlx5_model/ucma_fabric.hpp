@@ -20,7 +20,7 @@
 
 namespace mlx5_model {
 
-/// Of a path that a route leads along.
+/// A path that a route leads along.
 struct CmPath {
     std::uint32_t flow_label = 0;
     std::uint8_t traffic_class = 0;

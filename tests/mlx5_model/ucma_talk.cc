@@ -17,7 +17,7 @@ using State = CmId::State;
 using Talk = CmId::Talk;
 using Data = std::span<const std::uint8_t>;
 
-// Of the messages' private data, what rdma_cm leaves to the program. It is always told in full, with zeros behind what was sent.
+// What rdma_cm leaves to the program of the messages' private data. It is always told in full, with zeros behind what was sent.
 constexpr std::size_t kHeaderSize = 36;
 constexpr std::size_t kRequestSize = 92 - kHeaderSize;
 constexpr std::size_t kReplySize = 196;
