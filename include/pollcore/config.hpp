@@ -107,7 +107,7 @@ struct WorkerConfig {
     std::uint32_t submit_burst = kBurstDefault;    ///< slots taken from one session in one step
     std::uint32_t complete_burst = kBurstDefault;  ///< completions taken from one CQ in one step
     std::uint32_t qp_burst = kBurstDefault;        ///< work requests posted to one QP in one step
-    std::uint32_t cq_depth = 4096;                 ///< entries of a CQ that the worker opens; a power of two
+    std::uint32_t cq_depth = 4096;                 ///< entries of a CQ that the worker opens, beside an SRQ's depth; a power of two
     PollVerbs poll = PollVerbs::automatic;         ///< of a CQ for as long as it lives; with time stamps always extended
 
     bool operator==(const WorkerConfig&) const = default;

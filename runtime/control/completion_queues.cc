@@ -45,13 +45,15 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     }
     auto slot = std::make_unique<CqSlot>();
     slot->device = device.index;
-    slot->capacity = worker.config.cq_depth;
-    slot->device_time = device_time;
     const DeviceLimits& limits = device.device->limits();
+    // With the room of an ordinary one beside the SRQ's receives. Else an SRQ nearly as deep as a CQ would have one for each of its queue
+    // pairs, and every step looks at all of them.
+    slot->capacity = std::min(worker.config.cq_depth + (srq != nullptr ? srq->depth : 0), limits.cqes_max);
+    slot->device_time = device_time;
     const PollChoice poll = choose_poll(worker.config.poll, limits.extended_cqs, limits.poll, device_time);
     const auto channel = device.channels.find(worker_index(worker));
     const bool events = channel != device.channels.end();
-    slot->cq = UniqueCq(device.device->create_cq({.cqe = worker.config.cq_depth,
+    slot->cq = UniqueCq(device.device->create_cq({.cqe = slot->capacity,
                                                   .domain = device.domains.at(worker_index(worker)).get(),
                                                   .channel = events ? channel->second->verbs() : nullptr,
                                                   .comp_vector = events ? next_vector(worker, device) : 0,

@@ -258,6 +258,23 @@ TEST_F(SharedReceives, RaiseTheirLimitOnce) {
     EXPECT_THROW(srq.arm_limit(33), Error);
 }
 
+// Each CQ is looked at in every step of the worker, whoever it serves.
+TEST_F(SharedReceives, NearlyAsDeepAsACompletionQueueHaveFewOfThese) {
+    const auto queue_pairs = [&] { return runtime.control_counters().queue_pairs.value(); };
+    srq = make_srq(1000);  // test_config's CQs have 1024 entries
+    QueuePairOptions receiver = receiver_shape();
+    receiver.shares = {{.session = &session, .send_depth = 20}};
+    std::vector<QueuePair> all;
+    for (int i = 0; i < 32; ++i) {
+        all.push_back(runtime.create_queue_pair(receiver));
+    }
+    // The control thread counts from time to time: when it has seen the second, it has been through with the first.
+    until([&] { return queue_pairs() == 32; });
+    EXPECT_TRUE(all.back().close());
+    until([&] { return queue_pairs() == 31; });
+    EXPECT_LE(runtime.control_counters().completion_queues.value(), 2u);
+}
+
 TEST_F(SharedReceives, TellThatAQueuePairTakesNoMore) {
     add_pairs(2);
     submit(receive(1));
