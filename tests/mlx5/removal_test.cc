@@ -12,6 +12,7 @@
 #include "patient.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
+#include "two_devices.hpp"
 
 // The kernel has let go of the device, so it answers whoever destroys something with EIO, and the libraries free nothing then.
 extern "C" const char* __lsan_default_suppressions() {
@@ -45,41 +46,16 @@ struct Unplugged {
     std::string address;
 };
 
-class Removal : public ::testing::Test {
+/// Before the runtime, which names its device.
+struct WithUnplugged {
+    Unplugged unplugged;
+};
+
+class Removal : public ::testing::Test, protected WithUnplugged, protected TwoDevices {
 protected:
     using Model = test::Mlx5Model;
-    static constexpr std::chrono::seconds kPatience{120};
 
-    struct Pair {
-        QueuePair a;
-        QueuePair b;
-        MemoryRegion memory;
-        [[nodiscard]] std::uint64_t& counter() const { return *reinterpret_cast<std::uint64_t*>(memory.data() + 4096); }
-    };
-
-    explicit Removal(const IdleLadder& idle = test_config().workers[0].idle)
-        : runtime(unplugged.config(idle)), session(runtime.open_session()) {
-        first = make("net0");
-        second = make("net1");
-    }
-
-    [[nodiscard]] QueuePairOptions shape(const std::string& device) {
-        QueuePairOptions options;
-        options.device = device;
-        options.shares = {{.session = &session, .send_depth = 64}};
-        options.recv_depth = 64;
-        return options;
-    }
-    Pair make(const std::string& device) {
-        Pair pair;
-        pair.memory = runtime.allocate(8192, Access::all(), device);
-        pair.a = runtime.create_queue_pair(shape(device));
-        pair.b = runtime.create_queue_pair(shape(device));
-        const QpInfo info = pair.a.info();
-        pair.a.connect(pair.b.info(), kWaits);
-        pair.b.connect(info, kWaits);
-        return pair;
-    }
+    explicit Removal(const IdleLadder& idle = test_config().workers[0].idle) : TwoDevices(unplugged.config(idle)) {}
 
     /// As the suite has it.
     static const char* pace() {
@@ -112,55 +88,14 @@ protected:
         EXPECT_EQ(counters.async_events.value(), counters.async_events_acknowledged.value());
     }
 
-    static WorkRequest write(const Pair& pair, std::uint64_t tag, std::uint8_t flags = kSignaled) {
-        return {.tag = tag,
-                .sge = {pair.memory.addr(), 8, pair.memory.lkey()},
-                .remote_addr = pair.memory.addr() + 4096,
-                .rkey = pair.memory.rkey(),
-                .qp = pair.a.handle(),
-                .opcode = Opcode::rdma_write,
-                .flags = flags,
-                .num_sge = 1};
-    }
     static WorkRequest fetch_and_add(const Pair& pair, std::uint64_t tag, std::uint8_t flags = kSignaled) {
         WorkRequest request = write(pair, tag, flags);
         request.opcode = Opcode::atomic_fetch_and_add;
         request.compare_add = 1;
         return request;
     }
-    static WorkRequest send(const Pair& pair, std::uint64_t tag, std::uint8_t flags = kSignaled) {
-        WorkRequest request = write(pair, tag, flags);
-        request.opcode = Opcode::send;
-        return request;
-    }
-    static WorkRequest recv(const Pair& pair, std::uint64_t tag) {
-        return {
-            .tag = tag, .sge = {pair.memory.addr(), 64, pair.memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1};
-    }
-    [[nodiscard]] WorkRequest shared_recv(const SharedReceiveQueue& srq, std::uint64_t tag) const {
-        return {.tag = tag,
-                .sge = {first.memory.addr(), 64, first.memory.lkey()},
-                .srq = srq.handle(),
-                .opcode = Opcode::srq_recv,
-                .num_sge = 1};
-    }
 
     void submit(const WorkRequest& request) { ASSERT_EQ(session.try_submit(request), Refusal::none); }
-    std::vector<Completion> await(std::size_t n) { return await(session, n); }
-    static std::vector<Completion> await(Session& from, std::size_t n) {
-        std::vector<Completion> all;
-        const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        Completion some[32];
-        while (all.size() < n && std::chrono::steady_clock::now() < deadline) {
-            const std::size_t got = from.poll({some, std::min<std::size_t>(32, n - all.size())});
-            all.insert(all.end(), some, some + got);
-            if (got == 0) {
-                sched_yield();
-            }
-        }
-        EXPECT_EQ(all.size(), n);
-        return all;
-    }
     template <class Done>
     static void until(Done done) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -174,13 +109,6 @@ protected:
             EXPECT_EQ(completion.status, Status::device_removed) << completion.tag;
             EXPECT_NE(completion.flags & kByRuntime, 0);
         }
-    }
-    void expect_traffic(const Pair& pair) {
-        submit(write(pair, 7777));
-        const auto completions = await(1);
-        ASSERT_EQ(completions.size(), 1u);
-        EXPECT_EQ(completions[0].tag, 7777u);
-        EXPECT_EQ(completions[0].status, Status::success);
     }
     /// With this the other device of the worker goes on, and everything ends.
     void expect_rest_goes_on() {
@@ -202,14 +130,6 @@ protected:
             EXPECT_NE(std::string(error.what()).find("lost"), std::string::npos) << error.what();
         }
     }
-
-    // Sends wait for their receives for ever.
-    static constexpr PathAttributes kWaits{.timeout = 14, .retry_count = 6, .rnr_retry = 7};
-    Unplugged unplugged;
-    Runtime runtime;
-    Session session;
-    Pair first;
-    Pair second;
 };
 
 TEST_F(Removal, CompletesEveryRequestInFlightInOrder) {

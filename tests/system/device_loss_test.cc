@@ -9,6 +9,7 @@
 
 #include "../conformance/fixture.hpp"
 #include "device/soft/soft_device.hpp"
+#include "two_devices.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -25,35 +26,9 @@ Config two_devices() {
 
 enum class Loss { fatal, removed };
 
-class DeviceLoss : public ::testing::TestWithParam<Loss> {
+class DeviceLoss : public ::testing::TestWithParam<Loss>, protected TwoDevices {
 protected:
-    static constexpr std::chrono::seconds kPatience{20};
-
-    struct Pair {
-        QueuePair a;
-        QueuePair b;
-        MemoryRegion memory;
-    };
-
-    explicit DeviceLoss(const Config& config = two_devices()) : runtime(config), session(runtime.open_session()) {
-        first = make("net0");
-        second = make("net1");
-    }
-
-    Pair make(const std::string& device, const PathAttributes& path = {.timeout = 14, .retry_count = 6, .rnr_retry = 7}) {
-        QueuePairOptions options;
-        options.device = device;
-        options.shares = {{.session = &session, .send_depth = 64}};
-        Pair pair;
-        pair.memory = runtime.allocate(8192, Access::all(), device);
-        pair.a = runtime.create_queue_pair(options);
-        pair.b = runtime.create_queue_pair(options);
-        const QpInfo a = pair.a.info();
-        const QpInfo b = pair.b.info();
-        pair.a.connect(b, path);
-        pair.b.connect(a, path);
-        return pair;
-    }
+    explicit DeviceLoss(const Config& config = two_devices()) : TwoDevices(config) {}
 
     SoftDevice& soft(const std::string& device) { return dynamic_cast<SoftDevice&>(runtime.device(device)); }
     void fail(const std::string& device) { GetParam() == Loss::fatal ? soft(device).fail() : soft(device).remove(); }
@@ -75,51 +50,6 @@ protected:
         EXPECT_EQ(runtime.control_counters().devices_lost.value(), 1u);
     }
 
-    static WorkRequest write(const Pair& pair, std::uint64_t tag, std::uint8_t flags = kSignaled) {
-        return {.tag = tag,
-                .sge = {pair.memory.addr(), 8, pair.memory.lkey()},
-                .remote_addr = pair.memory.addr() + 4096,
-                .rkey = pair.memory.rkey(),
-                .qp = pair.a.handle(),
-                .opcode = Opcode::rdma_write,
-                .flags = flags,
-                .num_sge = 1};
-    }
-    static WorkRequest recv(const Pair& pair, std::uint64_t tag) {
-        return {.tag = tag,
-                .sge = {pair.memory.addr(), 64, pair.memory.lkey()},
-                .qp = pair.b.handle(),
-                .opcode = Opcode::recv,
-                .num_sge = 1};
-    }
-    static WorkRequest send(const Pair& pair, std::uint64_t tag, std::uint8_t flags = kSignaled) {
-        WorkRequest request = write(pair, tag, flags);
-        request.opcode = Opcode::send;
-        return request;
-    }
-
-    std::vector<Completion> await(std::size_t n) {
-        std::vector<Completion> all;
-        const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        Completion some[32];
-        while (all.size() < n && std::chrono::steady_clock::now() < deadline) {
-            const std::size_t got = session.poll(some);
-            all.insert(all.end(), some, some + got);
-            if (got == 0) {
-                sched_yield();
-            }
-        }
-        EXPECT_EQ(all.size(), n);
-        return all;
-    }
-    void expect_traffic(const Pair& pair) {
-        ASSERT_EQ(session.try_submit(write(pair, 7777)), Refusal::none);
-        const auto completions = await(1);
-        ASSERT_EQ(completions.size(), 1u);
-        EXPECT_EQ(completions[0].tag, 7777u);
-        EXPECT_EQ(completions[0].status, Status::success);
-    }
-
     // What net0 alone has.
     SharedReceiveQueue make_srq() {
         return runtime.create_shared_receive_queue({.device = "net0", .session = &session, .depth = 32});
@@ -130,13 +60,6 @@ protected:
         options.shares = {{.session = &session}};
         options.srq = &srq;
         return runtime.create_queue_pair(options);
-    }
-    [[nodiscard]] WorkRequest shared_recv(const SharedReceiveQueue& srq, std::uint64_t tag) const {
-        return {.tag = tag,
-                .sge = {first.memory.addr(), 64, first.memory.lkey()},
-                .srq = srq.handle(),
-                .opcode = Opcode::srq_recv,
-                .num_sge = 1};
     }
     struct Datagrams {
         QueuePair a;
@@ -182,11 +105,6 @@ protected:
             EXPECT_NE(std::string(error.what()).find("lost"), std::string::npos) << error.what();
         }
     }
-
-    Runtime runtime;
-    Session session;
-    Pair first;
-    Pair second;
 };
 
 TEST_P(DeviceLoss, CompletesEveryWorkRequestInFlightInOrder) {
