@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "attach/own_server.hpp"
+#include "give_way.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 
@@ -93,7 +94,7 @@ public:
         attached.end();
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (server_->counts().now != 0 && std::chrono::steady_clock::now() < deadline) {
-            ::sched_yield();
+            test::give_way();
         }
         EXPECT_EQ(server_->counts().now, 0u);
         EXPECT_TRUE(done_);

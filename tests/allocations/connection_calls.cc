@@ -1,5 +1,6 @@
 // Connections by name.
 #include "calls.hpp"
+#include "give_way.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -98,7 +99,7 @@ public:
         from_.disconnect();
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (!to_.disconnected() && std::chrono::steady_clock::now() < deadline) {
-            ::sched_yield();
+            test::give_way();
         }
         EXPECT_TRUE(to_.disconnected());
         from_.close();

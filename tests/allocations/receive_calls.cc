@@ -1,5 +1,6 @@
 // Shared receive queues, receive pools and write rings, and queue pairs that take from them.
 #include "calls.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -161,7 +162,7 @@ public:
     void make(World& world) override {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (world.runtime.worker_counters(0).receives.value() < posted_ && std::chrono::steady_clock::now() < deadline) {
-            ::sched_yield();
+            test::give_way();
         }
         srq_.arm_limit(4);
         (void)srq_.limit();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/soft/soft_device.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -127,7 +128,7 @@ public:
             if (world.runtime.poll_event()) {
                 ++told;
             } else {
-                ::sched_yield();
+                test::give_way();
             }
         }
         EXPECT_EQ(counters.async_events_acknowledged.value(), 2u);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <chrono>
 #include <cstdint>
@@ -14,6 +13,7 @@
 
 #include "control/runtime_state.hpp"
 #include "cpus.hpp"
+#include "give_way.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace pollcore::testing {
@@ -104,7 +104,7 @@ public:
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         do {  // what the worker has not told yet is no room
             refusal = to.try_submit(request);
-            ::sched_yield();
+            test::give_way();
         } while (is_temporary(refusal) && std::chrono::steady_clock::now() < deadline);
         EXPECT_EQ(refusal, Refusal::none) << refusal_name(refusal) << " of tag " << request.tag;
     }
@@ -119,7 +119,7 @@ public:
                     all.push_back(one);
                 }
             }
-            ::sched_yield();
+            test::give_way();
         }
         EXPECT_EQ(all.size(), n) << "completions";
         return all;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -30,6 +29,7 @@
 #include "attach/wire.hpp"
 #include "base/unique_fd.hpp"
 #include "cpus.hpp"
+#include "give_way.hpp"
 #include "held_clock_platform.hpp"
 #include "log_capture.hpp"
 #include "patient.hpp"
@@ -81,7 +81,7 @@ protected:
             if (session.poll({&one, 1}) == 1) {
                 all.push_back(one);
             } else {
-                sched_yield();
+                test::give_way();
             }
         }
         EXPECT_EQ(all.size(), n);
@@ -163,7 +163,7 @@ TEST_F(AttachHeldClockTest, LinesAboutItsQueuePairsSayWhoseTheyAreAndAreTenASeco
         EXPECT_EQ(await(session, 1).at(0).status, Status::rem_access_err);
         for (const auto until = std::chrono::steady_clock::now() + 20s; events.value() == before;) {
             ASSERT_LT(std::chrono::steady_clock::now(), until) << "the target's device says nothing";
-            sched_yield();
+            test::give_way();
         }
     };
     {
@@ -589,7 +589,7 @@ TEST_F(AttachTest, WhoStaysWhenTheServerStopsIsEndedWithACompletionForEachReques
     EXPECT_NE(session.try_submit({.qp = pair.a.handle(), .opcode = Opcode::send}), Refusal::none);
     for (const auto until = std::chrono::steady_clock::now() + 20s; !daemon.lost();) {
         ASSERT_LT(std::chrono::steady_clock::now(), until) << "its reader was not told";
-        sched_yield();
+        test::give_way();
     }
     EXPECT_EQ(server.counts().now, 0u);
 }
@@ -636,7 +636,7 @@ TEST_F(AttachTest, WhatDetachesLeavesNothing) {
     }
     const auto deadline = std::chrono::steady_clock::now() + 5s;
     while (server.counts().now != 0 && std::chrono::steady_clock::now() < deadline) {
-        sched_yield();
+        test::give_way();
     }
     EXPECT_EQ(server.counts().now, 0u);
     EXPECT_EQ(server.counts().detached, 1u);

@@ -3,6 +3,7 @@
 #include "attach/attached_pair.hpp"
 #include "attach/counting_relay.hpp"
 #include "attach/daemon_fixture.hpp"
+#include "give_way.hpp"
 
 #include <fstream>
 #include <memory>
@@ -39,7 +40,7 @@ TEST_F(AttachedCostTest, UntilItsFirstCompletionAProcessAsksNineTimes) {
         Completion completion;
         for (const auto until = Clock::now() + kPatience; one.session.poll({&completion, 1}) == 0;) {
             ASSERT_LT(Clock::now(), until) << "nothing completes";
-            sched_yield();
+            test::give_way();
         }
         ASSERT_TRUE(completion.ok());
     }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 
 #include "cpus.hpp"
 #include "daemon_process.hpp"
+#include "give_way.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/config.hpp"
 
@@ -168,7 +168,7 @@ private:
                     checked_.fetch_add(1, std::memory_order_relaxed);
                 }
                 if (n == 0) {
-                    sched_yield();
+                    test::give_way();
                 }
             }
         } catch (const std::exception& error) {

@@ -6,11 +6,11 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "attach/own_server.hpp"
+#include "give_way.hpp"
 #include "held_clock_platform.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
@@ -91,7 +91,7 @@ TEST_F(SilentDevice, HoldsUpNobodyButTheProcessWhoseQueuePairItIs) {
                   Refusal::none);
         for (const auto until = std::chrono::steady_clock::now() + kPatience; runtime.worker_counters(0).sends.value() == sends;) {
             ASSERT_LT(std::chrono::steady_clock::now(), until);
-            std::this_thread::yield();
+            test::give_way();
         }
         const std::uint64_t cut_short = runtime.control_counters().cut_short.value();
         std::future<void> ended = std::async(std::launch::async, [&end = end, &slow] { end(slow); });

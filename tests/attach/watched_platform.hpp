@@ -21,6 +21,7 @@
 #include "base/clock.hpp"
 #include "control/platform.hpp"
 #include "device/soft/soft_device.hpp"
+#include "give_way.hpp"
 #include "on_host_platform.hpp"
 #include "worker/worker.hpp"
 
@@ -165,7 +166,7 @@ private:
         worker_.own_heartbeat().start(::gettid(), cycles_now());
         while (!stop_.load()) {
             if (stands_.load() || worker_.step(cycles_now()) == 0) {
-                std::this_thread::yield();
+                test::give_way();
             }
         }
         worker_.own_heartbeat().stop();

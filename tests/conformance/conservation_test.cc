@@ -4,6 +4,7 @@
 #include <random>
 
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -85,7 +86,7 @@ TEST_P(Conservation, HoldsThroughRandomMixesWithFailures) {
                 break;
             } else {
                 ASSERT_LE(refusal, Refusal::receive_queue_full) << refusal_name(refusal);
-                sched_yield();
+                test::give_way();
             }
             take_completions();
             expect_conserved();

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -36,7 +37,7 @@ protected:
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (runtime.worker_counters(0).receives.value() < n) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the worker has not posted them";
-            sched_yield();
+            test::give_way();
         }
     }
     /// Lost datagrams leave no trace, so what is expected to be lost is followed by one that is not: they keep order.
@@ -285,7 +286,7 @@ TEST_F(Datagrams, AHandleGoesOnlyWhenNoSendNamesIt) {
                 break;
             } catch (const Error& error) {
                 ASSERT_EQ(error.code(), std::errc::device_or_resource_busy) << error.what();
-                sched_yield();
+                test::give_way();
             }
         }
         // All of them were sent by a handle that lived.
@@ -302,7 +303,7 @@ TEST_F(Datagrams, UnsignaledOnesAreRetiredAndAClosedQueuePairLosesNone) {
     for (std::uint64_t tag = 0; tag < 500; ++tag) {
         const Refusal refusal = session.try_submit(datagram(tag, 64, 0));
         if (refusal == Refusal::send_queue_full) {
-            sched_yield();
+            test::give_way();
             continue;
         }
         ASSERT_EQ(refusal, Refusal::none);

@@ -1,5 +1,6 @@
 // What fails: statuses, what they do to the QP, and that every request still gets its completion.
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -178,7 +179,7 @@ TEST_F(Errors, WithEndlessRnrRetriesASendWaitsForItsReceive) {
     Completion none;
     while (std::chrono::steady_clock::now() < quiet_until) {
         ASSERT_EQ(session.poll({&none, 1}), 0u);
-        sched_yield();
+        test::give_way();
     }
     submit(recv(2, 64));
     for (const Completion& completion : await(2)) {

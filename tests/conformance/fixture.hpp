@@ -12,7 +12,6 @@
 #include <gtest/gtest.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -27,6 +26,7 @@
 
 #include "cpus.hpp"
 #include "exercised.hpp"
+#include "give_way.hpp"
 #include "pollcore/runtime.hpp"
 #include "test_runtime.hpp"
 
@@ -232,7 +232,7 @@ protected:
                                   << figures.completed << ", retired " << figures.retired;
                     break;
                 }
-                sched_yield();
+                test::give_way();
             }
         }
         return all;
@@ -249,7 +249,7 @@ protected:
                 ADD_FAILURE() << all.size() << " of " << n << " completions came";
                 break;
             } else {
-                sched_yield();
+                test::give_way();
             }
         }
         return all;
@@ -260,7 +260,7 @@ protected:
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (!done()) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-            sched_yield();
+            test::give_way();
         }
     }
     Completion await_one() {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 
@@ -94,7 +95,7 @@ protected:
                     held.erase(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(released.accepted));
                 }
             }
-            sched_yield();
+            test::give_way();
         }
         for (std::size_t released = 0; released < held.size();) {
             released += reader.release(std::span(held).subspan(released)).accepted;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -58,7 +59,7 @@ protected:
     }
     void release(const Completion& completion) {
         while (reader.release(completion) != Refusal::none) {
-            sched_yield();
+            test::give_way();
         }
     }
     void await_held(std::uint64_t n) {
@@ -120,7 +121,7 @@ TEST_F(ReceivePools, DeliverInOrderWhateverTheOrderOfReleases) {
         Completion ended[8];
         done += session.poll(ended);
         if (n == 0) {
-            sched_yield();
+            test::give_way();
         }
     }
     await(2000 - done);

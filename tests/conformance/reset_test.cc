@@ -3,6 +3,7 @@
 #include <set>
 
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -169,7 +170,7 @@ TEST_F(Reset, WhatIsNotTakenUntilThenCompletesToo) {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (!outstanding.empty() && std::chrono::steady_clock::now() < deadline) {
             if (take() == 0) {
-                sched_yield();
+                test::give_way();
             }
         }
         session = std::move(moved);

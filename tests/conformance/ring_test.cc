@@ -1,6 +1,7 @@
 // Write rings: messages that arrive by RDMA write, and are found by looking at memory.
 #include <array>
 
+#include "give_way.hpp"
 #include "message_stream.hpp"
 
 namespace pollcore::testing {
@@ -182,10 +183,10 @@ TEST_F(WriteRings, WorkBothWaysAtOnce) {
                 }
             }
             while (sessions[side]->release({some, n}).refusal != Refusal::none) {
-                sched_yield();
+                test::give_way();
             }
         }
-        sched_yield();
+        test::give_way();
     }
     EXPECT_EQ(heard[0], kEach);
     EXPECT_EQ(heard[1], kEach);
@@ -210,7 +211,7 @@ TEST_F(WriteRings, LetOtherRequestsThroughInTheirTurn) {
         const std::size_t m = reader.poll(some);
         heard += m;
         (void)reader.release({some, m});
-        sched_yield();
+        test::give_way();
     }
     EXPECT_EQ(heard, 32u);
 }

@@ -1,5 +1,6 @@
 // Receiver not ready: retries per queue pair, what follows when they are used up, and the counts of it.
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -19,7 +20,7 @@ protected:
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         do {
             counts = runtime.rnr_counts().value();
-            sched_yield();
+            test::give_way();
         } while (counts.received < received && std::chrono::steady_clock::now() < deadline);
         return counts;
     }

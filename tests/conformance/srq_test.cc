@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -155,7 +156,7 @@ TEST_F(SharedReceives, ComeBackInAnyOrderForEver) {
             }
         }
         if (n == 0) {
-            sched_yield();
+            test::give_way();
         }
     }
     EXPECT_EQ(received, kMessages);
@@ -546,7 +547,7 @@ TEST_P(SharedConservation, HoldsThroughRandomMixesWithFailures) {
                     break;
                 default:
                     ASSERT_LE(refusal, Refusal::srq_full) << refusal_name(refusal);
-                    sched_yield();
+                    test::give_way();
                     break;
             }
             ASSERT_NO_FATAL_FAILURE(take());

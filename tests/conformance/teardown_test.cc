@@ -9,6 +9,7 @@
 
 #include "device/device.hpp"
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -203,7 +204,7 @@ private:
                     const auto deadline = std::chrono::steady_clock::now() + kPatience;
                     while (near->session.state(a.handle()) != QpState::error &&
                            std::chrono::steady_clock::now() < deadline) {
-                        sched_yield();
+                        test::give_way();
                     }
                     EXPECT_EQ(near->session.state(a.handle()), QpState::error);
                 }

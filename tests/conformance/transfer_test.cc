@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -197,7 +198,7 @@ TEST_F(Transfer, CompletionsOfAQueueComeInPostOrder) {
             ASSERT_EQ(some[i].tag, some[i].from_recv_queue() ? seen_received++ : seen_sent++);
         }
         if (n == 0) {
-            sched_yield();
+            test::give_way();
         }
     }
     EXPECT_EQ(seen_sent, kMessages);
@@ -221,7 +222,7 @@ TEST_F(Transfer, UnsignaledWorkAloneGoesOnForEver) {
         if (session.try_submit(rdma(Opcode::rdma_write, accepted, 8, 0)) == Refusal::none) {
             ++accepted;
         } else {
-            sched_yield();
+            test::give_way();
         }
         Completion none;
         ASSERT_EQ(session.poll({&none, 1}), 0u);

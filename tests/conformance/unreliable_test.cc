@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -30,7 +31,7 @@ protected:
         // Acquire: what the device wrote before is read after.
         while (std::atomic_ref(*there).load(std::memory_order_acquire) != mark_) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the last write did not arrive";
-            sched_yield();
+            test::give_way();
         }
     }
     void expect_well() {
@@ -167,7 +168,7 @@ TEST_F(Unreliable, UnsignaledWorkIsRetiredAndAClosedQueuePairLosesNone) {
     for (std::uint64_t tag = 0; tag < 500; ++tag) {
         const Refusal refusal = session.try_submit(rdma(Opcode::rdma_write, tag, 64, 0));
         if (refusal == Refusal::send_queue_full) {
-            sched_yield();
+            test::give_way();
             continue;
         }
         ASSERT_EQ(refusal, Refusal::none);

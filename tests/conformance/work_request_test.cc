@@ -4,6 +4,7 @@
 #include <array>
 
 #include "fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -110,7 +111,7 @@ TEST_P(ManyQueuePairs, OnOneCqKeepTheOrderOfEachOfTheirQueues) {
         }
         left -= n;
         if (n == 0) {
-            sched_yield();
+            test::give_way();
         }
     }
     EXPECT_EQ(left, 0u);
@@ -132,7 +133,7 @@ TEST_F(WorkRequests, UnsignaledOnesAreSignaledBeforeTheyFillTheSendQueue) {
             ++accepted;
         } else {
             ASSERT_EQ(refusal, Refusal::send_queue_full);
-            sched_yield();
+            test::give_way();
         }
     }
     ASSERT_EQ(accepted, kWrites);
@@ -168,7 +169,7 @@ TEST_F(WorkRequests, ABufferOfAnUnsignaledOneIsFreeOnceItCountsAsRetired) {
                 submit(nudge);
                 EXPECT_EQ(await_one().tag, 9999u);
             }
-            sched_yield();
+            test::give_way();
         }
         const std::size_t buffer = 8 * (i % kBuffers);
         set_word(local, buffer, 0xabc000 + i);

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "faults_fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -394,7 +395,7 @@ TEST_P(Faults, OfAllKindsLoseNoWork) {
                 outstanding[tag] = is_recv(request.opcode) || (request.flags & kSignaled) != 0;
             }
             take();
-            sched_yield();
+            test::give_way();
         }
         (void)a.close();
         (void)b.close();

@@ -5,6 +5,7 @@
 
 #include "device/soft/soft_device.hpp"
 #include "fixture.hpp"
+#include "give_way.hpp"
 #include "planned_error.hpp"
 
 namespace pollcore::testing {
@@ -90,7 +91,7 @@ protected:
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (!condition()) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline) << what;
-            sched_yield();
+            test::give_way();
         }
     }
 

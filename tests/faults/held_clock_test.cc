@@ -8,11 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "cpus.hpp"
 #include "device/soft/soft_device.hpp"
+#include "give_way.hpp"
 #include "held_clock_platform.hpp"
 #include "pollcore/runtime.hpp"
 
@@ -93,7 +93,7 @@ protected:
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (!done()) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-            std::this_thread::yield();
+            test::give_way();
         }
     }
     /// The control thread has looked often, and so has the worker.

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "faults_fixture.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -42,7 +43,7 @@ protected:
                 take(on(*qp, rdma(Opcode::rdma_write, next_tag, 8, next_tag % 3 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled})));
             }
             poll();
-            sched_yield();
+            test::give_way();
         }
         eventually("everything has completed or was retired", [&] {
             poll();

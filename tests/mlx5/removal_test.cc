@@ -1,6 +1,5 @@
 // A device that is unplugged: its work completes, what is asked of it is refused, everything else goes on. A device that was removed does
 // not come back in its process, so each test has another one.
-#include <sched.h>
 
 #include <atomic>
 #include <future>
@@ -8,6 +7,7 @@
 #include <thread>
 
 #include "attach/own_server.hpp"
+#include "give_way.hpp"
 #include "mlx5_fixture.hpp"
 #include "patient.hpp"
 #include "pollcore/attach.hpp"
@@ -101,7 +101,7 @@ protected:
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         while (!done()) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-            sched_yield();
+            test::give_way();
         }
     }
     static void expect_removed(const std::vector<Completion>& completions) {
@@ -223,7 +223,7 @@ TEST_F(Removal, UnderTrafficDeliversWhatWasDone) {
     }
     while (!outstanding.empty() && std::chrono::steady_clock::now() < deadline) {
         take();
-        sched_yield();
+        test::give_way();
     }
     EXPECT_TRUE(outstanding.empty());
     EXPECT_EQ(first.counter(), added);
@@ -331,7 +331,7 @@ TEST_F(Removal, WhileThingsAreMadeEndsInARefusal) {
     std::atomic<std::uint64_t> made = 0;
     std::thread unplugging([&] {
         while (made < 20) {
-            sched_yield();
+            test::give_way();
         }
         unplug();
     });

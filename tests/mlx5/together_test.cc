@@ -2,6 +2,7 @@
 #include <map>
 #include <random>
 
+#include "give_way.hpp"
 #include "mlx5_fixture.hpp"
 
 namespace pollcore::testing {
@@ -88,7 +89,7 @@ TEST_F(Together, LosesNoWork) {
                 ++renewed;
             }
             take_completions();
-            sched_yield();
+            test::give_way();
         }
         (void)a.close();
         (void)b.close();

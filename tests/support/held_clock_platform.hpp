@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "give_way.hpp"
 #include "on_host_platform.hpp"
 #include "worker/worker.hpp"
 
@@ -51,7 +52,7 @@ private:
         worker_.own_heartbeat().start(thread_id_, clock_.ns());
         while (!stop_) {
             if (worker_.step(clock_.ns()) == 0) {
-                std::this_thread::yield();
+                test::give_way();
             }
         }
         worker_.own_heartbeat().stop();

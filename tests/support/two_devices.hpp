@@ -2,13 +2,13 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
 
+#include "give_way.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace pollcore::testing {
@@ -87,7 +87,7 @@ protected:
             const std::size_t got = from.poll({some, std::min<std::size_t>(32, n - all.size())});
             all.insert(all.end(), some, some + got);
             if (got == 0) {
-                sched_yield();
+                test::give_way();
             }
         }
         EXPECT_EQ(all.size(), n);

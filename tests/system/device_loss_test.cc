@@ -1,6 +1,5 @@
 // A device that fails or is taken away: its work completes, everything else goes on. No real device can be asked to do
 // this, so it is the software device alone; what Soft-RoCE does when it is deleted stands in tests/rxe.
-#include <sched.h>
 
 #include <set>
 #include <thread>
@@ -9,6 +8,7 @@
 
 #include "../conformance/fixture.hpp"
 #include "device/soft/soft_device.hpp"
+#include "give_way.hpp"
 #include "two_devices.hpp"
 
 namespace pollcore::testing {
@@ -246,7 +246,7 @@ TEST_P(DeviceLoss, UnderTrafficKeepsTheAccounts) {
     }
     while (!outstanding.empty() && std::chrono::steady_clock::now() < deadline) {
         if (take() == 0) {
-            sched_yield();
+            test::give_way();
         }
     }
     EXPECT_TRUE(outstanding.empty());
@@ -474,7 +474,7 @@ TEST(DeviceLossToItsPeer, IsAPeerThatDoesNotAnswer) {
     Completion completion;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (session.poll({&completion, 1}) == 0 && std::chrono::steady_clock::now() < deadline) {
-        sched_yield();
+        test::give_way();
     }
     EXPECT_EQ(completion.tag, 1u);
     EXPECT_EQ(completion.status, Status::retry_exc_err);

@@ -1,7 +1,6 @@
 // What the runtime does to the process that it lives in: threads, CPUs, files, and EAL, which exists once in the life of a
 // process. Each test therefore runs in a child of its own.
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include <rte_lcore.h>
 
 #include "daemon_process.hpp"
+#include "give_way.hpp"
 #include "pollcore/error.hpp"
 #include "pollcore/runtime.hpp"
 
@@ -98,7 +98,7 @@ std::string use(Runtime& runtime) {
     }
     Completion completion;
     while (session.poll({&completion, 1}) == 0) {
-        sched_yield();
+        test::give_way();
     }
     return completion.ok() ? "" : std::string(status_name(completion.status));
 }

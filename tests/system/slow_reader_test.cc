@@ -1,6 +1,5 @@
 // A reader that is far slower than its sender: with credits the sender waits, and each message comes once.
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "give_way.hpp"
 #include "message_line.hpp"
 #include "pollcore/runtime.hpp"
 
@@ -62,7 +62,7 @@ TEST(SlowReader, GetsEachMessageOnceWhileItsSenderWaits) {
         if (resident == 0 && line.received() > kMessages / 10) {
             resident = resident_kib();  // whatever there is to be made is there
         }
-        sched_yield();
+        test::give_way();
         ASSERT_LT(Clock::now(), until) << line.received() << " messages have come, and no more do";
     }
     std::printf("%lu of %lu messages waited; resident memory grew by %ld KiB\n", static_cast<unsigned long>(waits.value()),

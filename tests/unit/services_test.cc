@@ -15,6 +15,7 @@
 #include "base/log.hpp"
 #include "common/service_wire.hpp"
 #include "cpus.hpp"
+#include "give_way.hpp"
 #include "pollcore/runtime.hpp"
 #include "pollcored/service.hpp"
 
@@ -113,7 +114,7 @@ public:
             if (Clock::now() >= deadline) {
                 return std::nullopt;
             }
-            std::this_thread::yield();
+            test::give_way();
         }
         return one[0];
     }

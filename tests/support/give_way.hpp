@@ -1,0 +1,22 @@
+// How a test waits for other threads, of which there may be more than CPUs.
+#pragma once
+
+#include <sched.h>
+
+#include <chrono>
+#include <thread>
+
+namespace pollcore::test {
+
+/// Called once in each turn of a loop that waits. Most turns yield, which is quick. Some sleep: on Linux 6.18 threads that did nothing
+/// but yield kept kernel threads from a CPU for minutes, and with them whatever the tests waited for.
+inline void give_way() {
+    static thread_local unsigned turns = 0;
+    if (++turns % 64 == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    } else {
+        ::sched_yield();
+    }
+}
+
+}  // namespace pollcore::test
