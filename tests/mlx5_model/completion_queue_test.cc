@@ -15,7 +15,7 @@
 namespace mlx5_model {
 namespace {
 
-constexpr std::uint32_t kNumber = 0x42;
+constexpr std::uint32_t kCqn = 0x42;
 constexpr std::uint32_t kEntries = 4;
 constexpr std::uint64_t kUser = 0x1234;
 constexpr std::uint32_t kSolicited = 1u << 24;
@@ -42,7 +42,7 @@ protected:
                                               sizeof(mlx5_cqe64));
     }
     [[nodiscard]] CompletionQueueMemory memory() { return {bytes, doorbells, entry_size, kEntries}; }
-    CompletionQueue make() { return {file.get(), kNumber, kUser, memory(), channel}; }
+    CompletionQueue make() { return {file.get(), kCqn, kUser, memory(), channel}; }
     void consume_up_to(std::uint32_t index) { doorbells[0] = htobe32(index); }
     void arm(std::uint32_t sequence, std::uint32_t index, std::uint32_t solicited = 0) {
         doorbells[1] = htobe32(sequence << 28 | solicited | index);
@@ -268,7 +268,7 @@ TEST_F(CompletionQueueDeathTest, OfStrangeSizesIsRefused) {
     entry_size = 64;
     CompletionQueueMemory three = memory();
     three.entry_count = 3;
-    EXPECT_DEATH(CompletionQueue(file.get(), kNumber, kUser, three, nullptr),
+    EXPECT_DEATH(CompletionQueue(file.get(), kCqn, kUser, three, nullptr),
                  "has 3 entries, which is no power of two");
 }
 

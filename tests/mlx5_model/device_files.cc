@@ -16,9 +16,6 @@ namespace {
 
 constexpr std::string_view kDirectory = "/dev/infiniband/";
 constexpr std::string_view kRdmaCm = "/dev/infiniband/rdma_cm";
-constexpr unsigned kMajor = 231;
-constexpr unsigned kMiscMajor = 10;
-constexpr unsigned kRdmaCmMinor = 58;
 
 const DeviceFacts* device_at(std::string_view path) {
     for (const DeviceFacts& device : devices()) {
@@ -40,7 +37,7 @@ std::optional<dev_t> device_file(const char* path) {
         return makedev(kMiscMajor, kRdmaCmMinor);
     }
     const DeviceFacts* device = device_at(path);
-    return device == nullptr ? std::nullopt : std::optional(makedev(kMajor, device->minor));
+    return device == nullptr ? std::nullopt : std::optional(makedev(kUverbsMajor, device->minor));
 }
 
 std::optional<int> open_device_file(const char* path) {

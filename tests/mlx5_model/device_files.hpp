@@ -7,6 +7,11 @@
 
 namespace mlx5_model {
 
+// Documentation/admin-guide/devices.txt of the kernel.
+inline constexpr unsigned kUverbsMajor = 231;
+inline constexpr unsigned kMiscMajor = 10;
+inline constexpr unsigned kRdmaCmMinor = 58;
+
 /// The device number of the file at `path`, where that is one of the model's.
 std::optional<dev_t> device_file(const char* path);
 /// A new descriptor of the model's file at `path`, or -errno; nothing where the path is not the model's.

@@ -13,7 +13,6 @@
 namespace mlx5_model {
 namespace {
 
-constexpr std::uint32_t kSequenceMask = 0xffffff;
 constexpr std::uint8_t kTimerMax = 31;
 constexpr std::uint8_t kRetriesMax = 7;
 

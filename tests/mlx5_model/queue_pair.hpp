@@ -18,6 +18,9 @@ namespace mlx5_model {
 class Hca;
 class UverbsFile;
 
+/// The bits of a packet sequence number (InfiniBand Architecture Specification 9.2).
+inline constexpr std::uint32_t kSequenceMask = 0xffffff;
+
 /// Pieces of memory that stand for one message.
 class Pieces {
 public:

@@ -11,7 +11,6 @@
 namespace mlx5_model {
 namespace {
 
-constexpr std::uint32_t kSequenceMask = 0xffffff;
 constexpr std::uint8_t kForEver = 7;
 constexpr std::uint64_t kMessageMax = 1u << 30;
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();

@@ -12,7 +12,6 @@
 namespace mlx5_model {
 namespace {
 
-constexpr std::uint32_t kSequenceMask = 0xffffff;
 constexpr std::uint32_t kHalfOfSequence = 0x800000;
 constexpr std::uint32_t kWithGrh = 1u << 28;
 constexpr std::uint32_t kGrhBytes = 40;

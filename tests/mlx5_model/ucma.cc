@@ -14,14 +14,13 @@
 #include <infiniband/sa.h>
 #include <infiniband/verbs.h>
 
+#include "device_files.hpp"
 #include "file.hpp"
 #include "ucma_fabric.hpp"
 
 namespace mlx5_model {
 namespace {
 
-constexpr unsigned kMajor = 10;
-constexpr unsigned kMinor = 58;
 constexpr std::uint32_t kBacklogMax = 1024;
 constexpr std::uint16_t kDefaultPartition = 0xffff;
 constexpr std::uint8_t kExactly = 2;
@@ -116,7 +115,7 @@ public:
 
     void describe(struct stat& out) const override {
         out.st_mode = S_IFCHR | 0666;
-        out.st_rdev = makedev(kMajor, kMinor);
+        out.st_rdev = makedev(kMiscMajor, kRdmaCmMinor);
     }
 
     long write(const void* from, std::size_t size) override {

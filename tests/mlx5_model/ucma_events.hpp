@@ -5,6 +5,8 @@
 #include <deque>
 #include <vector>
 
+// Before the kernel's header, which leaves to it what both define.
+#include <netinet/in.h>
 #include <rdma/rdma_user_cm.h>
 
 namespace mlx5_model {

@@ -12,7 +12,6 @@
 #include <span>
 
 #include <rdma/ib_user_verbs.h>
-#include <rdma/rdma_user_cm.h>
 
 #include "fabric.hpp"
 #include "ucma_address.hpp"

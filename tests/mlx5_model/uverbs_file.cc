@@ -15,13 +15,13 @@
 #include <new>
 #include <system_error>
 
+#include "device_files.hpp"
 #include "device_limits.hpp"
 #include "refuse.hpp"
 
 namespace mlx5_model {
 namespace {
 
-constexpr unsigned kMajor = 231;
 constexpr std::uint64_t kPage = 4096;
 // Offsets that libmlx5's older ways to map UARs would use lie before it.
 constexpr std::uint64_t kFirstUar = 0x10000;
@@ -72,7 +72,7 @@ UverbsFile::~UverbsFile() { ::munmap(const_cast<std::uint8_t*>(uars_), kUars * k
 
 void UverbsFile::describe(struct stat& out) const {
     out.st_mode = S_IFCHR | 0666;
-    out.st_rdev = makedev(kMajor, hca_.facts().minor);
+    out.st_rdev = makedev(kUverbsMajor, hca_.facts().minor);
 }
 
 // The kernel takes back what the program has left, in an order in which nothing is in use.

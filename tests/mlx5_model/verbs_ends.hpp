@@ -29,7 +29,7 @@ struct Destroy {
 using Context = std::unique_ptr<ibv_context, Destroy<ibv_context, ibv_close_device>>;
 using Pd = std::unique_ptr<ibv_pd, Destroy<ibv_pd, ibv_dealloc_pd>>;
 using Mr = std::unique_ptr<ibv_mr, Destroy<ibv_mr, ibv_dereg_mr>>;
-using Channel = std::unique_ptr<ibv_comp_channel, Destroy<ibv_comp_channel, ibv_destroy_comp_channel>>;
+using CompletionChannel = std::unique_ptr<ibv_comp_channel, Destroy<ibv_comp_channel, ibv_destroy_comp_channel>>;
 using Cq = std::unique_ptr<ibv_cq, Destroy<ibv_cq, ibv_destroy_cq>>;
 using Srq = std::unique_ptr<ibv_srq, Destroy<ibv_srq, ibv_destroy_srq>>;
 using Qp = std::unique_ptr<ibv_qp, Destroy<ibv_qp, ibv_destroy_qp>>;
@@ -270,7 +270,7 @@ public:
     std::vector<std::uint64_t> memory;
     Pd pd;
     Mr mr;
-    Channel channel;
+    CompletionChannel channel;
     Cq send_cq;
     Cq recv_cq;
     Srq srq;

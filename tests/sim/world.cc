@@ -114,7 +114,7 @@ void World::check() {
         }
         if (side.runtime != nullptr) {
             note_events(side);
-            const ControlCounters& counters = side.runtime->control_counters();
+            const ControlCounters& counters = *side.counters;
             if (counters.async_events.value() - counters.async_events_acknowledged.value() > 1) {
                 throw Violation("I9 events", fmt::format("{} events of {} were taken and {} acknowledged, one after the other",
                                                          counters.async_events.value(), side.name,
@@ -197,6 +197,7 @@ void World::set_up() {
             config, std::make_unique<SimPlatform>(scheduler, side.name, random_.split(), [this, &side](const DeviceConfig& device) {
                 return open_device(side, device);
             }));
+        side.counters = &side.runtime->control_counters();
     }
     // Two applications on each side, then connections between them.
     for (std::uint32_t i = 0; i < 4; ++i) {
@@ -518,7 +519,7 @@ void World::wind_down() {
         side.device = nullptr;
         side.stopping = true;
         (void)side.runtime->stop();
-        const ControlCounters& counters = side.runtime->control_counters();
+        const ControlCounters& counters = *side.counters;
         if (counters.async_events.value() != counters.async_events_acknowledged.value()) {
             throw Violation("I9 events", fmt::format("{} events of {} were taken, {} acknowledged", counters.async_events.value(),
                                                      side.name, counters.async_events_acknowledged.value()));

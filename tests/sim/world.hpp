@@ -171,6 +171,7 @@ private:
     struct Side {
         std::string name;
         std::unique_ptr<Runtime> runtime;
+        const ControlCounters* counters = nullptr;  ///< of the runtime
         SoftDevice* device = nullptr;  ///< null when it is, or may be, gone
         std::vector<Injected> injected;  ///< and not met yet
         std::uint64_t events_told = 0;

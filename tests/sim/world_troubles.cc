@@ -185,7 +185,7 @@ void World::arm_limit(SharedReceives& shared, Random& chance) {
 
 // A limit is reached once for each time that it was armed.
 void World::note_events(Side& side) {
-    const std::uint64_t told = side.runtime->control_counters().async_events_acknowledged.value();
+    const std::uint64_t told = side.counters->async_events_acknowledged.value();
     if (side.stopping || std::exchange(side.events_told, told) == told) {
         return;
     }
