@@ -387,9 +387,19 @@ protected:
         for (std::uint64_t tag = 10; tag < 15; ++tag) {
             submit(rdma(Opcode::rdma_write, tag, 8, tag % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
         }
-        // What the worker had not posted by then would be flushed by itself.
+        await_posted(5);
+    }
+    /// What the worker had not posted by then would be flushed by itself.
+    void await_posted(std::uint64_t sends) {
         const WorkerCounters& counters = runtime.worker_counters(0);
-        until([&] { return counters.receives.value() >= 10 && counters.sends.value() >= 5; });
+        until([&] { return counters.receives.value() >= 10 && counters.sends.value() >= sends; });
+    }
+    /// So that it has more than receives, which the runtime flushes before the limit.
+    void send_from_b() {
+        WorkRequest request = rdma(Opcode::rdma_write, 15, 8);
+        request.qp = b.handle();
+        submit(request);
+        await_posted(6);
     }
     void expect_completed_by_runtime(std::size_t n, Status status = Status::qp_closed) {
         const auto completions = await(n);
@@ -415,17 +425,19 @@ TEST_F(SilentDeviceInThisProcess, HasItsQueuePairsCutShortAtTheLimitAndItIsRepor
 }
 
 TEST_F(SilentDeviceInThisProcess, DoesNotHoldUpASessionsEnd) {
+    send_from_b();
     session.close();
-    expect_completed_by_runtime(15);
+    expect_completed_by_runtime(16);
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 2u);
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
 TEST_F(SilentDeviceInThisProcess, DoesNotHoldUpTheRuntimesEnd) {
+    send_from_b();
     EXPECT_FALSE(runtime.stop());
-    expect_completed_by_runtime(15);
+    expect_completed_by_runtime(16);
     EXPECT_EQ(runtime.control_counters().cut_short.value(), 2u);
-    EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 15u);
+    EXPECT_EQ(runtime.worker_counters(0).cut_short.value(), 16u);
     EXPECT_FALSE(runtime.stop()) << "the outcome stays the same";
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
