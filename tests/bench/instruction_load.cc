@@ -16,6 +16,8 @@ namespace {
 constexpr const char* kUsage = "usage: instruction-load ROUNDS BURST writes QPS SESSIONS CQS\n"
                                "       instruction-load ROUNDS BURST messages off|credits|ring WAITING\n"
                                "       instruction-load ROUNDS BURST beside MANNERS\n"
+                               "       instruction-load ROUNDS 1 idle SESSIONS CQS\n"
+                               "       instruction-load ROUNDS BURST asleep\n"
                                "       instruction-load ROUNDS BURST provider DEVICE plain|extended\n"
                                "       instruction-load ROUNDS BURST writes-on DEVICE QPS\n";
 
@@ -45,6 +47,25 @@ int run(int argc, char** argv) {
     }
     if (argc == 5 && word(3) == "beside") {
         return run(rounds, NeighbourLoad(word(4), burst));
+    }
+    if (argc == 6 && word(3) == "idle") {
+        SteppedLoad load({.burst = burst, .sessions = number(4), .cqs = number(5)});
+        for (std::uint32_t i = 0; i < rounds; ++i) {
+            load.look();
+        }
+        return 0;
+    }
+    if (argc == 4 && word(3) == "asleep") {
+        SteppedLoad load({.burst = burst, .software = true, .sleeps = true});
+        for (std::uint32_t i = 0; i < rounds; ++i) {
+            load.prepare();
+            load.submit();
+            load.step();
+            load.poll();
+            load.check();
+            load.sleep();
+        }
+        return 0;
     }
     if (argc == 6 && burst <= kBurst && word(3) == "provider") {
         BareLoad load(std::make_shared<Provider>(word(4)), {.domain = true, .extended = word(5) == "extended"}, {.burst = burst});

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -33,7 +34,7 @@ struct Way {
 class Bare {
 public:
     Bare(std::shared_ptr<const Provider> provider, const Way& way, std::uint32_t qps)
-        : provider_(std::move(provider)), way_(way), device_(provider_->open()), pd_(device_->create_pd(), {device_.get()}) {
+        : provider_(std::move(provider)), way_(way), device_(provider_->open()), next_poll_(device_->limits().next_poll), pd_(device_->create_pd(), {device_.get()}) {
         if (way.domain) {
             domain_ = device_->create_thread_domain();
         }
@@ -55,24 +56,26 @@ public:
         return {.qp = qps_.front().get(), .cq = cq_.get(), .addr = addr, .remote_addr = addr + memory_.size() / 2, .lkey = region_->lkey, .rkey = region_->rkey};
     }
 
-    /// What pollcore reads of a completion. Returns how many there were.
+    /// What pollcore reads of a completion, by the calls that it makes. Returns how many there were.
     int poll(int most, ibv_wc* completions) const {
         if (!way_.extended) {
             return ibv_poll_cq(cq_.get(), most, completions);
         }
         ibv_cq_ex* cq = extended(cq_.get());
         ibv_poll_cq_attr attr{};
-        if (ibv_start_poll(cq, &attr) != 0) {
-            return 0;
-        }
         int taken = 0;
-        do {
-            ibv_wc& wc = completions[taken++];
-            wc.wr_id = cq->wr_id;
-            wc.status = cq->status;
-            wc.byte_len = ibv_wc_read_byte_len(cq);
-        } while (taken < most && ibv_next_poll(cq) == 0);
-        ibv_end_poll(cq);
+        while (taken < most && ibv_start_poll(cq, &attr) == 0) {
+            do {
+                ibv_wc& wc = completions[taken++];
+                wc.wr_id = cq->wr_id;
+                wc.status = cq->status;
+                wc.byte_len = ibv_wc_read_byte_len(cq);
+            } while (next_poll_ && taken < most && ibv_next_poll(cq) == 0);
+            ibv_end_poll(cq);
+            if (next_poll_) {
+                break;
+            }
+        }
         return taken;
     }
 
@@ -103,6 +106,7 @@ private:
     Way way_;
     alignas(4096) std::array<std::byte, 65536> memory_{};
     std::unique_ptr<Device> device_;
+    bool next_poll_;  // DeviceLimits::next_poll
     UniquePd pd_;
     std::unique_ptr<ThreadDomain> domain_;
     UniqueCq cq_;
@@ -167,15 +171,28 @@ public:
             }
         }
     }
-    /// As a worker does: asked for more than there is, a poll also finds that there is no more.
+    /// As a worker does: asked for more than there is, a poll also finds that there is no more. A device that is late is waited for, which
+    /// is this round's.
     [[gnu::noinline]] void poll() {
         const auto signaled = static_cast<int>(shape_.burst / shape_.signaled);
-        if (bare_.poll(2 * kBurst, completions_.data()) != signaled || completions_[0].status != IBV_WC_SUCCESS) {
+        int polled = bare_.poll(2 * kBurst, completions_.data());
+        if (polled < signaled) [[unlikely]] {
+            polled += await(signaled - polled);
+        }
+        if (polled != signaled || completions_[0].status != IBV_WC_SUCCESS) {
             throw std::runtime_error("a write has failed, or has not completed");
         }
     }
 
 private:
+    [[gnu::noinline]] int await(int more) {
+        constexpr std::chrono::seconds kPatience{10};
+        int polled = 0;
+        for (const auto until = std::chrono::steady_clock::now() + kPatience; polled < more && std::chrono::steady_clock::now() < until;) {
+            polled += bare_.poll(2 * kBurst, completions_.data());
+        }
+        return polled;
+    }
     [[nodiscard]] std::span<ibv_qp*> used() noexcept { return {used_.data(), shape_.burst}; }
 
     Shape shape_;
