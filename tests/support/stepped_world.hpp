@@ -210,6 +210,7 @@ public:
             DeviceDeleter<ibv_cq>{device.get()});
         cq->cq = verbs_cqs_.back().get();
         cq->extended = options_.extended_cqs ? extended(cq->cq) : nullptr;
+        cq->next_poll = device->limits().next_poll;
         cq->device_time = options_.device_time;
         cq->depth = cqe;
         cq->channel = channel.get();
