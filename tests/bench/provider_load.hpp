@@ -171,8 +171,8 @@ public:
             }
         }
     }
-    /// As a worker does: asked for more than there is, a poll also finds that there is no more. A device that is late is waited for, which
-    /// is this round's.
+    /// As a worker does: asked for more than there is, a poll also finds that there is no more. A device that is late is waited for, and
+    /// that time is counted.
     [[gnu::noinline]] void poll() {
         const auto signaled = static_cast<int>(shape_.burst / shape_.signaled);
         int polled = bare_.poll(2 * kBurst, completions_.data());

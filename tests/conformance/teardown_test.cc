@@ -389,12 +389,12 @@ protected:
         }
         await_posted(5);
     }
-    /// What the worker had not posted by then would be flushed by itself.
+    /// The runtime flushes by itself what the worker has not posted.
     void await_posted(std::uint64_t sends) {
         const WorkerCounters& counters = runtime.worker_counters(0);
         until([&] { return counters.receives.value() >= 10 && counters.sends.value() >= sends; });
     }
-    /// So that it has more than receives, which the runtime flushes before the limit.
+    /// The runtime flushes a queue pair that has only receives before the limit; with a send it does not.
     void send_from_b() {
         WorkRequest request = rdma(Opcode::rdma_write, 15, 8);
         request.qp = b.handle();

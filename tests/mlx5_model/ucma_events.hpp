@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-// Before the kernel's header, which leaves to it what both define.
+// First: the kernel's header leaves out what netinet/in.h has defined.
 #include <netinet/in.h>
 #include <rdma/rdma_user_cm.h>
 
