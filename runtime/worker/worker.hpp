@@ -388,9 +388,6 @@ private:
         WorkerSrq* srq = handle.index < kSrqsMax ? srqs_[handle.index] : nullptr;
         return srq != nullptr && srq->handle == handle ? srq : nullptr;
     }
-    [[nodiscard]] WorkerSession* session_at(std::uint32_t index) noexcept {
-        return index < sessions_.size() ? sessions_[index] : nullptr;
-    }
 
     // Per step.
     WorkerOptions options_;
