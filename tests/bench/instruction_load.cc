@@ -21,16 +21,22 @@ constexpr const char* kUsage = "usage: instruction-load ROUNDS BURST writes QPS 
                                "       instruction-load ROUNDS BURST provider DEVICE plain|extended\n"
                                "       instruction-load ROUNDS BURST writes-on DEVICE QPS\n";
 
-template <class Load>
-int run(std::uint32_t rounds, Load&& load) {
+/// `then` ends each round.
+template <class Load, class Then>
+int run(std::uint32_t rounds, Load&& load, Then then) {
     for (std::uint32_t i = 0; i < rounds; ++i) {
         load.prepare();
         load.submit();
         load.step();
         load.poll();
         load.check();
+        then(load);
     }
     return 0;
+}
+template <class Load>
+int run(std::uint32_t rounds, Load&& load) {
+    return run(rounds, load, [](const Load&) {});
 }
 
 int run(int argc, char** argv) {
@@ -56,16 +62,7 @@ int run(int argc, char** argv) {
         return 0;
     }
     if (argc == 4 && word(3) == "asleep") {
-        SteppedLoad load({.burst = burst, .software = true, .sleeps = true});
-        for (std::uint32_t i = 0; i < rounds; ++i) {
-            load.prepare();
-            load.submit();
-            load.step();
-            load.poll();
-            load.check();
-            load.sleep();
-        }
-        return 0;
+        return run(rounds, SteppedLoad({.burst = burst, .software = true, .sleeps = true}), [](SteppedLoad& load) { load.sleep(); });
     }
     if (argc == 6 && burst <= kBurst && word(3) == "provider") {
         BareLoad load(std::make_shared<Provider>(word(4)), {.domain = true, .extended = word(5) == "extended"}, {.burst = burst});
@@ -78,16 +75,8 @@ int run(int argc, char** argv) {
         return 0;
     }
     if (argc == 6 && word(3) == "writes-on") {
-        SteppedLoad load({.burst = burst, .qps = number(5), .provider = std::make_shared<Provider>(word(4))});
-        for (std::uint32_t i = 0; i < rounds; ++i) {
-            load.prepare();
-            load.submit();
-            load.step();
-            load.poll();
-            load.check();
-            load.settle();
-        }
-        return 0;
+        return run(rounds, SteppedLoad({.burst = burst, .qps = number(5), .provider = std::make_shared<Provider>(word(4))}),
+                   [](const SteppedLoad& load) { load.settle(); });
     }
     std::cerr << kUsage;
     return 2;

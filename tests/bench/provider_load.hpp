@@ -34,7 +34,11 @@ struct Way {
 class Bare {
 public:
     Bare(std::shared_ptr<const Provider> provider, const Way& way, std::uint32_t qps)
-        : provider_(std::move(provider)), way_(way), device_(provider_->open()), next_poll_(device_->limits().next_poll), pd_(device_->create_pd(), {device_.get()}) {
+        : provider_(std::move(provider)),
+          way_(way),
+          device_(provider_->open()),
+          next_poll_(device_->limits().next_poll),
+          pd_(device_->create_pd(), {device_.get()}) {
         if (way.domain) {
             domain_ = device_->create_thread_domain();
         }

@@ -4,8 +4,6 @@
 namespace mlx5_model {
 namespace {
 
-// ---- By librdmacm ----
-
 struct Destroy {
     void operator()(rdma_cm_id* id) const {
         if (id->qp != nullptr) {
@@ -45,16 +43,21 @@ Id librdmacm_route(rdma_port_space space, std::uint16_t port) {
     return id;
 }
 
+Id next_request(const Id& listening) {
+    rdma_cm_id* request = nullptr;
+    EXPECT_EQ(rdma_get_request(listening.get(), &request), 0);
+    return Id(request);
+}
+
 TEST(Librdmacm, ConnectsTwoQueuePairsAndDisconnectsThem) {
     const Id listening = librdmacm_listener(RDMA_PS_TCP);
     std::thread answers([&] {
-        rdma_cm_id* request = nullptr;
-        ASSERT_EQ(rdma_get_request(listening.get(), &request), 0);
-        const Id id(request);
-        create_qp(request, IBV_QPT_RC);
-        ASSERT_EQ(rdma_accept(request, nullptr), 0) << errno;
+        const Id request = next_request(listening);
+        ASSERT_NE(request, nullptr);
+        create_qp(request.get(), IBV_QPT_RC);
+        ASSERT_EQ(rdma_accept(request.get(), nullptr), 0) << errno;
         EXPECT_EQ(request->qp->state, IBV_QPS_RTS);
-        EXPECT_EQ(rdma_disconnect(request), 0);
+        EXPECT_EQ(rdma_disconnect(request.get()), 0);
     });
     const Id asking = librdmacm_route(RDMA_PS_TCP, ntohs(rdma_get_src_port(listening.get())));
     create_qp(asking.get(), IBV_QPT_RC);
@@ -69,13 +72,12 @@ TEST(Librdmacm, ConnectsTwoQueuePairsAndDisconnectsThem) {
 TEST(Librdmacm, TellsOfADatagramService) {
     const Id listening = librdmacm_listener(RDMA_PS_UDP);
     std::thread answers([&] {
-        rdma_cm_id* request = nullptr;
-        ASSERT_EQ(rdma_get_request(listening.get(), &request), 0);
-        const Id id(request);
-        create_qp(request, IBV_QPT_UD);
+        const Id request = next_request(listening);
+        ASSERT_NE(request, nullptr);
+        create_qp(request.get(), IBV_QPT_UD);
         rdma_conn_param param{};
         param.qp_num = request->qp->qp_num;
-        ASSERT_EQ(rdma_accept(request, &param), 0) << errno;
+        ASSERT_EQ(rdma_accept(request.get(), &param), 0) << errno;
     });
     const Id asking = librdmacm_route(RDMA_PS_UDP, ntohs(rdma_get_src_port(listening.get())));
     rdma_conn_param param{};
@@ -89,10 +91,9 @@ TEST(Librdmacm, TellsOfADatagramService) {
 TEST(Librdmacm, IsToldOfARejection) {
     const Id listening = librdmacm_listener(RDMA_PS_TCP);
     std::thread answers([&] {
-        rdma_cm_id* request = nullptr;
-        ASSERT_EQ(rdma_get_request(listening.get(), &request), 0);
-        const Id id(request);
-        EXPECT_EQ(rdma_reject(request, "no", 2), 0);
+        const Id request = next_request(listening);
+        ASSERT_NE(request, nullptr);
+        EXPECT_EQ(rdma_reject(request.get(), "no", 2), 0);
     });
     const Id asking = librdmacm_route(RDMA_PS_TCP, ntohs(rdma_get_src_port(listening.get())));
     create_qp(asking.get(), IBV_QPT_RC);

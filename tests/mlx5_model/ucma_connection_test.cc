@@ -145,17 +145,7 @@ TEST_F(RdmaCm, AListenerOnOneAddressHearsOfNoOther) {
 }
 
 TEST_F(RdmaCm, TwoDevicesConnect) {
-    listening = listener(of_device(1));
-    asking = client.id();
-    const sockaddr_in source = of_device(0);
-    ASSERT_EQ(client.resolve(asking, of_device(1, server.port(listening)), &source), 0);
-    client.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-    ASSERT_EQ(client.resolve_route(asking), 0);
-    client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-    ASSERT_EQ(client.connect(asking, kAskingQp), 0);
-    answering = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;
-    ASSERT_EQ(server.accept(answering, kAnsweringQp), 0);
-    client.expect(RDMA_CM_EVENT_CONNECT_RESPONSE);
+    reply(0, 1);
     ib_uverbs_qp_attr near{};
     ib_uverbs_qp_attr far{};
     ASSERT_EQ(client.qp_attributes(asking, IBV_QPS_RTR, near), 0);
@@ -447,18 +437,8 @@ TEST_F(RdmaCm, ADatagramServiceSaysNoOrGoes) {
 // No other test uses the third device.
 TEST_F(RdmaCm, ARemovedDeviceIsToldToAllThatIsBoundToIt) {
     ASSERT_GE(devices().size(), 3u) << "MLX5_MODEL_DEVICES=3";
-    listening = listener(of_device(2));
     const std::uint32_t everywhere = listener(any());
-    asking = client.id();
-    const sockaddr_in source = of_device(0);
-    ASSERT_EQ(client.resolve(asking, of_device(2, server.port(listening)), &source), 0);
-    client.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-    ASSERT_EQ(client.resolve_route(asking), 0);
-    client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-    ASSERT_EQ(client.connect(asking, kAskingQp), 0);
-    answering = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;
-    ASSERT_EQ(server.accept(answering, kAnsweringQp), 0);
-    client.expect(RDMA_CM_EVENT_CONNECT_RESPONSE);
+    reply(0, 2);
     ASSERT_EQ(client.ready(asking), 0);
     server.expect(RDMA_CM_EVENT_ESTABLISHED);
     const std::uint32_t on_its_way = routed(of_device(2, 7));

@@ -289,6 +289,20 @@ protected:
         asked = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
         answering = asked.id;
     }
+    /// From a device of the asking end to another, up to the answer.
+    void reply(std::size_t from, std::size_t to) {
+        listening = listener(of_device(to));
+        asking = client.id();
+        const sockaddr_in source = of_device(from);
+        ASSERT_EQ(client.resolve(asking, of_device(to, server.port(listening)), &source), 0);
+        client.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+        ASSERT_EQ(client.resolve_route(asking), 0);
+        client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+        ASSERT_EQ(client.connect(asking, kAskingQp), 0);
+        answering = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;
+        ASSERT_EQ(server.accept(answering, kAnsweringQp), 0);
+        client.expect(RDMA_CM_EVENT_CONNECT_RESPONSE);
+    }
     void reply() {
         ask();
         ASSERT_EQ(server.accept(answering, kAnsweringQp, "yes"), 0);
