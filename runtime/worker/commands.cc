@@ -64,9 +64,6 @@ std::uint32_t Worker::run_commands() noexcept {
         counters_.commands.add(done);
         work += done;
     }
-    if (!retiring_.empty()) [[unlikely]] {
-        work += advance_retiring();
-    }
     for (std::size_t i = 0; i < closing_.size() && answers_.room(); ++i) {
         remove_if_drained(*closing_[i]);
     }
@@ -136,7 +133,7 @@ void Worker::carry_out(const Command& command) {
             --cqs_[qp.send_cq]->parked;
             --cqs_[qp.recv_cq]->parked;
             if (command.state == QpState::error) {
-                enter_error(qp, command.cause, !command.device_lags);
+                fail(qp, command.cause, !command.device_lags);
                 if (!command.device_lags) {
                     device_follows(qp);
                 }
@@ -145,8 +142,8 @@ void Worker::carry_out(const Command& command) {
                 publish_record(qp);
             }
             choose_way(qp);
-            if (qp.cover_wanted) {
-                cover(qp);
+            if (qp.state == QpState::error) {
+                due(qp);  // its marker was put off
             }
             if (qp.pool.pool != nullptr && qp.state != QpState::error) {
                 list(qp.pool);  // in INIT it takes receives for the first time
@@ -269,14 +266,11 @@ void Worker::begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) 
         qp.leftover_status = command.cause;
     }
     // Nothing more is posted, even where the provider did not take it to ERR.
-    enter_error(qp, command.cause, !command.device_lags);
+    fail(qp, command.cause, !command.device_lags);
     if (!command.device_lags) {
         device_follows(qp);
     }
-    cover(qp);
-    if (std::find(retiring_.begin(), retiring_.end(), &qp) == retiring_.end()) {
-        retiring_.push_back(&qp);
-    }
+    due(qp);
 }
 
 void Worker::open_shares(WorkerQp& qp) noexcept {
@@ -320,7 +314,7 @@ void Worker::add_cq(WorkerCq& cq, std::uint32_t index) {
 }
 
 void Worker::make_room(const WorkerQp& qp) {
-    retiring_.reserve(qps_used_ + 1);
+    lives_.reserve(qps_used_ + 1);
     make_room_to_tell();
     to_fill_.reserve(takers_ + 2);
     if (qp.flow != nullptr) {

@@ -78,7 +78,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         complete_send(*qp, offset, wc);
     }
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
-        enter_error(*qp, static_cast<Status>(wc.status));
+        fail(*qp, static_cast<Status>(wc.status));
     }
 }
 
@@ -142,9 +142,9 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
     drain_unposted(qp, qp.sends);
     if (qp.cover_wanted) [[unlikely]] {
-        cover(qp);
+        due(qp);
     }
-    if (lost && qp.state != QpState::error) [[unlikely]] {
+    if (lost) [[unlikely]] {
         fail_flow(qp, FlowFault::completion_lost);  // the peer counts it, or waits for it
     }
 }
@@ -213,7 +213,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
     drain_unposted(qp, qp.recvs);
     if (qp.state == QpState::error) [[unlikely]] {
-        tell_end(qp);
+        due(qp);
     }
 }
 
@@ -246,7 +246,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
         use_grant(*srq, *qp);
     }
     if (wc.status != IBV_WC_SUCCESS && qp != nullptr) [[unlikely]] {
-        enter_error(*qp, static_cast<Status>(wc.status));
+        fail(*qp, static_cast<Status>(wc.status));
     }
 }
 
@@ -257,7 +257,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
         WorkerQp* qp = qps_[i];
         if (qp != nullptr && (qp->send_cq == cq.index || qp->recv_cq == cq.index)) {
             qp->leftover_status = Status::fatal_err;
-            enter_error(*qp, Status::fatal_err, false);
+            fail(*qp, Status::fatal_err, false);
         }
     }
     answers_.say(AnswerKind::cq_failed, cq.index, cq.id);

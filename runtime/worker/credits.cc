@@ -218,9 +218,7 @@ void Worker::grant(WorkerSrq& srq, WorkerQp& qp) noexcept {
 void Worker::use_grant(WorkerSrq& srq, WorkerQp& qp) noexcept {
     CreditFlow& flow = *qp.flow;
     if (flow.used == flow.told || flow.unused == 0) [[unlikely]] {
-        if (qp.state != QpState::error) {
-            fail_flow(qp, FlowFault::too_many_messages);  // it took one that is another's
-        }
+        fail_flow(qp, FlowFault::too_many_messages);  // it took one that is another's
         return;
     }
     ++flow.used;
@@ -292,14 +290,12 @@ bool Worker::write_own(WorkerQp& qp, ibv_sge& sge, std::size_t to, unsigned flag
 // ---- Ends ----
 
 [[gnu::cold]] void Worker::fail_flow(WorkerQp& qp, FlowFault fault) noexcept {
-    ring_doorbells();  // what was taken before goes out before the marker that follows
-    end_flow(qp, fault);
-}
-
-[[gnu::cold]] void Worker::end_flow(WorkerQp& qp, FlowFault fault) noexcept {
+    if (qp.state == QpState::error) {
+        return;
+    }
     counters_.flow_faults.add(!is_own(fault));
     answers_.say(AnswerKind::flow_failed, qp.handle.index, static_cast<std::uint32_t>(qp.handle.generation) << 8 | static_cast<std::uint32_t>(fault));
-    enter_error(qp, status_of(fault), false);
+    fail(qp, status_of(fault), false);
 }
 
 void Worker::dismiss(WorkerQp& qp) noexcept {

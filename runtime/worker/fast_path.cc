@@ -16,7 +16,7 @@
 
 namespace pollcore {
 
-// Whatever of this changes has to ask again. Not begin(), which goes on to enter_error(), nor drop(), after which no share leads here.
+// Whatever of this changes has to ask again. Not begin(), which goes on to fail(), nor drop(), after which no share leads here.
 void Worker::choose_way(WorkerQp& qp) noexcept {
     const bool framed = qp.flow != nullptr && qp.flow->rings;
     const bool ordinary = qp.state == QpState::ready && qp.parked == 0 && !framed && !qp.datagram;

@@ -174,6 +174,9 @@ struct alignas(kCacheLine) WorkerQp {
     std::uint16_t epoch = 0;   ///< Life::epoch
     WorkerSrq* srq = nullptr;  ///< where its receives are taken from; null: it has a receive queue
     bool marker_in_flight = false;
+    bool in_lives = false;  ///< stands in Worker::lives_
+    bool due = false;       ///< there, for end_life()
+    bool failing = false;  ///< in error, and end_life() has not seen it yet
     bool device_lags = false;  ///< in error, and on its device maybe not: nothing is posted to it
     Status leftover_status = Status::qp_closed;   ///< of what no device completed
     Status unposted_status = Status::wr_flush_err;  ///< of what came when it was in error already

@@ -45,7 +45,7 @@ constexpr std::uint32_t kFillMax = 64;
         if (taker->qp != nullptr && taker == &taker->qp->rendezvous) {
             list(*taker->qp);  // something may wait to be read
         } else if (taker->qp != nullptr && taker->qp->state == QpState::error) [[unlikely]] {
-            tell_end(*taker->qp);
+            due(*taker->qp);
         } else if (taker->posted <= taker->low_water) {
             list(*taker);
         }

@@ -33,7 +33,7 @@ bool Worker::can_announce(const WorkerQp& qp, const WorkRequest& request, std::u
         entry.kind = InFlightEntry::Kind::unposted;
         entry.status = qp.unposted_status;
         drain_unposted(qp, qp.sends);
-        cover(qp);
+        due(qp);
         return;
     }
     Announcement::Words words = Announcement{.addr = request.sge.addr,
@@ -192,7 +192,7 @@ void Worker::complete_reading(WorkerQp& qp, const InFlightEntry& entry, const ib
     const AnnouncedRecv what = std::exchange(flow.receiving, {});
     if (wc.status != IBV_WC_SUCCESS) {
         return_unused(qp.rendezvous, entry);
-        tell_end(qp);
+        due(qp);
         return;
     }
     came_back(qp.rendezvous);
@@ -207,7 +207,9 @@ void Worker::complete_reading(WorkerQp& qp, const InFlightEntry& entry, const ib
     hand_out(qp.rendezvous, static_cast<std::uint32_t>(entry.tag), completion, nullptr);
     ++flow.read;
     list(qp);
-    tell_end(qp);
+    if (qp.state == QpState::error) {
+        due(qp);
+    }
 }
 
 /// An announcement or a read that no completion came for.

@@ -12,8 +12,9 @@
 
 namespace pollcore {
 
+/// The queue pair is in error from here on. May be called in the middle of anything: what follows is end_life()'s, at the end of the step.
 /// `device_too`: the device has the queue pair in ERR. Else the control thread will see to that, and device_follows() is called.
-[[gnu::cold]] void Worker::enter_error(WorkerQp& qp, Status cause, bool device_too) noexcept {
+[[gnu::cold]] void Worker::fail(WorkerQp& qp, Status cause, bool device_too) noexcept {
     if (cause == Status::device_removed) {
         qp.leftover_status = qp.unposted_status = cause;  // whatever put it into error before
     }
@@ -29,9 +30,48 @@ namespace pollcore {
     qp.state = QpState::error;
     choose_way(qp);
     qp.cause = cause;
-    publish_record(qp);
     qp.device_lags = !device_too;
     qp.flush_held = !device_too && qp.flow != nullptr && qp.flow->announced.open();
+    qp.failing = true;
+    due(qp);
+}
+
+/// end_life() is to look at a queue pair in error (again).
+[[gnu::cold]] void Worker::due(WorkerQp& qp) noexcept {
+    qp.due = true;
+    if (!std::exchange(qp.in_lives, true)) {
+        lives_.push_back(&qp);
+    }
+}
+
+/// The part of a step in which queue pairs end: nothing is half taken or half completed here, and nothing is chained.
+[[gnu::noinline]] std::uint32_t Worker::turn_lives() noexcept {
+    std::uint32_t ended = 0;
+    for (std::size_t i = 0; i < lives_.size();) {
+        WorkerQp& qp = *lives_[i];
+        if (std::exchange(qp.due, false)) {
+            end_life(qp);
+        }
+        if (qp.phase == WorkerQp::Phase::serving) {
+            qp.in_lives = false;
+        } else if (answers_.room() && advance(qp)) {
+            ++ended;
+        } else {
+            ++i;
+            continue;
+        }
+        lives_[i] = lives_.back();
+        lives_.pop_back();
+    }
+    return ended;
+}
+
+/// All that follows when a queue pair is in error, in this order. Each part does what there is to do, and is asked again
+/// when something that it waits for has happened.
+[[gnu::cold]] void Worker::end_life(WorkerQp& qp) noexcept {
+    if (std::exchange(qp.failing, false)) {
+        publish_record(qp);
+    }
     if (!qp.flush_held) {
         flush_waiting(qp);
     }
@@ -50,12 +90,8 @@ namespace pollcore {
 /// The device has the queue pair in ERR, or has it no more.
 void Worker::device_follows(WorkerQp& qp) noexcept {
     qp.device_lags = false;
-    release_flush(qp);
-}
-
-void Worker::release_flush(WorkerQp& qp) noexcept {
     if (std::exchange(qp.flush_held, false)) {
-        flush_waiting(qp);
+        due(qp);
     }
 }
 
@@ -140,20 +176,7 @@ void Worker::post_marker(WorkerQp& qp) noexcept {
 
 // ---- Draining ----
 
-std::uint32_t Worker::advance_retiring() noexcept {
-    std::uint32_t ended = 0;
-    for (std::size_t i = 0; i < retiring_.size() && answers_.room();) {
-        if (advance(*retiring_[i])) {
-            retiring_[i] = retiring_.back();
-            retiring_.pop_back();
-            ++ended;
-        } else {
-            ++i;
-        }
-    }
-    return ended;
-}
-
+/// True: it is over, and the queue pair may be the control thread's.
 bool Worker::advance(WorkerQp& qp) noexcept {
     if (qp.parked != 0) {
         return false;
@@ -176,6 +199,7 @@ bool Worker::advance(WorkerQp& qp) noexcept {
         return false;
     }
     qp.waiting_empty = false;
+    qp.in_lives = false;
     const WorkerQp::Phase phase = std::exchange(qp.phase, WorkerQp::Phase::serving);
     if (phase == WorkerQp::Phase::retiring) {
         answers_.answer(qp.command, qp.timed_out ? AnswerKind::timed_out : AnswerKind::done, qp.handle.index);
@@ -280,6 +304,7 @@ void Worker::renew(WorkerQp& qp) noexcept {
     qp.marker_in_flight = false;
     qp.cover_wanted = false;
     qp.device_lags = false;
+    qp.due = qp.failing = false;
     qp.send_failed = false;
     if (qp.flow != nullptr) {
         drop_grants(qp);

@@ -76,7 +76,7 @@ void Worker::frame(WorkerQp& qp, ibv_send_wr& wr, const WorkRequest& request, st
         entry.kind = InFlightEntry::Kind::unposted;
         entry.status = Status::wr_flush_err;
     }
-    end_flow(qp, FlowFault::post_refused);
+    fail_flow(qp, FlowFault::post_refused);
     drain_unposted(qp, qp.sends);
 }
 
@@ -115,7 +115,7 @@ void Worker::offer_ring(WorkerQp& qp) noexcept {
     while (taken < options_.complete_burst && !ring.full()) {
         const WriteRing::Look look = ring.look(record);
         if (look != WriteRing::Look::record) {
-            if (look == WriteRing::Look::lie && qp.state != QpState::error) [[unlikely]] {
+            if (look == WriteRing::Look::lie) [[unlikely]] {
                 fail_flow(qp, FlowFault::too_many_messages);
             }
             if (qp.state == QpState::error && taken == 0) [[unlikely]] {

@@ -50,7 +50,7 @@ bool Worker::at_rest() const noexcept {
     if (options_.solicited_only && reads_ != 0) {
         return false;  // a read's completion is not solicited, and what it brings may be
     }
-    return retiring_.empty() && closing_.empty() && search_.command == 0 && !answers_.behind() && to_fill_.empty() &&
+    return lives_.empty() && closing_.empty() && search_.command == 0 && !answers_.behind() && to_fill_.empty() &&
            std::none_of(polled_cqs_.begin(), polled_cqs_.end(), [](const WorkerCq* cq) { return cq->parked != 0; });
 }
 
@@ -78,6 +78,7 @@ bool Worker::look_again() noexcept {
         found = found || (session->submissions.ready() && !session->broken);
     }
     found = look_at_cqs() != 0 || found;
+    found = found || !lives_.empty();  // a CQ that has failed has nothing to take, and its queue pairs end
     if (!to_wake_.empty()) {
         wake_applications();
     }

@@ -41,7 +41,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         now_ = now;
     }
     std::uint32_t work = 0;
-    if (commands_.ready() || !retiring_.empty() || !closing_.empty() || search_.command != 0 || answers_.behind()) [[unlikely]] {
+    if (commands_.ready() || !closing_.empty() || search_.command != 0 || answers_.behind()) [[unlikely]] {
         work += run_commands();
     }
     std::uint32_t looked = 0;
@@ -55,6 +55,9 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     }
     if (!flows_.empty()) [[unlikely]] {
         work += turn_flows();
+    }
+    if (!lives_.empty()) [[unlikely]] {
+        work += turn_lives();
     }
     ++step_;
     counters_.steps.add(looked);

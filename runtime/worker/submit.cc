@@ -268,7 +268,8 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     if ((request.flags & RequestHead::kReplyInLine) != 0) {
         expect_reply(session, slot);
     }
-    if (qp.flow != nullptr && (qp.state != QpState::error || qp.flush_held)) [[unlikely]] {
+    // In error, too, as long as what waits has not ended: the request ends behind it.
+    if (qp.flow != nullptr && (qp.state != QpState::error || qp.failing || qp.flush_held)) [[unlikely]] {
         const std::uint64_t length = message_length(request, session.submissions, slot);
         const bool fits = length <= qp.flow->message_max || !is_send(request.opcode);
         if ((!fits || !qp.flow->admit(request.opcode, static_cast<std::uint32_t>(length))) &&
@@ -307,7 +308,7 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
             begin_bind(entry, request);
         }
         drain_unposted(qp, qp.sends);
-        cover(qp);
+        due(qp);
         return Take::taken;
     }
     const bool signal = signaled || must_signal(session, qp, share);

@@ -280,7 +280,6 @@ private:
     bool write_terms(WorkerQp& qp) noexcept;
     bool write_own(WorkerQp& qp, ibv_sge& sge, std::size_t to, unsigned flags) noexcept;
     void fail_flow(WorkerQp& qp, FlowFault fault) noexcept;
-    void end_flow(WorkerQp& qp, FlowFault fault) noexcept;
     void dismiss(WorkerQp& qp) noexcept;
     [[nodiscard]] bool flows_have_news(std::uint64_t now) noexcept;
 
@@ -322,14 +321,15 @@ private:
     [[nodiscard]] bool remove_region(MrHandle handle) noexcept;
 
     // retire.cc
-    void enter_error(WorkerQp& qp, Status cause, bool device_too = true) noexcept;
+    void fail(WorkerQp& qp, Status cause, bool device_too = true) noexcept;
+    void due(WorkerQp& qp) noexcept;
+    std::uint32_t turn_lives() noexcept;
+    void end_life(WorkerQp& qp) noexcept;
     void device_follows(WorkerQp& qp) noexcept;
-    void release_flush(WorkerQp& qp) noexcept;
     void publish_record(const WorkerQp& qp) noexcept;
     void publish_record(const WorkerSrq& srq) noexcept;
     void post_marker(WorkerQp& qp) noexcept;
     void cover(WorkerQp& qp) noexcept;
-    std::uint32_t advance_retiring() noexcept;
     bool advance(WorkerQp& qp) noexcept;
     [[nodiscard]] bool only_late_receives(WorkerQp& qp) const noexcept;
     void complete_leftovers(WorkerQp& qp) noexcept;
@@ -421,7 +421,7 @@ private:
     OwnLines<WorkerWindow*> windows_;    ///< by index
     OwnLines<WorkerRegion> regions_;     ///< by index
     std::size_t qps_used_ = 0;           ///< that there are
-    std::vector<WorkerQp*> retiring_;
+    std::vector<WorkerQp*> lives_;  ///< in error, and something of them has changed, or leaving service: turn_lives()
     std::vector<WorkerSession*> closing_;
     std::vector<WorkerSession*> to_wake_;        ///< completions were written whose applications may sleep
     std::vector<CompletionChannel*> channels_;

@@ -304,6 +304,26 @@ TEST_F(WorkerCreditTest, AnErrorFlushesWhatWaitsBehindWhatWasPosted) {
     EXPECT_TRUE(world->close(*from[0]));
 }
 
+TEST_F(WorkerCreditTest, WhatIsTakenInTheStepOfTheErrorEndsBehindWhatWaits) {
+    make();
+    agree();
+    submit(send(2));
+    submit(send(3));
+    turn();
+    // The worker takes the write in the step in which it is told of the error.
+    world->proxy.while_parked(from[0]->handle(), QpState::ready, QpState::error, Status::wr_flush_err, [&] {
+        Transition error = to_state(IBV_QPS_ERR);
+        world->device->modify(from[0]->qp.get(), error.attr, error.mask);
+        submit(write(4));
+    });
+    const auto ended = world->await(3, kSender);
+    ASSERT_EQ(ended.size(), 3u);
+    for (std::size_t i = 0; i < ended.size(); ++i) {
+        EXPECT_EQ(ended[i].tag, 2 + i);
+        EXPECT_EQ(ended[i].status, Status::wr_flush_err);
+    }
+}
+
 TEST_F(WorkerCreditTest, AMessageThatIsTooLongIsRefusedWithTheLimitNamed) {
     make_world({.pool_buffers = 32});
     SteppedWorld::Pool& pool = world->add_pool(32, 100, kReceiver);
