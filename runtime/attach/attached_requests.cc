@@ -104,7 +104,7 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Ha
     at.worker = runtime_.worker_config(worker).name;
     std::shared_ptr<ClientShare>& share = shares_[worker];
     if (share == nullptr) {
-        share = std::make_shared<ClientShare>(ClientShare{.id = number_});
+        share = std::make_shared<ClientShare>(number_);
     }
     MapPlace own(sessions_, std::move(place));
     const std::uint32_t id = runtime_.open_session_here(at, std::move(memory), std::move(bells), share);

@@ -85,7 +85,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
             throw Error(EINVAL, fmt::format("send_depth = {}: accepted is up to {}", share.send_depth, kQueueDepthMax));
         }
         send_depth += share.send_depth;
-        device_time |= session.end->device_time;
+        device_time |= session.end->options().device_time;
         const bool receives = i == 0 && !spec.srq.valid() && !spec.pool.valid() && spec.flow != FlowControl::ring;
         end.shares.push_back({session.index, share.send_depth, receives ? spec.recv_depth : 0});
     }

@@ -78,12 +78,12 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
                      ? std::move(block)
                      : platform->allocate(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
     format_session(slot.block.data(), slot.layout);
-    slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout);
-    slot.end->id = slot.id;
-    slot.end->application_fd = options.events ? slot.application_fd.get() : -1;
-    slot.end->application_socket = shared;
-    slot.end->device_time = options.device_time;
-    slot.end->client = client.get();
+    slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout,
+                                               WorkerSession::Options{.id = slot.id,
+                                                                      .client = client.get(),
+                                                                      .application_fd = options.events ? slot.application_fd.get() : -1,
+                                                                      .application_socket = shared,
+                                                                      .device_time = options.device_time});
     slot.client = std::move(client);
     if (free == worker.sessions.end()) {
         worker.sessions.push_back(0);
@@ -116,7 +116,7 @@ std::uint64_t RuntimeState::submissions_refused(std::uint32_t session) const noe
     if (found == sessions_.end()) {
         return 0;
     }
-    return found->second.end != nullptr ? found->second.end->refused.value() : found->second.refused;
+    return found->second.end != nullptr ? found->second.end->refused() : found->second.refused;
 }
 
 SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
@@ -186,7 +186,7 @@ bool RuntimeState::session_closed_here(std::uint32_t session_id) {
         return false;
     }
     worker.sessions[session.index] = 0;
-    session.refused = session.end->refused.value();
+    session.refused = session.end->refused();
     session.end.reset();
     return true;
 }
@@ -196,12 +196,7 @@ void RuntimeState::end_session_here(SessionSlot& session) noexcept {
     if (session.end == nullptr) {
         return;
     }
-    WorkerSession& end = *session.end;
-    end.submissions.publish();
-    end.header->closed.store(SessionHeader::kDetached, std::memory_order_release);
-    if (end.application_fd >= 0 && end.header->application_sleep.take()) {
-        wake(end);
-    }
+    session.end->detach();
     session.end.reset();
 }
 

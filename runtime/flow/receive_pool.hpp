@@ -23,7 +23,7 @@ namespace pollcore {
 
 struct WorkerPool;
 struct WorkerQp;
-struct WorkerSession;
+class WorkerSession;
 struct WorkerSrq;
 
 /// A receive queue that a pool keeps filled. Of a queue pair or of a shared receive queue.

@@ -14,7 +14,7 @@
 
 namespace pollcore {
 
-struct WorkerSession;
+class WorkerSession;
 
 /// Where the message lies, in its sender's memory. A peer's: nothing is used before it was checked.
 struct Announcement {

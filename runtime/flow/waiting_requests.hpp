@@ -13,7 +13,7 @@
 
 namespace pollcore {
 
-struct WorkerSession;
+class WorkerSession;
 
 /// A ring of request lines, with the session of each request.
 class WaitingRequests {

@@ -11,7 +11,7 @@
 namespace pollcore {
 
 struct WorkerAh;
-struct WorkerSession;
+class WorkerSession;
 struct WorkerQp;
 struct WorkerCq;
 struct WorkerSrq;

@@ -11,10 +11,6 @@ namespace {
 // Commands are rare and may be slow; few per step keep a step short (I10).
 constexpr std::size_t kCommandsPerStep = 4;
 
-// A closing session's ring is taken within as many steps as it has slots, since each takes one at least, and a few for what is
-// parked meanwhile.
-constexpr std::uint64_t kStepsToDrainMore = 64;
-
 // Requests of a ring in a step, for a search: what a process may have in its ring is no measure for how long a step takes.
 constexpr std::uint32_t kSlotsToLookAt = 64;
 
@@ -56,22 +52,22 @@ std::uint32_t Worker::run_commands() noexcept {
     if (commands_.ready()) [[unlikely]] {
         const std::size_t n = commands_.peek(kCommandsPerStep);
         std::uint32_t done = 0;
-        while (done < n && answers_.room()) {
+        while (done < n && turn_.answers.room()) {
             run(commands_.slot(done++));
         }
         commands_.release(done);
         commands_.publish();
-        counters_.commands.add(done);
+        turn_.counters.commands.add(done);
         work += done;
     }
-    for (std::size_t i = 0; i < closing_.size() && answers_.room(); ++i) {
+    for (std::size_t i = 0; i < closing_.size() && turn_.answers.room(); ++i) {
         remove_if_drained(*closing_[i]);
     }
-    if (search_.command != 0 && answers_.room()) [[unlikely]] {
+    if (search_.command != 0 && turn_.answers.room()) [[unlikely]] {
         work += search();
     }
-    if (answers_.behind()) [[unlikely]] {
-        answers_.catch_up();
+    if (turn_.answers.behind()) [[unlikely]] {
+        turn_.answers.catch_up();
     }
     return work;
 }
@@ -80,7 +76,7 @@ std::uint32_t Worker::run_commands() noexcept {
     try {
         carry_out(command);
     } catch (const std::bad_alloc&) {
-        answers_.answer(command.id, AnswerKind::no_memory);
+        turn_.answers.answer(command.id, AnswerKind::no_memory);
     }
 }
 
@@ -91,10 +87,7 @@ void Worker::carry_out(const Command& command) {
             break;
         case CommandKind::remove_session: {
             WorkerSession& session = *sessions_[command.index];
-            session.closing = true;
-            session.closing_since = step_;
-            session.remove_command = command.id;
-            session.broken = session.broken || command.abandoned;
+            session.begin_closing(command.id, turn_.number(), command.abandoned);
             closing_.push_back(&session);
             return;
         }
@@ -106,7 +99,7 @@ void Worker::carry_out(const Command& command) {
             std::erase(polled_cqs_, cqs_[command.index]);
             acknowledge(*cqs_[command.index]);
             cqs_[command.index] = nullptr;
-            answers_.withdraw(AnswerKind::cq_failed, command.index);
+            turn_.answers.withdraw(AnswerKind::cq_failed, command.index);
             break;
         case CommandKind::lose_cq:
             (void)take_events();
@@ -199,7 +192,7 @@ void Worker::carry_out(const Command& command) {
                 return;
             }
             ahs_[command.ah->handle.index] = nullptr;
-            answers_.answer(command.id, AnswerKind::not_found);
+            turn_.answers.answer(command.id, AnswerKind::not_found);
             return;
         case CommandKind::add_window:
             place(windows_, command.window->handle.index, command.window);
@@ -213,10 +206,10 @@ void Worker::carry_out(const Command& command) {
                                     .window = command.window_handle,
                                     .next_srq = static_cast<std::uint32_t>(srqs_.size())});
             }
-            answers_.answer(command.id, AnswerKind::not_found);
+            turn_.answers.answer(command.id, AnswerKind::not_found);
             return;
         case CommandKind::remove_window:
-            answers_.answer(command.id, remove_window(command.window_handle) ? AnswerKind::done : AnswerKind::found);
+            turn_.answers.answer(command.id, remove_window(command.window_handle) ? AnswerKind::done : AnswerKind::found);
             return;
         case CommandKind::add_region:
             make_place(regions_, command.region->handle.index);
@@ -230,17 +223,17 @@ void Worker::carry_out(const Command& command) {
             break;
         case CommandKind::remove_pool: {
             const WorkerPool& pool = *std::exchange(pools_[command.index], nullptr);
-            answers_.answer(command.id, AnswerKind::done, static_cast<std::uint32_t>(pool.session->completions.produced()));
+            turn_.answers.answer(command.id, AnswerKind::done, pool.session->completions_written());
             return;
         }
         case CommandKind::start_flow:
             start_flow(*qps_[command.index], command);
             break;
         case CommandKind::remove_region:
-            answers_.answer(command.id, remove_region(command.region_handle) ? AnswerKind::done : AnswerKind::found);
+            turn_.answers.answer(command.id, remove_region(command.region_handle) ? AnswerKind::done : AnswerKind::found);
             return;
     }
-    answers_.answer(command.id, AnswerKind::done, command.index);
+    turn_.answers.answer(command.id, AnswerKind::done, command.index);
 }
 
 // What takes several steps, and is answered by advance().
@@ -250,7 +243,7 @@ void Worker::begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) 
     qp.deadline = command.deadline;
     qp.timed_out = false;
     qp.quiet = command.quiet;
-    qp.quiet_since = now_;
+    qp.quiet_since = turn_.now();
     qp.next_life = command.life;
     qp.next_state = command.state;
     qp.waiting_empty = false;
@@ -275,30 +268,23 @@ void Worker::begin(WorkerQp& qp, WorkerQp::Phase phase, const Command& command) 
 
 void Worker::open_shares(WorkerQp& qp) noexcept {
     for (const ShareOptions& options : qp.shares) {
-        WorkerSession& session = *sessions_[options.session];
-        session.shares[qp.handle.index] = Share{.qp = &qp,
-                                                .handle = qp.handle,
-                                                .send_depth = options.send_depth,
-                                                .recv_depth = options.recv_depth};
-        const RetiredWord none{.generation = qp.handle.generation, .count = 0};
-        session.retired_counts[qp.handle.index].store(none.pack(), std::memory_order_relaxed);
+        sessions_[options.session]->open_share(qp, qp.handle, options.send_depth, options.recv_depth);
     }
 }
 
 /// Each session, CQ and queue pair, with the one that is added, may say unasked that it has failed.
-void Worker::make_room_to_tell() { answers_.make_room(polled_sessions_.size() + polled_cqs_.size() + qps_used_ + 1); }
+void Worker::make_room_to_tell() { turn_.answers.make_room(polled_sessions_.size() + polled_cqs_.size() + qps_used_ + 1); }
 
 void Worker::add_session(WorkerSession& session, std::uint32_t index) {
     const std::size_t sessions = polled_sessions_.size() + 1;
     make_place(sessions_, index);
     polled_sessions_.reserve(sessions);
     closing_.reserve(sessions);
-    to_wake_.reserve(sessions);
+    turn_.make_room_to_tell(sessions);
     make_room_to_tell();
-    session.index = index;
+    session.set_index(index);
     sessions_[index] = &session;
     polled_sessions_.push_back(&session);
-    session.tells = session.application_fd >= 0;
 }
 
 void Worker::add_cq(WorkerCq& cq, std::uint32_t index) {
@@ -366,22 +352,12 @@ void Worker::add_srq(WorkerSrq& srq) {
     }
 }
 
-// The QPs of a closing session were retired before, so only what is still in its ring keeps it.
 void Worker::remove_if_drained(WorkerSession& session) noexcept {
-    // A request that was published in part never becomes whole, and one who goes on submitting has no end; neither is waited for.
-    if (session.submissions.ready() && step_ - session.closing_since > session.submissions.capacity() + kStepsToDrainMore) [[unlikely]] {
-        session.broken = true;
-    }
-    if (!session.broken && (session.in_flight != 0 || session.submissions.ready())) {
+    if (!session.drained(turn_.number())) {
         return;
     }
-    // What is submitted from here on nobody takes; Session::poll completes it by itself.
-    session.submissions.publish();
-    session.header->closed.store(SessionHeader::kDetached, std::memory_order_release);
-    if (session.application_fd >= 0 && session.header->application_sleep.take()) {
-        wake(session);
-    }
-    std::erase(to_wake_, &session);
+    session.detach();
+    turn_.forget_told(session);
     std::erase(polled_sessions_, &session);
     for (WorkerCq* cq : polled_cqs_) {
         if (cq->served == &session) {
@@ -389,9 +365,10 @@ void Worker::remove_if_drained(WorkerSession& session) noexcept {
         }
     }
     std::erase(closing_, &session);
-    sessions_[session.index] = nullptr;
-    answers_.withdraw(AnswerKind::session_broken, session.index);
-    answers_.answer(session.remove_command, AnswerKind::done, session.index);
+    const std::uint32_t index = session.index();
+    sessions_[index] = nullptr;
+    turn_.answers.withdraw(AnswerKind::session_broken, index);
+    turn_.answers.answer(session.closing_command(), AnswerKind::done, index);
 }
 
 void Worker::begin(const Search& search) {
@@ -409,7 +386,7 @@ std::uint32_t Worker::search() noexcept {
     const Looked looked = look_further();
     if (looked != Looked::more) {
         const bool found = looked == Looked::found || binds_use_it();
-        answers_.answer(std::exchange(search_.command, 0), found ? AnswerKind::found : AnswerKind::not_found);
+        turn_.answers.answer(std::exchange(search_.command, 0), found ? AnswerKind::found : AnswerKind::not_found);
     }
     if (!searches_.empty()) {
         next_search_ %= searches_.size();
@@ -433,7 +410,7 @@ Worker::Looked Worker::look_further() noexcept {
                 ++search_.next_session;
                 continue;
             }
-            const Looked looked = look_through(kOfSession | session->id, session->submissions);
+            const Looked looked = look_through(kOfSession | session->options().id, session->submissions());
             search_.next_session += looked == Looked::over;
             return looked == Looked::found ? looked : Looked::more;
         }

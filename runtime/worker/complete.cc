@@ -5,15 +5,14 @@
 
 #include "base/planted.hpp"
 #include "session/completion_opcode.hpp"
-#include "session/refused_completion.hpp"
-#include "worker/reply.hpp"
+#include "worker/worker.hpp"
 
 namespace pollcore {
 
 void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     // Fetching the line from an application that watches it takes as long as a hop, so it begins before anything is known.
     if (cq.served != nullptr) [[likely]] {
-        cq.served->completions.prefetch();
+        cq.served->prefetch_completions();
     }
     if (many_qps_) {
         prefetch_entries(n);
@@ -29,10 +28,10 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
 // The sessions that want a time have wide completions, which are never ordinary; others of these queue pairs go the general way, too.
 [[gnu::noinline]] void Worker::route_with_times(WorkerCq& cq, std::uint32_t n) noexcept {
     for (std::uint32_t i = 0; i < n; ++i) {
-        device_time_ = device_times_[i];
+        turn_.set_device_time(device_times_[i]);
         route(cq, wcs_[i]);
     }
-    device_time_ = 0;
+    turn_.set_device_time(0);
 }
 
 // As prefetch_qps(), for the first `n` of wcs_. Those of shared receive queues name none, and nothing is fetched in vain but a line.
@@ -59,18 +58,18 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     const WrId id = WrId::unpack(wc.wr_id);
     WorkerQp* qp = find_qp(id.qp);
     if (qp == nullptr) [[unlikely]] {
-        counters_.stale_completions.add();  // of a generation that is gone and was completed then (H3)
+        turn_.counters.stale_completions.add();  // of a generation that is gone and was completed then (H3)
         return;
     }
     InFlightTable& table = id.recv ? qp->recvs : qp->sends;
     const std::uint32_t offset = table.offset_of(id.position);
     if (offset >= table.size()) [[unlikely]] {
-        counters_.stale_completions.add();
+        turn_.counters.stale_completions.add();
         return;
     }
     if (const InFlightEntry& entry = table.at(id.position); entry.kind <= InFlightEntry::Kind::pooled && entry.signaled()) [[likely]] {
         cq.served = entry.session;
-        cq.served->completions.prefetch();
+        cq.served->prefetch_completions();
     }
     if (id.recv) {
         complete_recv(*qp, offset, wc);
@@ -195,7 +194,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
 [[gnu::always_inline]] inline void Worker::complete_recv(WorkerQp& qp, std::uint32_t offset, const ibv_wc& wc) noexcept {
     InFlightEntry& entry = qp.recvs.at(qp.recvs.head_position() + offset);
     if (entry.kind != InFlightEntry::Kind::posted && entry.kind != InFlightEntry::Kind::pooled) [[unlikely]] {
-        counters_.stale_completions.add();
+        turn_.counters.stale_completions.add();
         return;
     }
     Completion completion;
@@ -221,7 +220,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
     const SrqWrId id = SrqWrId::unpack(wc.wr_id);
     WorkerSrq* srq = find_srq(id.srq);
     if (srq == nullptr || !srq->receives.in_flight(id.slot)) [[unlikely]] {
-        counters_.stale_completions.add();
+        turn_.counters.stale_completions.add();
         return;
     }
     if (wc.status != IBV_WC_SUCCESS && planted(Bug::kept_shared)) {
@@ -252,7 +251,7 @@ void Worker::route(WorkerCq& cq, std::uint32_t n) noexcept {
 
 void Worker::fail_cq(WorkerCq& cq) noexcept {
     cq.failed = true;
-    counters_.failed_polls.add();
+    turn_.counters.failed_polls.add();
     for (std::uint32_t i = 0; i <= qps_mask_; ++i) {
         WorkerQp* qp = qps_[i];
         if (qp != nullptr && (qp->send_cq == cq.index || qp->recv_cq == cq.index)) {
@@ -260,7 +259,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
             fail(*qp, Status::fatal_err, false);
         }
     }
-    answers_.say(AnswerKind::cq_failed, cq.index, cq.id);
+    turn_.answers.say(AnswerKind::cq_failed, cq.index, cq.id);
 }
 
 // ---- From an in-flight entry to a completion in its session's ring, or to a place given back ----
@@ -268,7 +267,6 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
 // `completion` holds what the device said; the rest comes from the entry. `datagram` is what was received, if it was one.
 [[gnu::always_inline]] inline void Worker::deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion,
                                                    bool from_recv_queue, const ibv_wc* datagram) noexcept {
-    completion.tag = entry.tag;
     completion.qp = qp.handle;
     if (from_recv_queue) {
         completion.flags |= kFromRecvQueue;
@@ -284,35 +282,7 @@ void Worker::fail_cq(WorkerCq& cq) noexcept {
             }
         }
     }
-    std::uint32_t sampled_at = 0;
-    if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
-        sampled_at = end_sample(*entry.session, completion.ok());
-        std::memcpy(completion.sampled_at, &sampled_at, sizeof(sampled_at));
-    }
-    // The application first: what follows is seen by nobody else.
-    if (!entry.replies_in_line()) [[likely]] {
-        publish(*entry.session, completion, datagram);
-    } else if (!completion.ok() || !reply(*entry.session, completion.byte_len, sampled_at)) {
-        end_reply(*entry.session, completion);
-        publish(*entry.session, completion);
-    }
-    settle(qp, entry, from_recv_queue);
-}
-
-/// Of a request that its session looks for in its line, too: it need not any more.
-[[gnu::noinline]] void Worker::end_reply(WorkerSession& session, Completion& completion) noexcept {
-    session.reply_at = 0;
-    completion.flags |= kNotInLine;
-}
-
-[[gnu::cold]] void Worker::refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept {
-    counters_.refused_requests.add();
-    session.refused.add();
-    Completion completion = refused_completion(request, status);
-    if ((request.flags & RequestHead::kReplyInLine) != 0 && request.opcode < Opcode::recv) {
-        end_reply(session, completion);
-    }
-    publish(session, completion);
+    entry.session->complete(turn_, qp.handle.index, entry, completion, from_recv_queue, datagram);
 }
 
 [[gnu::cold]] void Worker::deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept {
@@ -330,8 +300,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     if (completion.opcode != CompletionOpcode::recv_rdma_with_imm) {
         completion.opcode = CompletionOpcode::recv;
     }
-    publish(*srq.session, completion, datagram);
-    --srq.session->in_flight;
+    srq.session->complete_shared_recv(turn_, completion, datagram);
     srq.receives.give_back(slot);
 }
 
@@ -340,74 +309,6 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     completion.status = status;
     completion.flags = kByRuntime;
     deliver(srq, slot, completion);
-}
-
-// Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer. Returns the last
-// eight bytes.
-[[gnu::always_inline]] static inline std::uint64_t write_slot(Completion& slot, const Completion& completion) noexcept {
-    slot.tag = completion.tag;
-    slot.qp = completion.qp;
-    slot.byte_len = completion.byte_len;
-    slot.imm_data = completion.imm_data;
-    slot.srq = completion.srq;
-    static_assert(offsetof(Completion, status) == 24 && offsetof(Completion, opcode) == 25 && offsetof(Completion, flags) == 26);
-    std::uint32_t sampled_at;
-    std::memcpy(&sampled_at, completion.sampled_at, sizeof(sampled_at));
-    return std::uint64_t{static_cast<std::uint8_t>(completion.status)} | std::uint64_t{static_cast<std::uint8_t>(completion.opcode)} << 8 |
-           std::uint64_t{completion.flags} << 16 | std::uint64_t{sampled_at} << 24;
-}
-
-// Its slot was reserved when the request was taken, so this finds room; a consumer that takes slots back
-// has tampered with the ring.
-[[gnu::always_inline]] inline void Worker::publish(WorkerSession& session, const Completion& completion,
-                                                   const ibv_wc* datagram) noexcept {
-    if (session.wide) [[unlikely]] {
-        publish_wide(session, completion, datagram);
-        return;
-    }
-    if (planted(Bug::lost)) {
-        return;
-    }
-    const auto fill = [&](Completion& slot) { return write_slot(slot, completion); };
-    if (planted(Bug::twice)) {
-        (void)session.completions.try_push(fill);
-    }
-    if (!session.completions.try_push(fill)) [[unlikely]] {
-        break_session(session);
-        return;
-    }
-    counters_.delivered.add();
-    if (session.tells) [[unlikely]] {
-        tell(session);
-    }
-}
-
-// By value: a reference would have every completion made in memory first.
-[[gnu::noinline]] void Worker::publish_wide(WorkerSession& session, Completion completion,
-                                            const ibv_wc* datagram) noexcept {
-    if (session.completions.reserve(2) < 2) [[unlikely]] {
-        break_session(session);
-        return;
-    }
-    session.completions.write(0, [&](Completion& slot) { return write_slot(slot, completion); });
-    CompletionExtension more;
-    if (datagram != nullptr) {
-        more.src_qp = datagram->src_qp;
-        more.slid = datagram->slid;
-        more.pkey_index = datagram->pkey_index;
-        more.sl = datagram->sl;
-        more.dlid_path_bits = datagram->dlid_path_bits;
-    }
-    // What the runtime completes while it routes a completion of the device was not completed by that.
-    if (session.device_time && completion.ok() && (completion.flags & kByRuntime) == 0) {
-        more.device_time = device_time_;
-    }
-    session.completions.write(1, std::bit_cast<Completion>(more));
-    session.completions.commit(2);
-    counters_.delivered.add();
-    if (session.tells) {
-        tell(session);
-    }
 }
 
 /// A buffer of a receive pool goes to the application. `completion` says what came, and on which queue pair.
@@ -423,7 +324,7 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     pool.counters->held.add();
     pool.buffers.hand_out(buffer, taker, completion.qp, static_cast<std::uint32_t>(pool.counters->delivered.value()));
     ++taker.held;
-    publish(*pool.session, completion, datagram);
+    pool.session->hand_out(turn_, completion, datagram);
 }
 
 /// A record of a write ring goes to the application. `completion` says what came.
@@ -431,75 +332,15 @@ void Worker::deliver(WorkerSrq& srq, std::uint32_t slot, Completion& completion,
     completion.tag = pool_tag(pool.handle, place);
     completion.flags |= kFromRecvQueue | kPooled;
     completion.opcode = CompletionOpcode::recv;
-    publish(*pool.session, completion);
+    pool.session->hand_out(turn_, completion, nullptr);
     pool.counters->held.add();
-}
-
-// ---- A request in many is followed ----
-
-// Once in a step: a worker takes and completes in bursts, whose moments are not told apart.
-std::uint32_t Worker::sample_clock() noexcept {
-    if (sample_step_ != step_ + 1) {
-        sample_step_ = step_ + 1;
-        sample_now_ = static_cast<std::uint32_t>(options_.clock != nullptr ? options_.clock() : now_);
-    }
-    return sample_now_;
-}
-
-/// Of a session one at a time is followed to its completion.
-[[gnu::noinline]] void Worker::begin_sample(WorkerSession& session, InFlightEntry& entry, std::uint32_t submitted_at) noexcept {
-    const std::uint32_t now = sample_clock();
-    session.stages->submission_ring.add(submitted_at, now);
-    if (!session.sampling) {
-        session.sampling = true;
-        session.sampled_at = now;
-        entry.flags |= InFlightEntry::kSampled;
-    }
-}
-
-/// Returns what Completion::sampled_at is to be.
-[[gnu::noinline]] std::uint32_t Worker::end_sample(WorkerSession& session, bool success) noexcept {
-    session.sampling = false;
-    if (!success) {
-        return 0;  // of how long a failure took, this is no measure
-    }
-    const std::uint32_t now = sample_clock();
-    session.stages->device.add(session.sampled_at, now);
-    return now | 1;
-}
-
-// Gives back what the entry held: its share of the queue and its place among the session's requests.
-[[gnu::always_inline]] inline void Worker::settle(WorkerQp& qp, const InFlightEntry& entry,
-                                                  bool from_recv_queue) noexcept {
-    WorkerSession& session = *entry.session;
-    Share& share = session.shares[qp.handle.index];
-    if (from_recv_queue || !planted(Bug::kept_reservation)) {
-        --(from_recv_queue ? share.recvs : share.sends);
-    }
-    --session.in_flight;
-    session.unsignaled -= !entry.signaled();
 }
 
 [[gnu::always_inline]] inline void Worker::retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept {
     if (entry.opcode == Opcode::bind_mw) [[unlikely]] {
         end_bind(entry, Status::success);
     }
-    settle(qp, entry, false);
-    WorkerSession& session = *entry.session;
-    if ((entry.flags & InFlightEntry::kSampled) != 0) [[unlikely]] {
-        (void)end_sample(session, false);  // when it ended nobody knows: only that a later one has
-    }
-    Share& share = session.shares[qp.handle.index];
-    ++share.retired;
-    ++session.retired;
-    // Release, with the acquire in Session::refresh_retired: the device is done with the buffer.
-    const RetiredWord word{.generation = share.handle.generation, .count = share.retired};
-    session.retired_counts[qp.handle.index].store(word.pack(), std::memory_order_release);
-    session.header->retired.store(session.retired, std::memory_order_release);
-    counters_.retired.add();
-    if (session.tells) [[unlikely]] {
-        tell(session);  // it may wait for the room
-    }
+    entry.session->retire(turn_, qp.handle.index, entry);
 }
 
 /// A request of the send queue that is in no table any more ends as `completion` says.
@@ -518,15 +359,6 @@ void Worker::complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept {
             deliver_by_runtime(qp, entry, entry.status);
         }
     }
-}
-
-[[gnu::cold]] void Worker::break_session(WorkerSession& session) noexcept {
-    if (session.broken) {
-        return;
-    }
-    session.broken = true;
-    counters_.broken_sessions.add();
-    answers_.say(AnswerKind::session_broken, session.index, session.id);
 }
 
 }  // namespace pollcore

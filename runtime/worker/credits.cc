@@ -109,14 +109,14 @@ std::uint32_t Worker::turn_flow(WorkerQp& qp) noexcept {
 // what it knows: that write ends by the transport's retries, and the queue pair with it.
 bool Worker::probe(WorkerQp& qp) noexcept {
     CreditFlow& flow = *qp.flow;
-    if (!flow.waits_for_peer() || options_.probe_cycles == 0) {
+    if (!flow.waits_for_peer() || turn_.options.probe_cycles == 0) {
         flow.probe_at = 0;
         return false;
     }
-    if (flow.probe_at != 0 && now_ < flow.probe_at) {
+    if (flow.probe_at != 0 && turn_.now() < flow.probe_at) {
         return false;
     }
-    const bool due = std::exchange(flow.probe_at, now_ + options_.probe_cycles) != 0;
+    const bool due = std::exchange(flow.probe_at, turn_.now() + turn_.options.probe_cycles) != 0;
     return due && write_grants(qp);
 }
 
@@ -129,11 +129,11 @@ bool Worker::probe(WorkerQp& qp) noexcept {
     if (flow.agreed && flow.waiting.empty() && !flow.announced.open() && (!take_grants(qp) || flow.admit(request.opcode, length))) {
         return false;  // or it is in error now, and says so when the request is posted
     }
-    flow.waiting.push(session, request, session.submissions, slot);
+    flow.waiting.push(session, request, session.submissions(), slot);
     if (request.opcode == Opcode::bind_mw) {
         hold_bind(request);
     }
-    counters_.waits_for_credit.add();
+    turn_.counters.waits_for_credit.add();
     list(qp);
     return true;
 }
@@ -245,7 +245,7 @@ bool Worker::write_grants(WorkerQp& qp) noexcept {
     }
     flow.told = posted;
     flow.read_told = read;
-    counters_.grants.add();
+    turn_.counters.grants.add();
     return true;
 }
 
@@ -276,10 +276,10 @@ bool Worker::write_own(WorkerQp& qp, ibv_sge& sge, std::size_t to, unsigned flag
     wr.wr.rdma.rkey = flow.peer_rkey;
     qp.sends.push() = {.kind = InFlightEntry::Kind::flow};
     ibv_send_wr* bad = nullptr;
-    counters_.send_doorbells.add();
+    turn_.counters.send_doorbells.add();
     if (ibv_post_send(qp.qp, &wr, &bad) != 0) {
         qp.sends.pop_back();
-        counters_.post_failures.add();
+        turn_.counters.post_failures.add();
         return false;
     }
     ++flow.writes;
@@ -293,8 +293,8 @@ bool Worker::write_own(WorkerQp& qp, ibv_sge& sge, std::size_t to, unsigned flag
     if (qp.state == QpState::error) {
         return;
     }
-    counters_.flow_faults.add(!is_own(fault));
-    answers_.say(AnswerKind::flow_failed, qp.handle.index, static_cast<std::uint32_t>(qp.handle.generation) << 8 | static_cast<std::uint32_t>(fault));
+    turn_.counters.flow_faults.add(!is_own(fault));
+    turn_.answers.say(AnswerKind::flow_failed, qp.handle.index, static_cast<std::uint32_t>(qp.handle.generation) << 8 | static_cast<std::uint32_t>(fault));
     fail(qp, status_of(fault), false);
 }
 

@@ -36,12 +36,12 @@ void Worker::post_shared_recvs(WorkerSrq& srq) noexcept {
     srq.tail = nullptr;
     while (next != nullptr) {
         ibv_recv_wr* bad = nullptr;
-        counters_.receive_doorbells.add();
+        turn_.counters.receive_doorbells.add();
         if (ibv_post_srq_recv(srq.srq, next, &bad) == 0) [[likely]] {
             break;
         }
         bad = bad != nullptr ? bad : next;
-        counters_.post_failures.add();
+        turn_.counters.post_failures.add();
         const std::uint32_t slot = SrqWrId::unpack(bad->wr_id).slot;
         if (srq.receives.at(slot).kind == InFlightEntry::Kind::pooled) {
             return_refused(srq.pool, srq.receives.at(slot));
@@ -66,7 +66,7 @@ void Worker::post_shared_recvs(WorkerSrq& srq) noexcept {
 [[gnu::cold]] void Worker::complete_refused(WorkerQp& qp, InFlightTable& table, std::uint64_t wr_id) noexcept {
     const InFlightEntry entry = refused(table, wr_id);
     table.erase(table.head_position() + table.offset_of(WrId::unpack(wr_id).position));
-    counters_.post_failures.add();
+    turn_.counters.post_failures.add();
     if (qp.flow != nullptr) {
         is_recv(entry.opcode) ? count_posted(qp, std::uint32_t(-1)) : give_credit_back(qp, entry.opcode);
     }
@@ -93,7 +93,7 @@ template <class Wr>
     ibv_send_wr* next = std::exchange(qp.send_head, nullptr);
     while (next != nullptr) {
         ibv_send_wr* bad = nullptr;
-        counters_.send_doorbells.add();
+        turn_.counters.send_doorbells.add();
         if (ibv_post_send(qp.qp, next, &bad) == 0) [[likely]] {
             break;
         }
@@ -118,7 +118,7 @@ template <class Wr>
     qp.recv_tail = nullptr;
     while (next != nullptr) {
         ibv_recv_wr* bad = nullptr;
-        counters_.receive_doorbells.add();
+        turn_.counters.receive_doorbells.add();
         if (ibv_post_recv(qp.qp, next, &bad) == 0) [[likely]] {
             break;
         }

@@ -10,9 +10,7 @@
 
 #include "base/bare.hpp"
 #include "base/planted.hpp"
-#include "session/completion_opcode.hpp"
 #include "worker/admission.hpp"
-#include "worker/reply.hpp"
 
 namespace pollcore {
 
@@ -28,13 +26,12 @@ void Worker::choose_way(WorkerQp& qp) noexcept {
     if (!kAdmission) {
         return static_cast<std::uint32_t>(std::min<std::size_t>(wanted, kChainWrs - wrs_used_));
     }
-    if (session.closing) [[unlikely]] {
+    if (session.closing()) [[unlikely]] {
         return 0;
     }
-    const std::size_t owed = std::size_t{session.in_flight} + session.pooled_posted;
-    const std::size_t slots = session.completions.reserve((owed + wanted) << session.wide) >> session.wide;
+    const std::uint32_t room = session.completion_room(wanted);
     const std::size_t chain = std::min({kChainWrs - wrs_used_, kChainSges - sges_used_, (kChainInline - inline_used_) / WorkRequest::kOwnPayload});
-    return static_cast<std::uint32_t>(std::min({slots - std::min(owed, slots), chain, std::size_t{wanted}}));
+    return static_cast<std::uint32_t>(std::min(chain, std::size_t{room}));
 }
 
 // Requests of one queue pair often stand together. It is looked up, and its books are kept, once for all of them.
@@ -53,13 +50,12 @@ struct Worker::SendRun {
 /// False: no such queue pair, the session has no part in it, or what is waiting for credit goes first.
 [[gnu::always_inline]] inline bool Worker::begin(SendRun& run, WorkerSession& session, RequestHead head) noexcept {
     run.handle = SendRun::kNone;
-    run.share = &session.shares[head.qp_index() & qps_mask_];
-    run.qp = run.share->qp;
-    if (run.qp == nullptr || bits_of(run.share->handle) != head.qp_bits()) [[unlikely]] {
+    run.share = &session.share(head.qp_index() & qps_mask_);
+    run.qp = run.share->qp();
+    if (run.qp == nullptr || bits_of(run.share->handle()) != head.qp_bits()) [[unlikely]] {
         return false;
     }
-    run.left = kAdmission ? std::min({run.share->send_depth - std::min(run.share->sends, run.share->send_depth), run.qp->sends.room(),
-                                      budget_left(*run.qp)})
+    run.left = kAdmission ? std::min({run.share->send_room(), run.qp->sends.room(), budget_left(*run.qp)})
                           : budget_left(*run.qp);
     run.flow = run.qp->flow.get();
     if (run.flow != nullptr) [[unlikely]] {
@@ -75,10 +71,7 @@ struct Worker::SendRun {
 
 /// What was taken of it stands in the books.
 [[gnu::always_inline]] inline void Worker::count(SendRun& run, WorkerSession& session) noexcept {
-    if (kAdmission) {
-        run.share->sends += run.taken;
-        session.in_flight += run.taken;
-    }
+    session.take_sends(*run.share, run.taken);
     run.qp->budget_used += run.taken;
     run.taken = 0;
 }
@@ -96,15 +89,15 @@ struct Worker::SendRun {
 /// Takes what is ordinary from the slots behind the first `taken`, as far as that goes. Returns how many there were.
 std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t taken) noexcept {
     // A request with continuations may have gone beyond the burst.
-    const std::uint32_t most = ordinary_room(session, options_.submit_burst - std::min(taken, options_.submit_burst));
+    const std::uint32_t most = ordinary_room(session, turn_.options.submit_burst - std::min(taken, turn_.options.submit_burst));
     ibv_send_wr* wr = wrs_.data() + wrs_used_;
     ibv_sge* sge = sges_.data() + sges_used_;
-    const auto front = session.submissions.front();
+    const auto front = session.submissions().front();
     SendRun run;
-    std::uint32_t n = 0;
-    for (; n < most; ++n, ++wr, ++sge) {
+    std::uint32_t at = taken;
+    for (const std::uint32_t end = taken + most; at < end; ++at, ++wr, ++sge) {
         std::uint64_t last = 0;
-        if (!front.ready(taken + n, last)) {
+        if (!front.ready(at, last)) {
             break;
         }
         RequestHead head(last);
@@ -118,7 +111,7 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
         if (!head.is_plain() || !head.is_one_of(qp->ordinary) || run.left == 0) [[unlikely]] {
             break;
         }
-        const SharedWords request = front.words(taken + n);
+        const SharedWords request = front.words(at);
         // Each word is asked for once, so what was checked is what is used (I7).
         std::uint64_t addr = request[2];
         std::uint64_t length_and_lkey = request[3];
@@ -132,11 +125,11 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
         if (takes_credit && is_send(head.opcode()) && (is_inline || head.num_sge() != 0) && length > run.flow->message_max) [[unlikely]] {
             break;
         }
-        if (session.client != nullptr) [[unlikely]] {
-            if (!has_share_left(session, taken + n)) {
+        if (session.options().client != nullptr) [[unlikely]] {
+            if (!session.has_share_left(turn_, at)) {
                 break;
             }
-            session.client->use(is_inline || head.num_sge() != 0 ? length : 0);
+            session.options().client->use(is_inline || head.num_sge() != 0 ? length : 0);
         }
         if (is_inline) {
             head = head.as_inline();
@@ -158,17 +151,17 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
         InFlightEntry& entry = qp->sends.push();
         entry.post(request[0], &session, static_cast<std::uint32_t>(length_and_lkey >> 32), head);
         if (entry.replies_in_line()) [[unlikely]] {
-            expect_reply(session, taken + n);
+            session.expect_reply(at);
         }
         if (const auto since = static_cast<std::uint32_t>(rkey_and_sample >> 32); kStageLatency && since != 0) [[unlikely]] {
-            begin_sample(session, entry, since);
+            session.begin_sample(turn_, entry, since);
         }
         bool signal = (head.flags() & kSignaled) != 0;
         if (!signal) {
             count(run, session);  // with this one
-            ++session.unsignaled;
+            session.take_unsignaled();
             signal = must_signal(session, *qp, *run.share);
-            counters_.forced_signals.add(signal);
+            turn_.counters.forced_signals.add(signal);
         }
         qp->unsignaled_run = signal ? 0 : qp->unsignaled_run + 1;
 
@@ -186,9 +179,10 @@ std::uint32_t Worker::submit_ordinary(WorkerSession& session, std::uint32_t take
         run.end = &wr->next;
     }
     settle(run, session);
+    const std::uint32_t n = at - taken;
     wrs_used_ += n;
     sges_used_ += n;
-    counters_.sends.add(n);
+    turn_.counters.sends.add(n);
     return n;
 }
 
@@ -200,27 +194,11 @@ struct Worker::EndRun {
     std::uint32_t ended = 0;    ///< and not in the books yet
     std::uint32_t written = 0;  ///< to the session's ring, of whichever queue pairs, and not published
     std::uint32_t most = 0;     ///< so many have room there
-
-    void write(std::uint64_t tag, std::uint32_t byte_len, Opcode opcode) noexcept;
 };
-
-[[gnu::always_inline]] inline void Worker::EndRun::write(std::uint64_t tag, std::uint32_t byte_len, Opcode opcode) noexcept {
-    if (planted(Bug::lost_ordinary)) {
-        return;
-    }
-    session->completions.write(written++, [&](Completion& slot) {
-        Word* const words = words_of(slot);
-        words[0] = tag;
-        words[1] = std::uint64_t{byte_len} << 32 | handle;
-        words[2] = 0;
-        return std::uint64_t{static_cast<std::uint8_t>(kSendCompletions[static_cast<std::uint8_t>(opcode)])} << 8;
-    });
-}
 
 [[gnu::always_inline]] inline void Worker::settle(EndRun& run) noexcept {
     if (kAdmission && run.ended != 0) {
-        run.session->shares[run.qp->handle.index].sends -= run.ended;
-        run.session->in_flight -= run.ended;
+        run.session->end_sends(run.qp->handle.index, run.ended);
         run.ended = 0;
     }
 }
@@ -248,18 +226,16 @@ std::uint32_t Worker::route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_
             break;
         }
         const InFlightEntry& entry = sends.front();
-        if (!entry.is_ordinary() || entry.session->wide) [[unlikely]] {
+        if (!entry.is_ordinary() || entry.session->wide()) [[unlikely]] {
             break;
         }
         const auto opcode = entry.opcode;
         constexpr OpcodeMask kWithLength = opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::atomic_cmp_and_swp) | opcode_bit(Opcode::atomic_fetch_and_add);
         const std::uint32_t byte_len = allows(kWithLength, opcode) ? wc.byte_len : 0;
         if (entry.replies_in_line()) [[unlikely]] {
-            if (!reply(*entry.session, byte_len, 0)) {
+            if (!entry.session->complete_in_line(turn_, run.qp->handle.index, byte_len)) {
                 break;
             }
-            --entry.session->shares[run.qp->handle.index].sends;
-            --entry.session->in_flight;
             if (cq.served == entry.session) {
                 cq.served = nullptr;  // so that the next poll does not ask for the ring's line
             }
@@ -271,13 +247,14 @@ std::uint32_t Worker::route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_
             publish_written(run.session, run.written);
             run.session = entry.session;
             run.written = 0;
-            run.most = kAdmission ? static_cast<std::uint32_t>(run.session->completions.reserve(std::min(n - i, kPublishedAtOnce)))
-                                  : std::min(n - i, kPublishedAtOnce);
+            run.most = run.session->write_room(std::min(n - i, kPublishedAtOnce));
             if (run.most == 0) [[unlikely]] {
                 break;
             }
         }
-        run.write(entry.tag, byte_len, opcode);
+        if (!planted(Bug::lost_ordinary)) {
+            run.session->write(run.written++, entry.tag, run.handle, byte_len, opcode);
+        }
         (void)sends.pop();
         ++run.ended;
     }
@@ -293,11 +270,7 @@ std::uint32_t Worker::route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_
     if (n == 0) {
         return;
     }
-    session->completions.commit(n);
-    counters_.delivered.add(n);
-    if (session->tells) [[unlikely]] {
-        tell(*session);
-    }
+    session->publish_written(turn_, n);
 }
 
 }  // namespace pollcore

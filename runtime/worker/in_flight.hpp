@@ -45,7 +45,7 @@ struct WrId {
     }
 };
 
-struct WorkerSession;
+class WorkerSession;
 
 struct InFlightEntry {
     enum class Kind : std::uint8_t {

@@ -19,79 +19,13 @@
 #include "flow/receive_pool.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/own_lines.hpp"
-#include "session/layout.hpp"
 #include "worker/in_flight.hpp"
 #include "worker/shared_receives.hpp"
+#include "worker/worker_session.hpp"
 
 namespace pollcore {
 
 struct WorkerQp;
-
-/// A session's part in one queue pair, as the worker counts it.
-struct Share {
-    WorkerQp* qp = nullptr;  ///< null: it has none
-    QpHandle handle;         ///< the queue pair's
-    std::uint32_t send_depth = 0;
-    std::uint32_t recv_depth = 0;
-    std::uint32_t sends = 0;  ///< in flight
-    std::uint32_t recvs = 0;
-    std::uint32_t retired = 0;  ///< modulo 2^32
-};
-static_assert(sizeof(Share) == 32);
-
-/// What the sessions of one other process have of a worker together: in each step so much, whatever is left of the step before
-/// (deficit round robin). The worker's.
-struct ClientShare {
-    /// What a request takes, or its bytes, if these are more.
-    static constexpr std::int64_t kRequest = 4096;
-
-    std::uint32_t id = 0;     ///< of the process; 0 is the worker's own
-    std::uint64_t step = 0;   ///< that `left` is of
-    std::int64_t left = 0;    ///< below 0: a long message has taken it in advance
-
-    void use(std::uint64_t bytes) noexcept { left -= std::max(kRequest, static_cast<std::int64_t>(bytes)); }
-};
-
-/// The worker's end of a session. Made by the control thread, the worker's from add_session until the answer
-/// to remove_session.
-struct alignas(kCacheLine) WorkerSession {
-    WorkerSession(void* block, const SessionLayout& layout);
-
-    RingConsumer<WorkRequest> submissions;
-    RingProducer<Completion> completions;
-    std::uint32_t index = 0;
-    std::uint32_t id = 0;  ///< the control thread's name for it; an index is used again
-    std::uint32_t completion_slots = 0;
-    std::uint32_t in_flight = 0;
-    std::uint32_t pooled_posted = 0;  ///< receives of its pools that wait for a message
-    std::uint32_t unsignaled = 0;  ///< of those, unsignaled ones that nothing has retired yet
-    std::uint64_t reply_at = 0;  ///< one more than the index of the request that may be answered in its line; 0: none
-    std::uint64_t retired = 0;
-    ClientShare* client = nullptr;  ///< of the process whose it is; null: of this one, which takes what it likes
-    std::uint64_t throttled = 0;
-    std::uint64_t throttled_at = 0;  ///< one more than the slot that was counted last in SessionHeader::throttled
-    bool closing = false;
-    bool broken = false;
-    bool wide = false;  ///< its completions take two slots of the ring
-    bool tells = false;  ///< a completion puts it on the list of those whose application may have to be woken
-    int application_fd = -1;  ///< its application sleeps on it; -1: never
-    bool application_socket = false;  ///< that is no eventfd, but a socket to another process
-    bool device_time = false;         ///< SessionOptions::device_time
-    Counter refused;  ///< what its library should not have let through; read by the control thread
-    std::uint64_t closing_since = 0;   ///< the step in which it began
-    std::uint64_t remove_command = 0;  ///< to be answered when nothing is in flight
-    SessionHeader* header = nullptr;
-    QpRecord* records = nullptr;
-    std::atomic<std::uint64_t>* retired_counts = nullptr;
-    SrqRecord* srq_records = nullptr;
-    SessionStages* stages = nullptr;
-    bool sampling = false;         ///< a request of its is followed
-    std::uint32_t sampled_at = 0;  ///< when that was taken
-    OwnLines<Share> shares;  ///< by QP index
-};
-
-/// Its application sleeps, and has something to look at.
-void wake(const WorkerSession& session) noexcept;
 
 struct alignas(kCacheLine) WorkerCq {
     ibv_cq* cq = nullptr;

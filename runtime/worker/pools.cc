@@ -19,7 +19,7 @@ constexpr std::uint32_t kFillMax = 64;
     const auto request = std::bit_cast<ReleaseRequest>(line);
     WorkerPool* pool = request.pool.index < pools_.size() ? pools_[request.pool.index] : nullptr;
     if (pool == nullptr || pool->handle != request.pool || pool->session != &session) {
-        session.refused.add();
+        session.count_refused();
         return Take::taken;  // it was closed
     }
     const std::uint32_t count = std::min<std::uint32_t>(request.count, ReleaseRequest::kBuffers);
@@ -31,7 +31,7 @@ constexpr std::uint32_t kFillMax = 64;
         const std::uint32_t buffer = request.buffers[i];
         if (!pool->buffers.with_application(buffer)) [[unlikely]] {
             pool->counters->bad_releases.add();
-            session.refused.add();
+            session.count_refused();
             continue;
         }
         PoolTaker* taker = pool->buffers.take_back(buffer);
@@ -84,7 +84,7 @@ void Worker::list(PoolTaker& taker) noexcept {
 std::uint32_t Worker::post_receives(PoolTaker& taker) noexcept {
     WorkerPool& pool = *taker.pool;
     const bool over = taker.qp != nullptr ? taker.qp->state == QpState::error : taker.srq->closing;
-    if (over || pool.session->broken) {
+    if (over || pool.session->broken()) {
         return 0;
     }
     // Of entries that never completed there may be more than are posted.
@@ -120,9 +120,9 @@ std::uint32_t Worker::post_receives(PoolTaker& taker) noexcept {
         }
     }
     taker.posted += n;
-    pool.session->pooled_posted += n;
+    pool.session->take_pooled(n);
     pool.counters->posted.add(n);
-    counters_.receives.add(n);
+    turn_.counters.receives.add(n);
     if (n != 0) {
         pool.counters->refills.add();
         if (taker.qp != nullptr && taker.qp->flow != nullptr) {
@@ -135,7 +135,7 @@ std::uint32_t Worker::post_receives(PoolTaker& taker) noexcept {
 // A receive of the taker's is over.
 void Worker::came_back(PoolTaker& taker) noexcept {
     --taker.posted;
-    --taker.pool->session->pooled_posted;
+    taker.pool->session->end_pooled();
     taker.pool->counters->posted.add(-1);
 }
 

@@ -53,15 +53,15 @@ bool Worker::can_announce(const WorkerQp& qp, const WorkRequest& request, std::u
     wr.wr.rdma.remote_addr = flow.peer_addr + ControlBlock::kAnnouncement;
     wr.wr.rdma.rkey = flow.peer_rkey;
     ibv_send_wr* bad = nullptr;
-    counters_.send_doorbells.add();
+    turn_.counters.send_doorbells.add();
     if (ibv_post_send(qp.qp, &wr, &bad) != 0) {
         complete_refused(qp, qp.sends, wr.wr_id);
         return;
     }
     qp.unsignaled_run = 0;
     flow.announced = {.state = AnnouncedSend::State::posted};
-    counters_.sends.add();
-    counters_.rendezvous.add();
+    turn_.counters.sends.add();
+    turn_.counters.rendezvous.add();
     list(qp);
 }
 
@@ -154,7 +154,7 @@ std::uint32_t Worker::read_announced(WorkerQp& qp) noexcept {
     CreditFlow& flow = *qp.flow;
     PoolTaker& taker = qp.rendezvous;
     WorkerPool& pool = *taker.pool;
-    if (taker.wanted() == 0 || pool.buffers.free() == 0 || pool.session->broken) {
+    if (taker.wanted() == 0 || pool.buffers.free() == 0 || pool.session->broken()) {
         return 0;
     }
     const std::uint32_t buffer = pool.buffers.take();
@@ -169,17 +169,17 @@ std::uint32_t Worker::read_announced(WorkerQp& qp) noexcept {
     wr.wr.rdma.rkey = flow.receiving.what.rkey;
     qp.sends.push() = {.tag = pool_tag(pool.handle, buffer), .opcode = Opcode::rdma_read, .kind = InFlightEntry::Kind::reading};
     ibv_send_wr* bad = nullptr;
-    counters_.send_doorbells.add();
+    turn_.counters.send_doorbells.add();
     if (ibv_post_send(qp.qp, &wr, &bad) != 0) {
         qp.sends.pop_back();
         pool.buffers.put_back(buffer);
-        counters_.post_failures.add();
+        turn_.counters.post_failures.add();
         fail_flow(qp, FlowFault::post_refused);
         return 1;
     }
     ++reads_;
     ++taker.posted;
-    ++pool.session->pooled_posted;
+    pool.session->take_pooled(1);
     pool.counters->posted.add();
     qp.unsignaled_run = 0;
     flow.receiving.state = AnnouncedRecv::State::reading;
@@ -203,7 +203,7 @@ void Worker::complete_reading(WorkerQp& qp, const InFlightEntry& entry, const ib
         completion.flags = kWithImm;
         completion.imm_data = what.imm_data;
     }
-    device_time_ = 0;  // it is of the runtime's read, and of no receive
+    turn_.set_device_time(0);  // it is of the runtime's read, and of no receive
     hand_out(qp.rendezvous, static_cast<std::uint32_t>(entry.tag), completion, nullptr);
     ++flow.read;
     list(qp);
@@ -216,7 +216,7 @@ void Worker::complete_reading(WorkerQp& qp, const InFlightEntry& entry, const ib
 [[gnu::cold]] void Worker::lose_rendezvous(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept {
     if (entry.kind == InFlightEntry::Kind::announced) {
         qp.flow->announced = {};
-        counters_.cut_short.add();
+        turn_.counters.cut_short.add();
         deliver_by_runtime(qp, entry, status);
     } else {
         --reads_;

@@ -54,7 +54,7 @@ namespace pollcore {
         }
         if (qp.phase == WorkerQp::Phase::serving) {
             qp.in_lives = false;
-        } else if (answers_.room() && advance(qp)) {
+        } else if (turn_.answers.room() && advance(qp)) {
             ++ended;
         } else {
             ++i;
@@ -98,13 +98,11 @@ void Worker::device_follows(WorkerQp& qp) noexcept {
 void Worker::publish_record(const WorkerQp& qp) noexcept {
     for (std::size_t i = 0; i < qp.shares.size(); ++i) {
         const ShareOptions& share = qp.shares[i];
-        QpRecord& record = sessions_[share.session]->records[qp.handle.index];
-        const QpLimitsWord limits{
-            .send_depth = share.send_depth, .recv_depth = share.recv_depth, .opcodes = qp.opcodes};
-        record.limits.store(limits.pack(), std::memory_order_relaxed);
+        WorkerSession& session = *sessions_[share.session];
+        const QpLimitsWord limits{.send_depth = share.send_depth, .recv_depth = share.recv_depth, .opcodes = qp.opcodes};
         const MessageLimitsWord longest = qp.flow == nullptr ? MessageLimitsWord{}
                                                              : MessageLimitsWord{qp.flow->message_max, qp.flow->rendezvous_max};
-        record.longest.store(longest.pack(), std::memory_order_relaxed);
+        session.publish_limits(qp.handle.index, limits, longest);
         const bool sums = qp.flow != nullptr && qp.flow->rings && (!qp.flow->agreed || qp.flow->target.sums);
         const auto flags = static_cast<std::uint8_t>((share.recv_depth > 0 ? QpStatusWord::kReceives : 0) |
                                                      (qp.flow != nullptr ? QpStatusWord::kCredits : 0) |
@@ -116,8 +114,7 @@ void Worker::publish_record(const WorkerQp& qp) noexcept {
                                 .sges_max = qp.sges_max,
                                 .flags = flags,
                                 .inline_max = qp.inline_max};
-        // Release, with the acquire in Session::admit: the limits above belong to this status.
-        record.status.store(word.pack(), std::memory_order_release);
+        session.publish_status(qp.handle.index, word);
     }
 }
 
@@ -126,8 +123,7 @@ void Worker::publish_record(const WorkerSrq& srq) noexcept {
         .generation = srq.handle.generation,
         .sges_max = srq.sges_max,
         .depth = srq.pool.pool != nullptr ? 0 : srq.receives.depth()};
-    // Release, with the acquire in Session::admit_shared: the session's receives find the queue here.
-    srq.session->srq_records[srq.handle.index].status.store(srq.closing ? 0 : word.pack(), std::memory_order_release);
+    srq.session->publish_srq(srq.handle.index, srq.closing ? 0 : word.pack());
 }
 
 // For a QP in error: sees to it that a completion will come that stands behind everything in the send queue now.
@@ -161,17 +157,17 @@ void Worker::post_marker(WorkerQp& qp) noexcept {
     }
     qp.sends.push() = {.kind = InFlightEntry::Kind::marker};
     ibv_send_wr* bad = nullptr;
-    counters_.send_doorbells.add();
+    turn_.counters.send_doorbells.add();
     if (ibv_post_send(qp.qp, &wr, &bad) != 0) {
         // Tried again with the next work of this QP; else what it would have covered ends when the QP is closed.
         qp.sends.pop_back();
         qp.cover_wanted = true;
-        counters_.post_failures.add();
+        turn_.counters.post_failures.add();
         return;
     }
     qp.marker_in_flight = true;
     qp.unsignaled_run = 0;
-    counters_.markers.add();
+    turn_.counters.markers.add();
 }
 
 // ---- Draining ----
@@ -186,7 +182,7 @@ bool Worker::advance(WorkerQp& qp) noexcept {
         if (qp.phase == WorkerQp::Phase::retiring && !drained) {
             if (only_late_receives(qp)) {
                 qp.leftover_status = Status::wr_flush_err;
-            } else if (now_ < qp.deadline) {
+            } else if (turn_.now() < qp.deadline) {
                 return false;
             } else {
                 qp.timed_out = true;
@@ -202,7 +198,7 @@ bool Worker::advance(WorkerQp& qp) noexcept {
     qp.in_lives = false;
     const WorkerQp::Phase phase = std::exchange(qp.phase, WorkerQp::Phase::serving);
     if (phase == WorkerQp::Phase::retiring) {
-        answers_.answer(qp.command, qp.timed_out ? AnswerKind::timed_out : AnswerKind::done, qp.handle.index);
+        turn_.answers.answer(qp.command, qp.timed_out ? AnswerKind::timed_out : AnswerKind::done, qp.handle.index);
         return true;
     }
     complete_leftovers(qp);
@@ -211,7 +207,7 @@ bool Worker::advance(WorkerQp& qp) noexcept {
     } else if (phase == WorkerQp::Phase::renewing) {
         renew(qp);
     }
-    answers_.answer(qp.command, AnswerKind::done, qp.handle.index);  // one that was dropped is the control thread's from here on
+    turn_.answers.answer(qp.command, AnswerKind::done, qp.handle.index);  // one that was dropped is the control thread's from here on
     return true;
 }
 
@@ -223,9 +219,9 @@ bool Worker::only_late_receives(WorkerQp& qp) const noexcept {
     }
     if (qp.recvs.size() != qp.recvs_left) {
         qp.recvs_left = qp.recvs.size();
-        qp.quiet_since = now_;
+        qp.quiet_since = turn_.now();
     }
-    return now_ - qp.quiet_since >= qp.quiet;
+    return turn_.now() - qp.quiet_since >= qp.quiet;
 }
 
 void Worker::await_empty_cqs(WorkerQp& qp) noexcept {
@@ -256,7 +252,7 @@ void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
         if (entry.kind == InFlightEntry::Kind::announced || entry.kind == InFlightEntry::Kind::reading) {
             lose_rendezvous(qp, entry, qp.leftover_status);
         } else if (entry.kind == InFlightEntry::Kind::posted) {
-            counters_.cut_short.add();
+            turn_.counters.cut_short.add();
             if (entry.opcode == Opcode::bind_mw) {
                 // Relaxed: the control thread looks when it has the answer to forget_qp.
                 windows_[entry.bind.window]->lost.store(true, std::memory_order_relaxed);
@@ -271,11 +267,11 @@ void Worker::complete_leftovers(WorkerQp& qp, InFlightTable& table) noexcept {
 }
 
 void Worker::drop(WorkerQp& qp) noexcept {
-    answers_.withdraw(AnswerKind::flow_failed, qp.handle.index);
+    turn_.answers.withdraw(AnswerKind::flow_failed, qp.handle.index);
     qp.state = QpState::closed;
     publish_record(qp);
     for (const ShareOptions& share : qp.shares) {
-        sessions_[share.session]->shares[qp.handle.index] = Share{};
+        sessions_[share.session]->close_share(qp.handle.index);
     }
     if (qp.srq != nullptr) {
         qp.srq->qps.remove(qp.qp_num);

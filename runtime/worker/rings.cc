@@ -106,13 +106,13 @@ void Worker::offer_ring(WorkerQp& qp) noexcept {
 [[gnu::noinline]] std::uint32_t Worker::take_records(WorkerQp& qp) noexcept {
     WorkerPool& pool = *qp.pool.pool;
     WriteRing& ring = *pool.ring;
-    if (pool.session->broken) [[unlikely]] {
+    if (pool.session->broken()) [[unlikely]] {
         return 0;
     }
-    pool.session->completions.prefetch();  // as in route()
+    pool.session->prefetch_completions();  // as in route()
     std::uint32_t taken = 0;
     WriteRing::Record record;
-    while (taken < options_.complete_burst && !ring.full()) {
+    while (taken < turn_.options.complete_burst && !ring.full()) {
         const WriteRing::Look look = ring.look(record);
         if (look != WriteRing::Look::record) {
             if (look == WriteRing::Look::lie) [[unlikely]] {
@@ -135,7 +135,7 @@ void Worker::offer_ring(WorkerQp& qp) noexcept {
     if (taken != 0) {
         pool.counters->delivered.add(taken);
         pool.counters->torn.raise_to(ring.torn());
-        counters_.completions.add(taken);
+        turn_.counters.completions.add(taken);
     }
     return taken;
 }
@@ -161,7 +161,9 @@ void Worker::release_records(WorkerPool& pool, std::span<const std::uint32_t> pl
         const bool had_it = pool.ring->release(place);
         (had_it ? pool.counters->released : pool.counters->bad_releases).add();
         pool.counters->held.add(had_it ? -1 : 0);
-        pool.session->refused.add(had_it ? 0 : 1);
+        if (!had_it) {
+            pool.session->count_refused();
+        }
     }
     // Told a quarter at a time: a writer has room for any message as long as the last quarter is all that it does not know of.
     WorkerQp* qp = pool.ring_qp;

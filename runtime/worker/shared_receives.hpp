@@ -185,7 +185,7 @@ private:
     std::size_t size_ = 0;
 };
 
-struct WorkerSession;
+class WorkerSession;
 
 /// Made by the control thread, the worker's from add_srq until the answer to forget_srq.
 struct alignas(kCacheLine) WorkerSrq {

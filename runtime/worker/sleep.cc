@@ -21,23 +21,19 @@ constexpr std::uint32_t kEventsPerLook = 64;
 
 }  // namespace
 
-void wake(const WorkerSession& session) noexcept {
-    session.application_socket ? signal_socket(session.application_fd) : signal_event(session.application_fd);
-}
-
 bool Worker::fall_asleep(std::uint64_t now) noexcept {
-    now_ = now;
-    if (options_.bell < 0 || !at_rest()) {
+    turn_.resume(now);
+    if (turn_.options.bell < 0 || !at_rest()) {
         return false;
     }
     for (WorkerSession* session : polled_sessions_) {
-        session->header->worker_sleep.expect();
+        session->expect_worker_asleep();
     }
     command_sleep_.expect();
     schedule_point(SchedulePoint::arm);
     if (arm() && (planted(Bug::no_last_look) || !look_again())) {
-        counters_.sleeps.add();
-        counters_.asleep.set(1);
+        turn_.counters.sleeps.add();
+        turn_.counters.asleep.set(1);
         slept_ = true;
         return true;
     }
@@ -47,10 +43,10 @@ bool Worker::fall_asleep(std::uint64_t now) noexcept {
 
 // Nothing is under way that goes on without an event.
 bool Worker::at_rest() const noexcept {
-    if (options_.solicited_only && reads_ != 0) {
+    if (turn_.options.solicited_only && reads_ != 0) {
         return false;  // a read's completion is not solicited, and what it brings may be
     }
-    return lives_.empty() && closing_.empty() && search_.command == 0 && !answers_.behind() && to_fill_.empty() &&
+    return lives_.empty() && closing_.empty() && search_.command == 0 && !turn_.answers.behind() && to_fill_.empty() &&
            std::none_of(polled_cqs_.begin(), polled_cqs_.end(), [](const WorkerCq* cq) { return cq->parked != 0; });
 }
 
@@ -60,8 +56,8 @@ bool Worker::arm() noexcept {
         if (cq->failed || cq->armed) {
             continue;
         }
-        if (cq->channel == nullptr || ibv_req_notify_cq(cq->cq, options_.solicited_only ? 1 : 0) != 0) {
-            counters_.failed_arms.add();
+        if (cq->channel == nullptr || ibv_req_notify_cq(cq->cq, turn_.options.solicited_only ? 1 : 0) != 0) {
+            turn_.counters.failed_arms.add();
             return false;
         }
         cq->armed = true;
@@ -74,15 +70,15 @@ bool Worker::look_again() noexcept {
     schedule_point(SchedulePoint::look);
     bool found = commands_.ready();
     for (WorkerSession* session : polled_sessions_) {
-        session->submissions.publish();
-        found = found || (session->submissions.ready() && !session->broken);
+        session->release_all();
+        found = found || (session->submissions().ready() && !session->broken());
     }
     found = look_at_cqs() != 0 || found;
     found = found || !lives_.empty();  // a CQ that has failed has nothing to take, and its queue pairs end
-    if (!to_wake_.empty()) {
+    if (!turn_.told().empty()) {
         wake_applications();
     }
-    return take_events() != 0 || found || flows_have_news(now_);
+    return take_events() != 0 || found || flows_have_news(turn_.now());
 }
 
 // An event with nothing behind it is normal: its completion was polled before the worker slept.
@@ -94,12 +90,12 @@ std::uint32_t Worker::take_events() noexcept {
         int result = 0;
         for (std::uint32_t n = 0; n < kEventsPerLook && (result = channel.next_event(verbs_cq)) == 0; ++n) {
             ++taken;
-            counters_.cq_events.add();
+            turn_.counters.cq_events.add();
             const auto cq = std::find_if(polled_cqs_.begin(), polled_cqs_.end(),
                                          [verbs_cq](const WorkerCq* known) { return known->cq == verbs_cq; });
             if (cq == polled_cqs_.end()) {
                 channel.acknowledge(*verbs_cq, 1);  // it was removed, and whoever destroys it waits for this
-                counters_.cq_event_acks.add();
+                turn_.counters.cq_event_acks.add();
                 continue;
             }
             (*cq)->armed = planted(Bug::missed_rearm);
@@ -117,7 +113,7 @@ std::uint32_t Worker::take_events() noexcept {
                 }
             }
             channels_.erase(channels_.begin() + static_cast<std::ptrdiff_t>(i));
-            counters_.failed_channels.add();
+            turn_.counters.failed_channels.add();
             ++taken;  // nobody is to sleep for what makes no more events
             continue;
         }
@@ -129,7 +125,7 @@ std::uint32_t Worker::take_events() noexcept {
 void Worker::acknowledge(WorkerCq& cq) noexcept {
     if (cq.unacknowledged != 0) {
         cq.channel->acknowledge(*cq.cq, std::exchange(cq.unacknowledged, 0));
-        counters_.cq_event_acks.add();
+        turn_.counters.cq_event_acks.add();
     }
 }
 
@@ -151,64 +147,53 @@ std::uint64_t Worker::look_again_ns() const noexcept {
 
 // Also after fall_asleep() has found something.
 void Worker::wake_up(std::uint64_t now) noexcept {
-    now_ = now;  // the time asleep is no step
+    turn_.resume(now);  // the time asleep is no step
     const bool slept = std::exchange(slept_, false);
     for (WorkerSession* session : polled_sessions_) {
-        if (session->header->worker_sleep.rest() || !slept) {
+        if (session->worker_awake() || !slept) {
             continue;
         }
-        // Relaxed: a statistic. Another process may have written anything there.
-        const std::uint64_t woken_at = session->header->woken_at.load(std::memory_order_relaxed);
-        counters_.wake_cycles[wake_bucket(woken_at < now ? now - woken_at : 0)].add();
+        const std::uint64_t woken_at = session->woken_at();
+        turn_.counters.wake_cycles[wake_bucket(woken_at < now ? now - woken_at : 0)].add();
     }
     (void)command_sleep_.rest();
     for (CompletionChannel* channel : channels_) {
         channel->awake();
     }
-    counters_.asleep.set(0);
+    turn_.counters.asleep.set(0);
 }
 
 void Worker::begin_wait() noexcept {
-    counters_.asleep.set(1);
+    turn_.counters.asleep.set(1);
     heartbeat_.wait();
 }
 
 void Worker::end_wait(std::uint64_t now) noexcept {
     heartbeat_.begin(now);
-    counters_.asleep.set(0);
+    turn_.counters.asleep.set(0);
 }
 
 void Worker::knock() noexcept {
-    if (options_.bell >= 0 && command_sleep_.take()) {
-        signal_event(options_.bell);
+    if (turn_.options.bell >= 0 && command_sleep_.take()) {
+        signal_event(turn_.options.bell);
     }
 }
 
 const RingConsumer<WorkRequest>* Worker::only_source() const noexcept {
-    if (polled_sessions_.size() != 1 || polled_sessions_.front()->in_flight != 0 ||
-        polled_sessions_.front()->pooled_posted != 0 || !rings_.empty() || !flows_.empty() || !at_rest()) {
+    if (polled_sessions_.size() != 1 || !polled_sessions_.front()->idle() || !rings_.empty() || !flows_.empty() || !at_rest()) {
         return nullptr;
     }
-    return &polled_sessions_.front()->submissions;
+    return &polled_sessions_.front()->submissions();
 }
 
 // ---- Applications that sleep ----
 
-void Worker::tell(WorkerSession& session) noexcept {
-    session.tells = false;
-    to_wake_.push_back(&session);
-}
-
 // Once for all completions of a step.
 void Worker::wake_applications() noexcept {
-    for (WorkerSession* session : to_wake_) {
-        session->tells = true;
-        if (session->header->application_sleep.take()) {
-            wake(*session);
-            counters_.applications_woken.add();
-        }
+    for (WorkerSession* session : turn_.told()) {
+        turn_.counters.applications_woken.add(session->wake_told());
     }
-    to_wake_.clear();
+    turn_.forget_told();
 }
 
 }  // namespace pollcore

@@ -4,20 +4,8 @@
 
 namespace pollcore {
 
-WorkerSession::WorkerSession(void* block, const SessionLayout& layout)
-    : submissions(at_offset<void>(block, layout.submissions()), layout.submission_slots),
-      completions(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
-      completion_slots(layout.completion_slots),
-      wide(layout.wide),
-      header(session_header(block)),
-      records(at_offset<QpRecord>(block, layout.records())),
-      retired_counts(at_offset<std::atomic<std::uint64_t>>(block, layout.retired())),
-      srq_records(at_offset<SrqRecord>(block, layout.srq_records())),
-      stages(at_offset<SessionStages>(block, layout.stages())),
-      shares(layout.qps_max) {}
-
 Worker::Worker(const WorkerOptions& options)
-    : options_(options),
+    : turn_(options),
       qps_mask_(options.qps_max - 1),
       qps_(options.qps_max),
       srqs_(kSrqsMax),
@@ -34,14 +22,9 @@ Worker::Worker(const WorkerOptions& options)
 }
 
 std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
-    if (now != now_) {
-        if (step_ != 0) [[likely]] {
-            counters_.longest_step_cycles.raise_to(now - now_);
-        }
-        now_ = now;
-    }
+    turn_.begin(now);
     std::uint32_t work = 0;
-    if (commands_.ready() || !closing_.empty() || search_.command != 0 || answers_.behind()) [[unlikely]] {
+    if (commands_.ready() || !closing_.empty() || search_.command != 0 || turn_.answers.behind()) [[unlikely]] {
         work += run_commands();
     }
     std::uint32_t looked = 0;
@@ -59,12 +42,12 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     if (!lives_.empty()) [[unlikely]] {
         work += turn_lives();
     }
-    ++step_;
-    counters_.steps.add(looked);
+    turn_.end();
+    turn_.counters.steps.add(looked);
     if (work != 0) {
-        counters_.busy_steps.add();
+        turn_.counters.busy_steps.add();
     }
-    if (!to_wake_.empty()) [[unlikely]] {
+    if (!turn_.told().empty()) [[unlikely]] {
         wake_applications();
     }
     return work;
@@ -79,11 +62,9 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     const std::size_t first = first_session_ < n ? first_session_ : 0;
     for (std::size_t i = 0; i < n; ++i) {
         WorkerSession& session = *polled_sessions_[first + i < n ? first + i : first + i - n];
-        if (!session.submissions.ready()) {
-            if (session.submissions.unpublished() && session.reply_at == 0) {
-                session.submissions.publish();
-            }
-        } else if (!session.broken) [[likely]] {
+        if (!session.submissions().ready()) {
+            session.release_rest();
+        } else if (!session.broken()) [[likely]] {
             work += submit(session);
         }
     }
@@ -124,7 +105,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 [[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept { return take_completions(); }
 
 [[gnu::always_inline]] inline std::uint32_t Worker::poll_plain(WorkerCq& cq) noexcept {
-    return polled(cq, ibv_poll_cq(cq.cq, static_cast<int>(options_.complete_burst), wcs_.data()), false);
+    return polled(cq, ibv_poll_cq(cq.cq, static_cast<int>(turn_.options.complete_burst), wcs_.data()), false);
 }
 
 // Not inlined: what it needs of registers would make the look by ibv_poll_cq longer.
@@ -132,16 +113,16 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     if (cq.device_time) [[unlikely]] {
         return poll_with_times(cq);
     }
-    return polled(cq, read_extended(cq, static_cast<int>(options_.complete_burst), wcs_.data(), nullptr), false);
+    return polled(cq, read_extended(cq, static_cast<int>(turn_.options.complete_burst), wcs_.data(), nullptr), false);
 }
 
 [[gnu::noinline]] std::uint32_t Worker::poll_with_times(WorkerCq& cq) noexcept {
-    const int n = read_extended(cq, static_cast<int>(options_.complete_burst), wcs_.data(), device_times_.data());
+    const int n = read_extended(cq, static_cast<int>(turn_.options.complete_burst), wcs_.data(), device_times_.data());
     return polled(cq, n, true);
 }
 
 [[gnu::always_inline]] inline std::uint32_t Worker::polled(WorkerCq& cq, int n, bool with_times) noexcept {
-    if (n < static_cast<int>(options_.complete_burst)) {
+    if (n < static_cast<int>(turn_.options.complete_burst)) {
         ++cq.emptied;
     }
     if (n == 0) {
@@ -158,7 +139,7 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         route(cq, taken);
     }
     cq.taken += taken;
-    counters_.completions.add(taken);
+    turn_.counters.completions.add(taken);
     return taken;
 }
 

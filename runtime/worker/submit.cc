@@ -8,7 +8,6 @@
 
 #include "base/planted.hpp"
 #include "worker/admission.hpp"
-#include "worker/reply.hpp"
 
 namespace pollcore {
 namespace {
@@ -90,16 +89,15 @@ template <class Slots>
 // the ring is believed no further than that.
 [[gnu::noinline]] void Worker::prefetch_qps(const WorkerSession& session) const noexcept {
     std::array<const WorkerQp*, kBurstMax> qps;
-    const auto front = session.submissions.front();
-    const std::uint32_t most = options_.submit_burst;
+    const auto front = session.submissions().front();
+    const std::uint32_t most = turn_.options.submit_burst;
     const std::uint32_t qps_mask = qps_mask_;
-    const Share* const shares = session.shares.data();
     WorkerQp* const* const all = qps_.data();
     std::uint32_t n = 0;
     std::uint64_t last = 0;
     for (; n < most && front.ready(n, last); ++n) {
         const std::uint32_t index = RequestHead(last).qp_index() & qps_mask;
-        __builtin_prefetch(&shares[index], 1);
+        session.prefetch_share(index);
         const WorkerQp* const qp = all[index];
         qps[n] = qp;
         __builtin_prefetch(qp, 1);  // which may be null
@@ -123,50 +121,46 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         const std::uint32_t ordinary = submit_ordinary(session, slots_taken);
         slots_taken += ordinary;
         requests += ordinary;
-        if (slots_taken >= options_.submit_burst || !session.submissions.ready(slots_taken)) {
+        if (slots_taken >= turn_.options.submit_burst || !session.submissions().ready(slots_taken)) {
             break;
         }
-        const WorkRequest request = session.submissions.copy(slots_taken);
+        const WorkRequest request = session.submissions().copy(slots_taken);
         const std::uint32_t slots = slots_of(request);
         // A session publishes a request and its continuations at once; anything else waits here, which
         // costs nobody but that session.
-        if (slots > 1 && (slots > session.submissions.capacity() || !session.submissions.ready(slots_taken + slots - 1))) {
-            if (slots > session.submissions.capacity()) {
-                break_session(session);
+        if (slots > 1 && (slots > session.submissions().capacity() || !session.submissions().ready(slots_taken + slots - 1))) {
+            if (slots > session.submissions().capacity()) {
+                session.break_off(turn_);
             }
             break;
         }
-        if (session.client != nullptr && !has_share_left(session, slots_taken)) [[unlikely]] {
+        ClientShare* const client = session.options().client;
+        if (client != nullptr && !session.has_share_left(turn_, slots_taken)) [[unlikely]] {
             break;
         }
-        if (take(session, request, slots_taken) == Take::later || session.broken) {
+        if (take(session, request, slots_taken) == Take::later || session.broken()) {
             break;
         }
-        if (session.client != nullptr) [[unlikely]] {
+        if (client != nullptr) [[unlikely]] {
             use_share(session, request, slots_taken);
         }
         slots_taken += slots;
         ++requests;
     }
-    if (session.reply_at == 0) [[likely]] {
-        session.submissions.release(slots_taken);
-    } else {
-        session.submissions.release_later(slots_taken);
-    }
+    session.release(slots_taken);
     return requests;
 }
 
 [[gnu::always_inline]] inline void Worker::use_share(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
     const bool carries = request.opcode < Opcode::local_inv && !is_recv(request.opcode);
-    const std::uint64_t bytes = carries ? message_length(request, session.submissions, slot) : 0;
-    session.client->use(bytes);
+    const std::uint64_t bytes = carries ? message_length(request, session.submissions(), slot) : 0;
+    session.options().client->use(bytes);
 }
 
 // For one completion beside all that are owed already: only a session that miscounts has none.
 [[gnu::always_inline]] inline bool Worker::completion_room(WorkerSession& session) noexcept {
-    const std::size_t room = (std::size_t{session.in_flight} + session.pooled_posted + 1) << session.wide;
-    if (session.completions.reserve(room) < room) [[unlikely]] {
-        break_session(session);
+    if (session.completion_room(1) == 0) [[unlikely]] {
+        session.break_off(turn_);
         return false;
     }
     return true;
@@ -179,23 +173,23 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     if (!completion_room(session)) [[unlikely]] {
         return Take::later;
     }
-    if (session.closing) [[unlikely]] {
-        refuse(session, request, Status::session_closed);
+    if (session.closing()) [[unlikely]] {
+        session.refuse(turn_, request, Status::session_closed);
         return Take::taken;
     }
-    Share& share = session.shares[request.qp.index & qps_mask_];
-    if (share.qp == nullptr || (share.handle != request.qp && !planted(Bug::stale_handle))) [[unlikely]] {
-        refuse(session, request, Status::request_refused);
+    Share& share = session.share(request.qp.index & qps_mask_);
+    if (share.qp() == nullptr || (share.handle() != request.qp && !planted(Bug::stale_handle))) [[unlikely]] {
+        session.refuse(turn_, request, Status::request_refused);
         return Take::taken;
     }
-    return is_recv(request.opcode) ? take_recv(session, *share.qp, share, request, slot)
-                                   : take_send(session, *share.qp, share, request, slot);
+    return is_recv(request.opcode) ? take_recv(session, *share.qp(), share, request, slot)
+                                   : take_send(session, *share.qp(), share, request, slot);
 }
 
 [[gnu::always_inline]] inline Worker::Take Worker::take_recv(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                                std::size_t slot) noexcept {
-    if (share.recvs >= share.recv_depth || request.num_sge > qp.sges_max || qp.recvs.full()) [[unlikely]] {
-        refuse(session, request, Status::request_refused);
+    if (share.recvs_full() || request.num_sge > qp.sges_max || qp.recvs.full()) [[unlikely]] {
+        session.refuse(turn_, request, Status::request_refused);
         return Take::taken;
     }
     if (qp.parked != 0 || over_budget(qp)) [[unlikely]] {
@@ -204,8 +198,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     if (!chain_room(request.num_sge, 0)) [[unlikely]] {
         ring_doorbells();
     }
-    ++share.recvs;
-    ++session.in_flight;
+    session.take_recv(share);
     const std::uint32_t position = qp.recvs.next_position();
     InFlightEntry& entry = qp.recvs.push();
     entry = entry_of(session, request, kSignaled, request.num_sge);
@@ -216,7 +209,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
         drain_unposted(qp, qp.recvs);
         return Take::taken;
     }
-    const std::span<ibv_sge> sges = gather(session.submissions, request, slot);
+    const std::span<ibv_sge> sges = gather(session.submissions(), request, slot);
     if (sges.size() > 1) {
         qp.recvs.push_more_keys(sges.subspan(1));
     }
@@ -225,7 +218,7 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     wr.next = nullptr;
     wr.sg_list = sges.data();
     wr.num_sge = request.num_sge;
-    counters_.receives.add();
+    turn_.counters.receives.add();
     chain(qp, wr);
     if (qp.flow != nullptr) [[unlikely]] {
         count_posted(qp, 1);
@@ -242,13 +235,13 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
 [[gnu::always_inline]] inline Worker::Take Worker::take_send(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request,
                                std::size_t slot) noexcept {
     const bool is_inline = (request.flags & kInline) != 0;
-    if (!allows(qp.opcodes, request.opcode) || share.sends >= share.send_depth || qp.sends.full() ||
+    if (!allows(qp.opcodes, request.opcode) || share.sends_full() || qp.sends.full() ||
         request.num_sge > qp.sges_max || qp.state == QpState::init ||
         (is_inline && (request.sge.length > qp.inline_max || !allows(kInlineOpcodes, request.opcode))) ||
         (is_atomic(request.opcode) && (request.remote_addr % sizeof(std::uint64_t) != 0 || request.num_sge != 1 ||
                                        request.sge.length != sizeof(std::uint64_t))) ||
         (request.opcode >= Opcode::local_inv && !admits_keys(qp, request))) [[unlikely]] {
-        refuse(session, request, Status::request_refused);
+        session.refuse(turn_, request, Status::request_refused);
         return Take::taken;
     }
     if ((qp.parked != 0 && qp.state != QpState::error) || over_budget(qp)) [[unlikely]] {
@@ -258,26 +251,27 @@ std::uint32_t Worker::submit(WorkerSession& session) noexcept {
     if (qp.datagram) [[unlikely]] {
         ah = find_ah(qp, request.ud.ah());
         if (ah == nullptr) {
-            refuse(session, request, Status::request_refused);
+            session.refuse(turn_, request, Status::request_refused);
             return Take::taken;
         }
     }
-    ++share.sends;
-    ++session.in_flight;
-    session.unsignaled += (request.flags & kSignaled) == 0;
+    session.take_sends(share, 1);
+    if ((request.flags & kSignaled) == 0) {
+        session.take_unsignaled();
+    }
     if ((request.flags & RequestHead::kReplyInLine) != 0) {
-        expect_reply(session, slot);
+        session.expect_reply(slot);
     }
     // In error, too, as long as what waits has not ended: the request ends behind it.
     if (qp.flow != nullptr && (qp.state != QpState::error || qp.failing || qp.flush_held)) [[unlikely]] {
-        const std::uint64_t length = message_length(request, session.submissions, slot);
+        const std::uint64_t length = message_length(request, session.submissions(), slot);
         const bool fits = length <= qp.flow->message_max || !is_send(request.opcode);
         if ((!fits || !qp.flow->admit(request.opcode, static_cast<std::uint32_t>(length))) &&
             take_blocked(session, qp, share, request, slot, length)) {
             return Take::taken;
         }
     }
-    return put_send(session, qp, share, request, session.submissions, slot, ah);
+    return put_send(session, qp, share, request, session.submissions(), slot, ah);
 }
 
 /// Into the queue pair's chain. `slots` has the continuations of the request, which stands in `slot`.
@@ -299,7 +293,7 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
         entry.ah = request.ud.ah();
     }
     if (request.submitted_at != 0) [[unlikely]] {
-        begin_sample(session, entry, request.submitted_at);
+        session.begin_sample(turn_, entry, request.submitted_at);
     }
     if (qp.state == QpState::error) [[unlikely]] {
         entry.kind = InFlightEntry::Kind::unposted;
@@ -314,7 +308,7 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
     const bool signal = signaled || must_signal(session, qp, share);
     qp.unsignaled_run = signal ? 0 : qp.unsignaled_run + 1;
     if (signal && !signaled) {
-        counters_.forced_signals.add();
+        turn_.counters.forced_signals.add();
     }
     if (request.opcode == Opcode::bind_mw) [[unlikely]] {
         post_bind(qp, request,
@@ -347,7 +341,7 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
     }
     *qp.send_end = &wr;
     qp.send_end = &wr.next;
-    counters_.sends.add();
+    turn_.counters.sends.add();
     chain(qp);
     return Take::taken;
 }
@@ -356,7 +350,7 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
 [[gnu::noinline]] bool Worker::take_blocked(WorkerSession& session, WorkerQp& qp, Share& share, const WorkRequest& request, std::size_t slot,
                                           std::uint64_t length) noexcept {
     if (is_too_long(qp, request, length)) {
-        refuse_too_long(session, share, request);
+        session.give_up(turn_, share, request, Status::message_too_long);
         return true;
     }
     const auto bytes = static_cast<std::uint32_t>(length);
@@ -389,7 +383,7 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
         if (takes_receive(request.opcode)) {
             if (is_too_long(qp, request, bytes)) {  // it was taken before the peer had said what it takes
                 WorkerSession& session = flow.waiting.front_session();
-                refuse_too_long(session, session.shares[qp.handle.index], request);
+                session.give_up(turn_, session.share(qp.handle.index), request, Status::message_too_long);
                 flow.waiting.pop(slots_of(request));
                 ++posted;
                 continue;
@@ -417,15 +411,7 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
     if (request.opcode == Opcode::bind_mw) {
         let_bind_go(request);
     }
-    (void)put_send(session, qp, session.shares[qp.handle.index], request, qp.flow->waiting, 0, nullptr);
-}
-
-// It was never in the queue, so its completion keeps to no order of it, as that of a post that is refused.
-[[gnu::cold]] void Worker::refuse_too_long(WorkerSession& session, Share& share, const WorkRequest& request) noexcept {
-    --share.sends;
-    --session.in_flight;
-    session.unsignaled -= (request.flags & kSignaled) == 0;
-    refuse(session, request, Status::message_too_long);
+    (void)put_send(session, qp, session.share(qp.handle.index), request, qp.flow->waiting, 0, nullptr);
 }
 
 /// What concerns no queue pair.
@@ -437,8 +423,8 @@ inline Worker::Take Worker::put_send(WorkerSession& session, WorkerQp& qp, Share
     if (!completion_room(session)) {
         return Take::later;
     }
-    if (session.closing || request.opcode != Opcode::srq_recv) {
-        refuse(session, request, session.closing ? Status::session_closed : Status::request_refused);
+    if (session.closing() || request.opcode != Opcode::srq_recv) {
+        session.refuse(turn_, request, session.closing() ? Status::session_closed : Status::request_refused);
         return Take::taken;
     }
     return take_shared_recv(session, request, slot);
@@ -448,17 +434,17 @@ Worker::Take Worker::take_shared_recv(WorkerSession& session, const WorkRequest&
     WorkerSrq* srq = find_srq(request.srq);
     if (srq == nullptr || srq->session != &session || request.num_sge > srq->sges_max || srq->receives.full() ||
         srq->pool.pool != nullptr) {
-        refuse(session, request, Status::request_refused);
+        session.refuse(turn_, request, Status::request_refused);
         return Take::taken;
     }
     if (srq->closing) {
-        refuse(session, request, srq->leftover_status);
+        session.refuse(turn_, request, srq->leftover_status);
         return Take::taken;
     }
     if (!chain_room(request.num_sge, 0)) {
         ring_doorbells();
     }
-    ++session.in_flight;
+    session.take_shared_recv();
     const std::uint32_t at = srq->receives.take();
     srq->receives.at(at) = {.tag = request.tag,
                             .session = &session,
@@ -466,7 +452,7 @@ Worker::Take Worker::take_shared_recv(WorkerSession& session, const WorkRequest&
                             .opcode = request.opcode,
                             .flags = kSignaled,
                             .num_sge = request.num_sge};
-    const std::span<ibv_sge> sges = gather(session.submissions, request, slot);
+    const std::span<ibv_sge> sges = gather(session.submissions(), request, slot);
     if (sges.size() > 1) {
         srq->receives.set_more_keys(at, sges.subspan(1));
     }
@@ -476,7 +462,7 @@ Worker::Take Worker::take_shared_recv(WorkerSession& session, const WorkRequest&
     wr.sg_list = sges.data();
     wr.num_sge = request.num_sge;
     chain(*srq, wr);
-    counters_.receives.add();
+    turn_.counters.receives.add();
     return Take::taken;
 }
 

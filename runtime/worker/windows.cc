@@ -70,8 +70,8 @@ WorkerRegion* Worker::find_region(MrHandle handle) noexcept {
                                 .addr = request.remote_addr,
                                 .length = request.bind.length,
                                 .mw_access_flags = request.bind_access};
-    counters_.sends.add();
-    counters_.send_doorbells.add();
+    turn_.counters.sends.add();
+    turn_.counters.send_doorbells.add();
     int error = 0;
     if (window.mw->type == IBV_MW_TYPE_1) {
         ibv_mw_bind bind{.wr_id = wr_id, .send_flags = flags, .bind_info = info};

@@ -33,26 +33,11 @@
 #include "device/completion_channel.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/own_lines.hpp"
-#include "worker/answers.hpp"
 #include "worker/command.hpp"
 #include "worker/objects.hpp"
+#include "worker/turn.hpp"
 
 namespace pollcore {
-
-struct WorkerOptions {
-    std::uint32_t submit_burst = kBurstDefault;
-    std::uint32_t complete_burst = kBurstDefault;
-    std::uint32_t qp_burst = kBurstDefault;
-    std::uint32_t qps_max = kQpsDefault;
-    /// eventfd of the thread that turns the worker, where that one may sleep; -1: it never does. Must outlive the worker.
-    int bell = -1;
-    int visitors = -1;  ///< an epoll of the eventfds by which sessions of other processes wake it; -1: there are none
-    bool solicited_only = false;  ///< completions that nobody asked to be told of do not wake it
-    /// Read for the requests of which the latency is followed, once in a step; null: `now` is what there is.
-    std::uint64_t (*clock)() noexcept = nullptr;
-    /// A peer for whose credit requests wait is written to so often, which finds those that have vanished; 0: never.
-    std::uint64_t probe_cycles = 0;
-};
 
 class alignas(kCacheLine) Worker {
 public:
@@ -69,8 +54,8 @@ public:
     /// Before anything else: the channel of each device, which outlives the worker.
     void add_channel(CompletionChannel& channel) { channels_.push_back(&channel); }
     [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return channels_; }
-    [[nodiscard]] int bell() const noexcept { return options_.bell; }
-    [[nodiscard]] int visitors() const noexcept { return options_.visitors; }
+    [[nodiscard]] int bell() const noexcept { return turn_.options.bell; }
+    [[nodiscard]] int visitors() const noexcept { return turn_.options.visitors; }
     /// Sees to it that whatever comes makes the bell or a channel readable, and looks once more (I8). False: there is
     /// something to do, or something that no event would tell of; the worker is awake.
     [[nodiscard]] bool fall_asleep(std::uint64_t now) noexcept;
@@ -93,14 +78,14 @@ public:
     /// session's submissions. Else null.
     [[nodiscard]] const RingConsumer<WorkRequest>* only_source() const noexcept;
 
-    [[nodiscard]] const WorkerCounters& counters() const noexcept { return counters_; }
+    [[nodiscard]] const WorkerCounters& counters() const noexcept { return turn_.counters; }
     /// For the loop that turns it, which counts how it waits.
-    [[nodiscard]] WorkerCounters& own_counters() noexcept { return counters_; }
+    [[nodiscard]] WorkerCounters& own_counters() noexcept { return turn_.counters; }
     [[nodiscard]] const Heartbeat& heartbeat() const noexcept { return heartbeat_; }
     /// For that loop, too.
     [[nodiscard]] Heartbeat& own_heartbeat() noexcept { return heartbeat_; }
     [[nodiscard]] void* command_memory() noexcept { return command_memory_.data(); }
-    [[nodiscard]] void* answer_memory() noexcept { return answers_.memory(); }
+    [[nodiscard]] void* answer_memory() noexcept { return turn_.answers.memory(); }
 
 private:
     // A chain is built in these before the doorbell rings; when one is used up, the chains go out and the
@@ -125,7 +110,6 @@ private:
     std::uint32_t polled(WorkerCq& cq, int n, bool with_times) noexcept;
 
     // sleep.cc
-    void tell(WorkerSession& session) noexcept;
     void wake_applications() noexcept;
     [[nodiscard]] bool at_rest() const noexcept;
     [[nodiscard]] bool arm() noexcept;
@@ -144,7 +128,6 @@ private:
                    std::size_t slot) noexcept;
     [[nodiscard]] std::uint32_t budget_left(WorkerQp& qp) const noexcept;
     bool over_budget(WorkerQp& qp) noexcept;
-    [[nodiscard]] bool has_share_left(WorkerSession& session, std::size_t slots_taken) noexcept;
     static void use_share(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     // fast_path.cc
     static void choose_way(WorkerQp& qp) noexcept;
@@ -158,9 +141,6 @@ private:
     [[nodiscard]] std::uint32_t submit_ordinary(WorkerSession& session, std::uint32_t taken) noexcept;
     [[nodiscard]] std::uint32_t route_ordinary(WorkerCq& cq, std::uint32_t i, std::uint32_t n) noexcept;
     void publish_written(WorkerSession* session, std::uint32_t n) noexcept;
-    // reply.hpp
-    static void expect_reply(WorkerSession& session, std::size_t i) noexcept;
-    [[nodiscard]] bool reply(WorkerSession& session, std::uint32_t byte_len, std::uint32_t sampled_at) noexcept;
     [[nodiscard]] bool must_signal(const WorkerSession& session, const WorkerQp& qp, const Share& share) const noexcept;
     [[nodiscard]] [[gnu::always_inline]] bool chain_room(std::size_t sges, std::size_t inline_bytes) const noexcept {
         return wrs_used_ < kChainWrs && recv_wrs_used_ < kChainWrs && sges_used_ + sges < kChainSges &&
@@ -221,17 +201,9 @@ private:
 
     void deliver(WorkerQp& qp, const InFlightEntry& entry, Completion& completion, bool from_recv_queue,
                  const ibv_wc* datagram = nullptr) noexcept;
-    static void end_reply(WorkerSession& session, Completion& completion) noexcept;
-    void refuse(WorkerSession& session, const WorkRequest& request, Status status) noexcept;
     void deliver_by_runtime(WorkerQp& qp, const InFlightEntry& entry, Status status) noexcept;
-    void publish(WorkerSession& session, const Completion& completion, const ibv_wc* datagram = nullptr) noexcept;
-    void publish_wide(WorkerSession& session, Completion completion, const ibv_wc* datagram) noexcept;
     void hand_out(PoolTaker& taker, std::uint32_t buffer, Completion& completion, const ibv_wc* datagram) noexcept;
     void hand_out(WorkerPool& pool, std::uint32_t place, Completion& completion) noexcept;
-    void settle(WorkerQp& qp, const InFlightEntry& entry, bool from_recv_queue) noexcept;
-    [[nodiscard]] std::uint32_t sample_clock() noexcept;
-    void begin_sample(WorkerSession& session, InFlightEntry& entry, std::uint32_t submitted_at) noexcept;
-    [[nodiscard]] std::uint32_t end_sample(WorkerSession& session, bool success) noexcept;
     void retire_entry(WorkerQp& qp, const InFlightEntry& entry) noexcept;
     void end_send(WorkerQp& qp, const InFlightEntry& entry, Completion& completion) noexcept;
     void complete_unposted(WorkerQp& qp, InFlightTable& table) noexcept;
@@ -241,7 +213,6 @@ private:
             complete_unposted(qp, table);
         }
     }
-    void break_session(WorkerSession& session) noexcept;
 
     // pools.cc
     Take take_release(WorkerSession& session, const WorkRequest& line) noexcept;
@@ -268,7 +239,6 @@ private:
     bool take_grants(WorkerQp& qp) noexcept;
     std::uint32_t post_waiting(WorkerQp& qp) noexcept;
     void post_kept(WorkerSession& session, WorkerQp& qp, const WorkRequest& request) noexcept;
-    void refuse_too_long(WorkerSession& session, Share& share, const WorkRequest& request) noexcept;
     void give_credit_back(WorkerQp& qp, Opcode opcode) noexcept;
     void flush_waiting(WorkerQp& qp) noexcept;
     void count_posted(WorkerQp& qp, std::uint32_t n) noexcept;
@@ -371,7 +341,8 @@ private:
         return queue != nullptr && queue->device == search_.device && queue->pd == search_.pd;
     }
     [[nodiscard]] bool may_name_it(const WorkerSession& session) const noexcept {
-        return search_.client == (session.client != nullptr ? session.client->id : 0);
+        const ClientShare* const client = session.options().client;
+        return search_.client == (client != nullptr ? client->id() : 0);
     }
 
     [[nodiscard]] WorkerQp* find_qp(QpHandle handle) noexcept {
@@ -390,17 +361,12 @@ private:
     }
 
     // Per step.
-    WorkerOptions options_;
-    std::uint64_t now_ = 0;
-    std::uint64_t step_ = 0;
-    std::uint64_t sample_step_ = 0;   ///< in which sample_now_ was read
-    std::uint32_t sample_now_ = 0;
+    Turn turn_;
     std::size_t first_session_ = 0;  ///< whose turn it is to be first; one past the last stands for 0
     std::size_t first_cq_ = 0;
     std::uint32_t qps_mask_ = 0;
     bool many_qps_ = false;          ///< more than the first cache holds
     RingConsumer<Command> commands_;
-    WorkerAnswers answers_;
     OwnLines<WorkerSession*> polled_sessions_;
     OwnLines<WorkerCq*> polled_cqs_;
     WorkerQp* chained_ = nullptr;  ///< with a chain to post, in the order of their first request
@@ -423,7 +389,6 @@ private:
     std::size_t qps_used_ = 0;           ///< that there are
     std::vector<WorkerQp*> lives_;  ///< in error, and something of them has changed, or leaving service: turn_lives()
     std::vector<WorkerSession*> closing_;
-    std::vector<WorkerSession*> to_wake_;        ///< completions were written whose applications may sleep
     std::vector<CompletionChannel*> channels_;
     SleepWord command_sleep_;                    ///< taken by who writes commands
     bool slept_ = false;                         ///< has fallen asleep, and not woken up yet
@@ -438,9 +403,7 @@ private:
     OwnLines<std::byte> inline_;
     OwnLines<ibv_wc> wcs_;
     OwnLines<std::uint64_t> device_times_;  ///< of these, on a CQ that has them: what an ibv_wc has no place for
-    std::uint64_t device_time_ = 0;         ///< of the completion that is being routed; 0: none, or it has none
 
-    WorkerCounters counters_;
     Heartbeat heartbeat_;
 
     // For work requests that name a key of a device, or an address handle.

@@ -36,8 +36,7 @@ public:
         memory = &world.register_memory(bytes.data(), bytes.size());
         world.add_cq(8192);
         for (const std::uint32_t session : {kVictim, kOther}) {
-            world.add_session();
-            world.ends[session]->worker_end->client = &shares[session];
+            world.add_session(&shares[session]);
             testing::SteppedWorld::QpShape shape;
             shape.shares = {{session, kNeighbourSlots / 2, kNeighbourSlots / 2}};
             near[session] = &world.add_qp(shape);
@@ -60,8 +59,8 @@ public:
                 .num_sge = 1};
     }
     /// Slots of the neighbour's that the worker has taken.
-    [[nodiscard]] std::uint64_t taken() { return world.ends[kOther]->worker_end->submissions.released(); }
-    [[nodiscard]] bool broken() { return world.ends[kOther]->worker_end->broken; }
+    [[nodiscard]] std::uint64_t taken() { return world.ends[kOther]->worker_end->submissions().released(); }
+    [[nodiscard]] bool broken() { return world.ends[kOther]->worker_end->broken(); }
 
     alignas(64) std::array<std::byte, 8192> bytes{};
     std::array<ClientShare, 2> shares;
@@ -174,7 +173,7 @@ public:
     /// As many as it takes until the victim has all.
     [[gnu::noinline]] void step() {
         const WorkerSession& victim = *both_.world.ends[Neighbours::kVictim]->worker_end;
-        for (int i = 0; i < 100 && (i == 0 || victim.in_flight != 0 || victim.submissions.ready()); ++i) {
+        for (int i = 0; i < 100 && (i == 0 || victim.in_flight() != 0 || victim.submissions().ready()); ++i) {
             (void)both_.world.worker.step(both_.world.now);
         }
     }

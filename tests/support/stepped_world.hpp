@@ -35,6 +35,7 @@ public:
         bool extended_cqs = false;  ///< polled by ibv_start_poll
         bool device_time = false;   ///< with the two above: CQs have time stamps, and the first session asks for them
         bool sleeps = false;        ///< the worker and the applications may
+        ClientShare* client = nullptr;  ///< of the process whose sessions are; null: of this one
         std::function<void()> wait{};  ///< what waits for the answer to a command; empty: turns the worker
         SoftDeviceOptions device;
         std::function<std::unique_ptr<Device>()> open{};  ///< another device, which moves by itself; empty: the software device
@@ -175,20 +176,22 @@ public:
         }
     }
 
-    std::uint32_t add_session() {
+    std::uint32_t add_session() { return add_session(options_.client); }
+    std::uint32_t add_session(ClientShare* client) {
         auto end = std::make_unique<End>();
         end->layout = {options_.worker.qps_max, options_.submission_slots, options_.completion_slots,
                        options_.wide_completions, options_.sleeps, options_.pool_buffers};
         end->block = ::operator new(end->layout.bytes(), std::align_val_t{kCacheLine});
         std::memset(end->block, 0, end->layout.bytes());
         format_session(end->block, end->layout);
-        end->worker_end = std::make_unique<WorkerSession>(end->block, end->layout);
         if (options_.sleeps) {
             end->application_fd = make_event_fd("a test");
         }
-        end->worker_end->application_fd = end->application_fd.get();
-        end->worker_end->id = static_cast<std::uint32_t>(ends.size()) + 1;
-        end->worker_end->device_time = options_.device_time && ends.empty();
+        end->worker_end = std::make_unique<WorkerSession>(end->block, end->layout,
+                                                          WorkerSession::Options{.id = static_cast<std::uint32_t>(ends.size()) + 1,
+                                                                                 .client = client,
+                                                                                 .application_fd = end->application_fd.get(),
+                                                                                 .device_time = options_.device_time && ends.empty()});
         const auto index = static_cast<std::uint32_t>(ends.size());
         proxy.add_session(index, *end->worker_end);
         end->session = Session(std::make_shared<NoHost>(), index + 1, 0, end->block, end->layout,

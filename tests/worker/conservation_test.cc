@@ -54,7 +54,7 @@ protected:
         EXPECT_EQ(figures.completed * each, figures.accepted);
         EXPECT_EQ(figures.retired, figures.accepted - figures.completed);
     }
-    [[nodiscard]] std::uint64_t by_ring() const { return world->ends[0]->worker_end->completions.produced(); }
+    [[nodiscard]] std::uint64_t by_ring() const { return world->ends[0]->worker_end->completions_written(); }
 };
 
 TEST_F(WorkerConservation, NoneOfAMillionOrdinaryCompletionsIsLost) {

@@ -35,8 +35,7 @@ protected:
 
     /// A session of a process, or, without a share, of the worker's own; and a queue pair that is its own.
     Qp& add_session(ClientShare* client) {
-        const std::uint32_t session = world->add_session();
-        world->ends[session]->worker_end->client = client;
+        const std::uint32_t session = world->add_session(client);
         return *pair({.shares = {{session, kDepth / 2, 16}}}).first;
     }
     void fill(Qp& qp, std::uint32_t length) {
@@ -45,7 +44,7 @@ protected:
     }
     /// Requests that the worker took.
     [[nodiscard]] std::uint64_t taken(const Qp& qp) {
-        return world->ends[qp.end.shares[0].session]->worker_end->submissions.released();
+        return world->ends[qp.end.shares[0].session]->worker_end->submissions().released();
     }
     void poll(const Qp& qp) { (void)world->poll(qp.end.shares[0].session); }
 };
@@ -140,9 +139,9 @@ TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {
     }
     std::uint64_t together = 0;
     for (const Rings& rings : hostile) {
-        EXPECT_FALSE(rings.end.worker_end->broken);
-        EXPECT_GT(rings.end.worker_end->refused.value(), 0u);
-        together += rings.end.worker_end->submissions.released();
+        EXPECT_FALSE(rings.end.worker_end->broken());
+        EXPECT_GT(rings.end.worker_end->refused(), 0u);
+        together += rings.end.worker_end->submissions().released();
     }
     EXPECT_LE(together, kSteps * kBurst);
     EXPECT_GE(taken(good), kSteps * kBurst * 9 / 10);

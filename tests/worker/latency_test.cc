@@ -112,7 +112,7 @@ TEST_F(StageLatencyTest, OfAFailureNoTimeIsCountedAndTheNextIsFollowedAgain) {
     ASSERT_EQ(got.size(), 1u);
     ASSERT_FALSE(got[0].ok());
     EXPECT_EQ(counts(world->session().stage_latency()), (Counts{1, 0, 0}));
-    EXPECT_FALSE(world->ends[0]->worker_end->sampling);
+    EXPECT_FALSE(world->ends[0]->worker_end->sampling());
 }
 
 TEST_F(StageLatencyTest, TheWorkersClockIsReadOnceInAStepForAllThatItFollows) {

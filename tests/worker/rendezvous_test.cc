@@ -63,7 +63,7 @@ protected:
     }
     void expect_nothing_left() {
         EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
-        EXPECT_EQ(world->ends[kReceiver]->worker_end->pooled_posted, receives->end.counters->posted.value() + longs->end.counters->posted.value());
+        EXPECT_EQ(world->ends[kReceiver]->worker_end->pooled_posted(), receives->end.counters->posted.value() + longs->end.counters->posted.value());
         EXPECT_EQ(longs->end.counters->posted.value(), 0u);
         expect_whole(*receives);
         expect_whole(*longs);

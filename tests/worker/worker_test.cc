@@ -486,6 +486,8 @@ TEST_F(WorkerTest, AFullRingIsSearchedForAKeyInPartsAndToItsEnd) {
         ++steps;
         world->step();
     };
+    ClientShare share(7);
+    options.client = &share;
     make({.shares = {{0, 700, 16}}}, options);
     for (int i = 0; i < 600; ++i) {
         submit(write(1));
@@ -494,20 +496,16 @@ TEST_F(WorkerTest, AFullRingIsSearchedForAKeyInPartsAndToItsEnd) {
     last.sge = target->sge(8);
     submit(last);
     steps = 0;
-    EXPECT_TRUE(world->uses_key(0, 0, target->lkey())) << "it stands at the ring's end";
+    EXPECT_TRUE(world->uses_key(0, 0, target->lkey(), {}, 7)) << "it stands at the ring's end";
     EXPECT_GE(steps, 600 / 64) << "so much at a time";
     EXPECT_LE(steps, 2 * 600 / 64);
     // Not for what is another process's: no request of this session can name it.
-    ClientShare share{.id = 7};
-    world->ends[0]->worker_end->client = &share;
     steps = 0;
     EXPECT_FALSE(world->uses_key(0, 1, target->lkey(), {}, 8));
     EXPECT_LT(steps, 600 / 64);
-    EXPECT_TRUE(world->uses_key(0, 0, target->lkey(), {}, 7));
-    world->ends[0]->worker_end->client = nullptr;
     // What is taken between two looks stands in the queue pair's table, which is looked at after the rings.
-    EXPECT_TRUE(world->uses_key(0, 0, source->lkey()));
-    EXPECT_FALSE(world->uses_key(0, 0, target->lkey() + 1000));
+    EXPECT_TRUE(world->uses_key(0, 0, source->lkey(), {}, 7));
+    EXPECT_FALSE(world->uses_key(0, 0, target->lkey() + 1000, {}, 7));
 }
 
 TEST_F(WorkerTest, ASessionThatPublishesNonsenseIsEndedAndTheWorkerLivesOn) {

@@ -1,0 +1,91 @@
+// What a worker lends to everything that it works on: the step's number and time, its counters, what it has to say, and the list of
+// those whose applications are to be woken.
+//
+// Thread safety: the worker's thread's; counters are read by others, too.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "pollcore/counters.hpp"
+#include "pollcore/limits.hpp"
+#include "worker/answers.hpp"
+
+namespace pollcore {
+
+class WorkerSession;
+
+struct WorkerOptions {
+    std::uint32_t submit_burst = kBurstDefault;
+    std::uint32_t complete_burst = kBurstDefault;
+    std::uint32_t qp_burst = kBurstDefault;
+    std::uint32_t qps_max = kQpsDefault;
+    /// eventfd of the thread that turns the worker, where that one may sleep; -1: it never does. Must outlive the worker.
+    int bell = -1;
+    int visitors = -1;  ///< an epoll of the eventfds by which sessions of other processes wake it; -1: there are none
+    bool solicited_only = false;  ///< completions that nobody asked to be told of do not wake it
+    /// Read for the requests of which the latency is followed, once in a step; null: the step's own time is what there is.
+    std::uint64_t (*clock)() noexcept = nullptr;
+    /// A peer for whose credit requests wait is written to so often, which finds those that have vanished; 0: never.
+    std::uint64_t probe_cycles = 0;
+};
+
+class Turn {
+public:
+    explicit Turn(const WorkerOptions& its_options) : options(its_options) {}
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+    /// A step begins, at `time`.
+    void begin(std::uint64_t time) noexcept {
+        if (time != now_) {
+            if (number_ != 0) [[likely]] {
+                counters.longest_step_cycles.raise_to(time - now_);
+            }
+            now_ = time;
+        }
+    }
+    void end() noexcept { ++number_; }
+    /// The time between two steps belongs to none of them.
+    void resume(std::uint64_t time) noexcept { now_ = time; }
+
+    /// Of this step, in cycles of the clock that deadlines are in.
+    [[nodiscard]] std::uint64_t now() const noexcept { return now_; }
+    [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
+    /// The time for requests that are followed. Read once in a step: a worker takes and completes in bursts, whose moments are not told apart.
+    [[nodiscard]] std::uint32_t sample_clock() noexcept {
+        if (sample_step_ != number_ + 1) {
+            sample_step_ = number_ + 1;
+            sample_now_ = static_cast<std::uint32_t>(options.clock != nullptr ? options.clock() : now_);
+        }
+        return sample_now_;
+    }
+
+    /// The device's time of the completion that is being routed; 0: none, or it has none.
+    [[nodiscard]] std::uint64_t device_time() const noexcept { return device_time_; }
+    void set_device_time(std::uint64_t time) noexcept { device_time_ = time; }
+
+    /// Completions were written to a session whose application may sleep; no more than once until take_told().
+    void tell(WorkerSession& session) noexcept { told_.push_back(&session); }
+    [[nodiscard]] const std::vector<WorkerSession*>& told() const noexcept { return told_; }
+    void forget_told() noexcept { told_.clear(); }
+    void forget_told(const WorkerSession& session) noexcept { std::erase(told_, &session); }
+    /// Throws std::bad_alloc.
+    void make_room_to_tell(std::size_t sessions) { told_.reserve(sessions); }
+
+    const WorkerOptions options;
+    WorkerCounters counters;
+    WorkerAnswers answers;
+
+private:
+    std::uint64_t now_ = 0;
+    std::uint64_t number_ = 0;
+    std::uint64_t sample_step_ = 0;  // one more than the number of the step in which sample_now_ was read
+    std::uint32_t sample_now_ = 0;
+    std::uint64_t device_time_ = 0;
+    std::vector<WorkerSession*> told_;
+};
+
+}  // namespace pollcore

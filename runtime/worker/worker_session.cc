@@ -1,0 +1,163 @@
+#include "worker/worker_session.hpp"
+
+#include <bit>
+
+#include "base/event_fd.hpp"
+#include "session/refused_completion.hpp"
+
+namespace pollcore {
+namespace {
+
+// A closing session's ring is taken within as many steps as it has slots, since each takes one at least, and a few for what is
+// parked meanwhile.
+constexpr std::uint64_t kStepsToDrainMore = 64;
+
+}  // namespace
+
+WorkerSession::WorkerSession(void* block, const SessionLayout& layout, const Options& options)
+    : submissions_(at_offset<void>(block, layout.submissions()), layout.submission_slots),
+      completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
+      completion_slots_(layout.completion_slots),
+      options_(options),
+      wide_(layout.wide),
+      tells_(options.application_fd >= 0),
+      header_(session_header(block)),
+      records_(at_offset<QpRecord>(block, layout.records())),
+      retired_counts_(at_offset<std::atomic<std::uint64_t>>(block, layout.retired())),
+      srq_records_(at_offset<SrqRecord>(block, layout.srq_records())),
+      stages_(at_offset<SessionStages>(block, layout.stages())),
+      shares_(layout.qps_max) {}
+
+// ---- Requests ----
+
+void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send_depth, std::uint32_t recv_depth) noexcept {
+    shares_[handle.index] = Share(qp, handle, send_depth, recv_depth);
+    const RetiredWord none{.generation = handle.generation, .count = 0};
+    retired_counts_[handle.index].store(none.pack(), std::memory_order_relaxed);
+}
+
+[[gnu::cold]] void WorkerSession::give_up(Turn& turn, Share& share, const WorkRequest& request, Status status) noexcept {
+    share.end_sends(1);
+    --in_flight_;
+    unsignaled_ -= (request.flags & kSignaled) == 0;
+    refuse(turn, request, status);
+}
+
+[[gnu::noinline]] void WorkerSession::count_throttled(std::size_t taken) noexcept {
+    if (const std::uint64_t head = submissions_.released() + taken + 1; throttled_at_ != head) {
+        throttled_at_ = head;
+        // Relaxed: a statistic, and nobody else writes it; what a hostile process writes there is its own.
+        header_->throttled.store(++throttled_, std::memory_order_relaxed);
+    }
+}
+
+[[gnu::noinline]] void WorkerSession::begin_sample(Turn& turn, InFlightEntry& entry, std::uint32_t submitted_at) noexcept {
+    const std::uint32_t now = turn.sample_clock();
+    stages_->submission_ring.add(submitted_at, now);
+    if (!sampling_) {
+        sampling_ = true;
+        sampled_at_ = now;
+        entry.flags |= InFlightEntry::kSampled;
+    }
+}
+
+/// Returns what Completion::sampled_at is to be.
+[[gnu::noinline]] std::uint32_t WorkerSession::end_sample(Turn& turn, bool success) noexcept {
+    sampling_ = false;
+    if (!success) {
+        return 0;  // how long a failure took is no measure
+    }
+    const std::uint32_t now = turn.sample_clock();
+    stages_->device.add(sampled_at_, now);
+    return now | 1;
+}
+
+// ---- Completions ----
+
+/// The session looks for the answer in the request's line, too: it need not any more.
+[[gnu::noinline]] void WorkerSession::end_reply(Completion& completion) noexcept {
+    reply_at_ = 0;
+    completion.flags |= kNotInLine;
+}
+
+[[gnu::cold]] void WorkerSession::refuse(Turn& turn, const WorkRequest& request, Status status) noexcept {
+    turn.counters.refused_requests.add();
+    refused_.add();
+    Completion completion = refused_completion(request, status);
+    if ((request.flags & RequestHead::kReplyInLine) != 0 && request.opcode < Opcode::recv) {
+        end_reply(completion);
+    }
+    publish(turn, completion, nullptr);
+}
+
+// By value: a reference would have every completion made in memory first.
+[[gnu::noinline]] void WorkerSession::publish_wide(Turn& turn, Completion completion, const ibv_wc* datagram) noexcept {
+    if (completions_.reserve(2) < 2) [[unlikely]] {
+        break_off(turn);
+        return;
+    }
+    completions_.write(0, [&](Completion& slot) { return write_slot(slot, completion); });
+    CompletionExtension more;
+    if (datagram != nullptr) {
+        more.src_qp = datagram->src_qp;
+        more.slid = datagram->slid;
+        more.pkey_index = datagram->pkey_index;
+        more.sl = datagram->sl;
+        more.dlid_path_bits = datagram->dlid_path_bits;
+    }
+    // What the runtime completes while it routes a completion of the device was not completed by that.
+    if (options_.device_time && completion.ok() && (completion.flags & kByRuntime) == 0) {
+        more.device_time = turn.device_time();
+    }
+    completions_.write(1, std::bit_cast<Completion>(more));
+    completions_.commit(2);
+    turn.counters.delivered.add();
+    tell(turn);
+}
+
+// ---- Sleepers ----
+
+bool WorkerSession::wake_application() noexcept {
+    if (!header_->application_sleep.take()) {
+        return false;
+    }
+    options_.application_socket ? signal_socket(options_.application_fd) : signal_event(options_.application_fd);
+    return true;
+}
+
+// ---- Its end ----
+
+[[gnu::cold]] void WorkerSession::break_off(Turn& turn) noexcept {
+    if (broken_) {
+        return;
+    }
+    broken_ = true;
+    turn.counters.broken_sessions.add();
+    turn.answers.say(AnswerKind::session_broken, index_, options_.id);
+}
+
+void WorkerSession::begin_closing(std::uint64_t command, std::uint64_t step, bool abandoned) noexcept {
+    closing_ = true;
+    closing_since_ = step;
+    closing_command_ = command;
+    broken_ = broken_ || abandoned;
+}
+
+// The queue pairs of a closing session were retired before, so only what is still in its ring keeps it.
+bool WorkerSession::drained(std::uint64_t step) noexcept {
+    // A request that was published in part never becomes whole, and one who goes on submitting has no end; neither is waited for.
+    if (submissions_.ready() && step - closing_since_ > submissions_.capacity() + kStepsToDrainMore) [[unlikely]] {
+        broken_ = true;
+    }
+    return broken_ || (in_flight_ == 0 && !submissions_.ready());
+}
+
+void WorkerSession::detach() noexcept {
+    submissions_.publish();
+    header_->closed.store(SessionHeader::kDetached, std::memory_order_release);
+    if (options_.application_fd >= 0) {
+        (void)wake_application();
+    }
+}
+
+}  // namespace pollcore
