@@ -14,12 +14,12 @@
 namespace pollcore {
 namespace {
 
-struct Name {
+struct LimitName {
     const char* what;
     const char* key;       // of [attach]: of one process
     const char* user_key;  // of one user
 };
-constexpr std::array<Name, kThings> kNames{{
+constexpr std::array<LimitName, kThings> kLimitNames{{
     {"attached processes", "clients_max", "user_clients_max"},
     {"sessions", "sessions_max", "user_sessions_max"},
     {"queue pairs", "queue_pairs_max", "user_queue_pairs_max"},
@@ -115,7 +115,7 @@ void Account::count(Thing thing, std::uint64_t amount) {
     std::uint64_t now = has.load(std::memory_order_relaxed);
     do {
         if (amount > most || now > most - amount) {
-            const Name& name = kNames[index_of(thing)];
+            const LimitName& name = kLimitNames[index_of(thing)];
             throw Error(EDQUOT, fmt::format("{} {} has {} {}, and {} more would be more than the {} that it may have (attach.{})",
                                             user_ == nullptr ? "user" : "this process of user", uid_, now, name.what, amount, most,
                                             user_ == nullptr ? name.user_key : name.key));

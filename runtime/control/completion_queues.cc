@@ -64,13 +64,13 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
         device.device->moderate(slot->cq.get(), static_cast<std::uint16_t>(worker.config.moderation_count),
                                 static_cast<std::uint16_t>(worker.config.moderation_period.count()));
     }
-    slot->worker_cq.channel = events ? channel->second.get() : nullptr;
-    slot->worker_cq.id = next_cq_++;
-    slot->worker_cq.cq = slot->cq.get();
-    slot->worker_cq.extended = poll.extended ? extended(slot->cq.get()) : nullptr;
-    slot->worker_cq.next_poll = limits.next_poll;
-    slot->worker_cq.device_time = device_time;
-    slot->worker_cq.depth = static_cast<std::uint32_t>(slot->cq->cqe);
+    slot->end = std::make_unique<WorkerCq>(WorkerCq::Options{.cq = slot->cq.get(),
+                                                             .extended = poll.extended ? extended(slot->cq.get()) : nullptr,
+                                                             .next_poll = limits.next_poll,
+                                                             .device_time = device_time,
+                                                             .id = next_cq_++,
+                                                             .depth = static_cast<std::uint32_t>(slot->cq->cqe),
+                                                             .channel = events ? channel->second.get() : nullptr});
     if (device.polls_logged.insert({worker_index(worker), device_time}).second) {
         log_info("worker {} polls its completion queues {}on {} by {}: {}{}", worker.config.name, device_time ? "with time stamps " : "",
                  device.device->describe(), poll.extended ? "ibv_start_poll" : "ibv_poll_cq",
@@ -81,7 +81,7 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     if (empty == worker.cqs.end()) {
         worker.cqs.emplace_back();
     }
-    worker.proxy->add_cq(index, slot->worker_cq);
+    worker.proxy->add_cq(index, *slot->end);
     worker.cqs[index] = std::move(slot);
     return index;
 }

@@ -351,7 +351,7 @@ void RuntimeState::take_worker_reports() {
                     // The device may have said it before, the index may be another's by now, and after a stop there
                     // are none.
                     const CqSlot* cq = said.index < worker->cqs.size() ? worker->cqs[said.index].get() : nullptr;
-                    if (cq != nullptr && cq->worker_cq.id == said.object_id && !cq->failed) {
+                    if (cq != nullptr && cq->end->options().id == said.object_id && !cq->failed) {
                         const DeviceSlot& device = *devices_[cq->device];
                         replace_cq(*worker, said.index);
                         tell_application({.type = EventType::cq_err}, device, worker.get());

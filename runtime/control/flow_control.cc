@@ -62,47 +62,49 @@ void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_
                              {&device});
     // What the application posts itself may be of any length.
     const PoolSlot* pool = qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool;
-    const std::uint32_t message_max = pool != nullptr ? pool->end.buffer_bytes : rings ? 0 : std::numeric_limits<std::uint32_t>::max();
-    qp.end->flow = std::make_unique<CreditFlow>();
-    CreditFlow& flow = *qp.end->flow;
-    flow.block = block;
-    flow.lkey = qp.control_mr->lkey;
-    flow.own = {.depth = qp.srq != nullptr ? qp.srq->end->granted_max : spec.recv_depth, .message_max = message_max};
-    if (rings) {
-        add_rings(qp, frames);
-    }
+    const std::uint32_t message_max = pool != nullptr ? pool->end->message_max() : rings ? 0 : std::numeric_limits<std::uint32_t>::max();
     const std::uint32_t slots = std::max(slots_for_sges(std::max(spec.sges_max, 1u)), slots_for_inline(spec.inline_max));
-    flow.waiting = WaitingRequests(std::max(send_depth, 1u), slots);
+    BlockFlow::Options options{.block = block,
+                               .lkey = qp.control_mr->lkey,
+                               .terms = {.message_max = message_max},
+                               .waiting = WaitingRequests(std::max(send_depth, 1u), slots)};
+    WorkerQp& end = *qp.end;
+    if (rings) {
+        end.set_flow(make_ring_flow(qp, std::move(options), frames));
+        return;
+    }
+    options.terms.depth = qp.srq != nullptr ? qp.srq->grants->each() : spec.recv_depth;
+    auto flow = std::make_unique<CreditFlow>(end, std::move(options), qp.srq != nullptr ? qp.srq->grants.get() : nullptr);
+    if (qp.srq == nullptr) {
+        end.recvs().set_watcher(flow.get());
+    }
+    if (qp.rendezvous.pool != nullptr) {
+        flow->rendezvous().read_into(*qp.rendezvous.pool->buffers, qp.rendezvous.buffers);
+    }
+    end.set_flow(std::move(flow));
 }
 
-void RuntimeState::add_rings(QpSlot& qp, std::uint32_t frames) {
+std::unique_ptr<Flow> RuntimeState::make_ring_flow(QpSlot& qp, BlockFlow::Options options, std::uint32_t frames) {
     Device& device = *devices_[qp.device]->device;
     auto* frame = reinterpret_cast<RecordFrame*>(static_cast<std::byte*>(qp.control_block.data()) + sizeof(ControlBlock));
     qp.frames_mr = UniqueMr(device.register_memory(pds_.at(qp.pd).pd.get(), frame, frames * sizeof(RecordFrame),
                                                    reinterpret_cast<std::uintptr_t>(frame), 0),
                             {&device});
-    CreditFlow& flow = *qp.end->flow;
-    flow.rings = true;
-    flow.frames = frame;
-    flow.frames_mask = frames - 1;
-    flow.frames_lkey = qp.frames_mr->lkey;
-    if (qp.pool.pool == nullptr) {
-        flow.own.depth = 0;
-        return;
+    RingPool* pool = nullptr;
+    if (qp.pool.pool != nullptr) {
+        pool = qp.pool.pool->ring;
+        options.terms.depth = pool->ring().lines();
+        options.terms.ring_addr = pool->addr();
+        options.terms.ring_rkey = pool->rkey();
     }
-    const WorkerPool& pool = qp.pool.pool->end;
-    flow.own.depth = pool.ring->lines();
-    flow.own.ring_addr = pool.addr;
-    flow.own.ring_rkey = pool.rkey;
+    return std::make_unique<RingFlow>(*qp.end, std::move(options), RingFlow::Frames{frame, frames, qp.frames_mr->lkey}, pool);
 }
 
 FlowBlock RuntimeState::flow_block_of(const QpSlot& qp) noexcept {
-    if (qp.end->flow == nullptr) {
+    if (qp.flow == FlowControl::off) {
         return {};
     }
-    return {.addr = reinterpret_cast<std::uintptr_t>(qp.control_block.data()),
-            .rkey = qp.control_mr->rkey,
-            .kind = qp.end->flow->rings ? FlowControl::ring : FlowControl::credits};
+    return {.addr = reinterpret_cast<std::uintptr_t>(qp.control_block.data()), .rkey = qp.control_mr->rkey, .kind = qp.flow};
 }
 
 void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
@@ -111,10 +113,11 @@ void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
         // Asked in RTS, where a provider that keeps the order says so, and the connection has what its ends have agreed on.
         Device& device = *devices_[qp.device]->device;
         const ibv_qp_attr attr = device.query(qp.qp.get(), IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC);
-        workers_[qp.worker]->proxy->start_flow(qp.handle, peer,
-                                               {.in_order = device.writes_in_order(qp.qp.get()),
-                                                .reads = attr.max_rd_atomic != 0,
-                                                .readable = qp.remote_access.read && attr.max_dest_rd_atomic != 0});
+        workers_[qp.worker]->proxy->start_flow(qp.handle, {.peer_addr = peer.addr,
+                                                           .peer_rkey = peer.rkey,
+                                                           .in_order = device.writes_in_order(qp.qp.get()),
+                                                           .reads = attr.max_rd_atomic != 0,
+                                                           .readable = qp.remote_access.read && attr.max_dest_rd_atomic != 0});
     }
 }
 

@@ -64,8 +64,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                                         kQueueDepthMax));
     }
     auto slot = std::make_unique<QpSlot>();
-    slot->end = std::make_unique<WorkerQp>();
-    WorkerQp& end = *slot->end;
+    WorkerQp::Options plan;
     std::uint32_t send_depth = 0;
     bool device_time = false;
     for (std::size_t i = 0; i < spec.share_count; ++i) {
@@ -78,7 +77,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                                             workers_[slot->worker]->config.name, workers_[session.worker]->config.name));
         }
         const auto same = [&](const ShareOptions& other) { return other.session == session.index; };
-        if (std::any_of(end.shares.begin(), end.shares.end(), same)) {
+        if (std::any_of(plan.shares.begin(), plan.shares.end(), same)) {
             throw Error(EINVAL, "a session stands twice in the shares of a queue pair");
         }
         if (share.send_depth > kQueueDepthMax) {
@@ -87,7 +86,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         send_depth += share.send_depth;
         device_time |= session.end->options().device_time;
         const bool receives = i == 0 && !spec.srq.valid() && !spec.pool.valid() && spec.flow != FlowControl::ring;
-        end.shares.push_back({session.index, share.send_depth, receives ? spec.recv_depth : 0});
+        plan.shares.push_back({session.index, share.send_depth, receives ? spec.recv_depth : 0});
     }
     if (send_depth > kQueueDepthMax) {
         throw Error(EINVAL, fmt::format("the shares add up to a send queue of {}; accepted is up to {}", send_depth,
@@ -108,15 +107,16 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     slot->type = spec.type;
     slot->qkey = spec.qkey;
     slot->remote_access = spec.remote_access;
+    slot->flow = spec.flow;
     slot->srq = srq_for(spec, *slot);
     slot->pool = pool_for(spec, *slot);
     slot->rendezvous = rendezvous_for(spec, *slot);
     slot->send_entries = send_depth + kMarkersPerQp;
     const bool rings = spec.flow == FlowControl::ring;
     if (spec.flow != FlowControl::off) {
-        slot->send_entries += CreditFlow::kWritesMax + CreditFlow::kReadsMax;
+        slot->send_entries += BlockFlow::kWritesMax + Rendezvous::kReadsMax;
     }
-    slot->recv_entries = spec.pool.valid() && !rings ? spec.recv_depth : end.shares.front().recv_depth;
+    slot->recv_entries = spec.pool.valid() && !rings ? spec.recv_depth : plan.shares.front().recv_depth;
 
     const std::uint32_t both = slot->send_entries + slot->recv_entries;
     if (spec.separate_cqs) {
@@ -143,44 +143,37 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                            .max_recv_sge = std::max(spec.sges_max, 1u),
                            .max_inline_data = inline_max},
                    .foreign_addresses = pds_.at(slot->pd).client != 0};
-    // Creating touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
-    end.handle = slot->handle;
-    end.epoch = life.epoch;
-    end.device = device.index;
-    end.opcodes = opcodes_of(spec.type) & opcodes_of(device.device->limits());
+    plan.handle = slot->handle;
+    plan.epoch = life.epoch;
+    plan.datagram = spec.type == QpType::ud;
+    plan.opcodes = opcodes_of(spec.type) & opcodes_of(device.device->limits());
     if (rings) {  // there are no receives
-        end.opcodes &= static_cast<OpcodeMask>(~(opcode_bit(Opcode::rdma_write_with_imm) | opcode_bit(Opcode::send_with_inv)));
+        plan.opcodes &= static_cast<OpcodeMask>(~(opcode_bit(Opcode::rdma_write_with_imm) | opcode_bit(Opcode::send_with_inv)));
     }
-    end.datagram = spec.type == QpType::ud;
-    end.pd = slot->pd;
-    end.signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax);
-    end.sends = InFlightTable(slot->send_entries, std::max(spec.sges_max, 1u));
-    end.recvs = InFlightTable(std::max(slot->recv_entries, 1u), std::max(spec.sges_max, 1u));
-    end.send_cq = slot->send_cq;
-    end.recv_cq = slot->recv_cq;
-    end.sges_max = static_cast<std::uint8_t>(std::max(spec.sges_max, 1u));
-    end.inline_max = static_cast<std::uint16_t>(spec.inline_max);
-    if (end.datagram) {
+    plan.sges_max = std::max(spec.sges_max, 1u);
+    plan.inline_max = spec.inline_max;
+    plan.send = {.depth = slot->send_entries, .sges_max = plan.sges_max, .signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax)};
+    plan.recv_depth = slot->recv_entries;
+    plan.device = device.index;
+    plan.pd = slot->pd;
+    plan.send_cq = slot->send_cq;
+    plan.recv_cq = slot->recv_cq;
+    plan.srq = slot->srq != nullptr ? slot->srq->end.get() : nullptr;
+    if (plan.datagram) {
         QpInfo self;
         const GidEntry gid = choose_gid(*device.device, device.config.gid);
         std::copy(std::begin(gid.gid.raw), std::end(gid.gid.raw), self.gid.begin());
         ibv_ah_attr address = address_here(device, self, {});
         slot->marker_ah = UniqueAh(device.device->create_ah(make.pd, address), {device.device.get()});
-        end.marker_ah = slot->marker_ah.get();
+        plan.marker_ah = slot->marker_ah.get();
     }
+    slot->end = std::make_unique<WorkerQp>(plan);
+    WorkerQp& end = *slot->end;
     if (spec.flow != FlowControl::off) {
         add_flow_control(spec, *slot, send_depth);
     }
-    end.srq = slot->srq != nullptr ? slot->srq->end.get() : nullptr;
-    if (slot->pool.pool != nullptr) {
-        end.pool.pool = &slot->pool.pool->end;
-        if (!rings) {
-            end.pool.set_depth(spec.recv_depth, slot->pool.buffers);
-        }
-    }
-    if (slot->rendezvous.pool != nullptr) {
-        end.rendezvous.pool = &slot->rendezvous.pool->end;
-        end.rendezvous.set_depth(CreditFlow::kReadsMax, slot->rendezvous.buffers);
+    if (slot->pool.pool != nullptr && !rings) {
+        end.recvs().fill_from(*slot->pool.pool->buffers, spec.recv_depth, slot->pool.buffers);
     }
     reserve_entries(*slot);
     take_share(slot->pool);
@@ -190,12 +183,12 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         return_share(slot->pool);
         return_share(slot->rendezvous);
     });
-    // All that may fail comes before it is made: from then on its end touches CQs that the worker polls (H1).
+    // All that may fail comes before it is made: from then on its end touches CQs that the worker polls (H1). Creating touches the CQs'
+    // memory no more than their own lock covers; what parks is modify and destroy.
     worker.proxy->make_room(end);
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     slot->qp_num = slot->qp->qp_num;
-    end.qp = slot->qp.get();
-    end.qp_num = slot->qp->qp_num;
+    end.set_provider(*slot->qp);
     worker.proxy->add_qp(end);
     give_back.keep();
     ++qp_lives_[index];
@@ -294,10 +287,10 @@ PoolShare RuntimeState::rendezvous_for(const QpSpec& spec, const QpSlot& qp) {
         throw Error(EINVAL, "rendezvous needs FlowControl::credits, and a receive pool for what comes without it");
     }
     const PoolSlot& receives = *(qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool);
-    const PoolShare share = share_of(spec.rendezvous_pool, spec.rendezvous_share, CreditFlow::kReadsMax, spec.shares[0].session, qp.device, qp.pd);
-    if (share.pool->end.buffer_bytes <= receives.end.buffer_bytes) {
+    const PoolShare share = share_of(spec.rendezvous_pool, spec.rendezvous_share, Rendezvous::kReadsMax, spec.shares[0].session, qp.device, qp.pd);
+    if (share.pool->end->message_max() <= receives.end->message_max()) {
         throw Error(EINVAL, fmt::format("the rendezvous pool has buffers of {} bytes, and the receives have {}: it is for longer messages",
-                                        share.pool->end.buffer_bytes, receives.end.buffer_bytes));
+                                        share.pool->end->message_max(), receives.end->message_max()));
     }
     return share;
 }

@@ -26,9 +26,11 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
         if (region->second.pd != slot->pd) {
             throw Error(EINVAL, "the memory region of a receive pool is of another protection domain");
         }
-        spec.ring ? shape_ring(*slot, spec, region->second) : shape_buffers(*slot, spec);
-        const std::uint64_t bytes =
-            spec.ring ? spec.buffer_bytes : std::uint64_t{slot->end.stride} * spec.buffers;
+        if (spec.ring) {
+            require_ring_here(*slot);
+        }
+        slot->places = spec.buffers + spec.ring;  // of a ring with the completion that tells the end
+        const std::uint64_t bytes = spec.ring ? spec.buffer_bytes : std::uint64_t{pool_stride(spec.buffer_bytes)} * spec.buffers;
         if (region->second.mr->length < bytes) {
             throw Error(EINVAL, fmt::format("a receive pool of {} bytes in a memory region of {}", bytes, region->second.mr->length));
         }
@@ -50,32 +52,41 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
         if (!handle) {
             throw Error(ENOSPC, fmt::format("all {} receive pools of a runtime are in use", kReceivePoolsMax));
         }
-        WorkerPool& end = slot->end;
-        if (published != nullptr) {
-            end.counters = published.get();
-            slot->published = std::move(published);
-        }
-        end.handle = *handle;
-        end.addr = region->second.iova;
-        end.lkey = region->second.mr->lkey;
-        end.session_index = session.index;
         Undo give_back([&]() noexcept { pool_handles_.give_back(*handle); });
+        const WorkerPool::Options options{.handle = *handle, .session_index = session.index, .counters = published.get()};
+        spec.ring ? shape_ring(*slot, options, spec, region->second) : shape_buffers(*slot, options, spec, region->second);
+        slot->published = std::move(published);
         pools_.resize(std::max<std::size_t>(pools_.size(), handle->index + std::size_t{1}));
+        WorkerPool& end = *slot->end;
         workers_[slot->worker]->proxy->add_pool(end);
         give_back.keep();
         pools_[handle->index] = std::move(slot);
-        return PoolInfo{*handle, end.counters};
+        return PoolInfo{*handle, &end.counters()};
     });
 }
 
-void RuntimeState::shape_buffers(PoolSlot& slot, const PoolSpec& spec) {
-    slot.places = spec.buffers;
-    slot.end.buffer_bytes = spec.buffer_bytes;
-    slot.end.stride = pool_stride(spec.buffer_bytes);
-    slot.end.buffers = BufferTable(spec.buffers);
+void RuntimeState::shape_buffers(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec, const RegionSlot& region) {
+    auto pool = std::make_unique<BufferPool>(options, BufferPool::Memory{.addr = region.iova,
+                                                                         .lkey = region.mr->lkey,
+                                                                         .buffers = spec.buffers,
+                                                                         .buffer_bytes = spec.buffer_bytes,
+                                                                         .stride = pool_stride(spec.buffer_bytes)});
+    slot.buffers = pool.get();
+    slot.end = std::move(pool);
 }
 
-void RuntimeState::shape_ring(PoolSlot& slot, const PoolSpec& spec, const RegionSlot& region) {
+void RuntimeState::shape_ring(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec, const RegionSlot& region) {
+    auto pool = std::make_unique<RingPool>(options, RingPool::Memory{.data = static_cast<std::byte*>(region.data),
+                                                                     .addr = region.iova,
+                                                                     .rkey = region.mr->rkey,
+                                                                     .lines = spec.buffer_bytes / static_cast<std::uint32_t>(kCacheLine),
+                                                                     .held_max = spec.buffers,
+                                                                     .secret = std::uint64_t{platform->random()} << 32 | platform->random()});
+    slot.ring = pool.get();
+    slot.end = std::move(pool);
+}
+
+void RuntimeState::require_ring_here(const PoolSlot& slot) const {
     const WorkerSlot& worker = *workers_[slot.worker];
     if (worker.bell.get() >= 0) {
         throw Error(EOPNOTSUPP, fmt::format("a write ring at worker \"{}\", which may sleep: messages are found by looking at memory, and "
@@ -83,18 +94,11 @@ void RuntimeState::shape_ring(PoolSlot& slot, const PoolSpec& spec, const Region
                                             "FlowControl::credits",
                                             worker.config.name));
     }
-    const std::uint32_t lines = spec.buffer_bytes / kCacheLine;
-    slot.places = spec.buffers + 1;  // and the completion that tells the end
-    slot.end.buffer_bytes = ring_message_max(lines);
-    slot.end.stride = kCacheLine;
-    slot.end.rkey = region.mr->rkey;
-    slot.end.ring = std::make_unique<WriteRing>(static_cast<std::byte*>(region.data), lines, spec.buffers,
-                                                std::uint64_t{platform->random()} << 32 | platform->random());
 }
 
 PoolSlot* RuntimeState::find_pool(PoolHandle handle) noexcept {
     PoolSlot* pool = handle.index < pools_.size() ? pools_[handle.index].get() : nullptr;
-    return pool != nullptr && pool->end.handle == handle ? pool : nullptr;
+    return pool != nullptr && pool->end->handle() == handle ? pool : nullptr;
 }
 
 PoolSlot& RuntimeState::usable_pool(PoolHandle from, std::uint32_t session, std::uint32_t device, PdId pd) {
@@ -119,12 +123,12 @@ PoolSlot& RuntimeState::usable_pool(PoolHandle from, std::uint32_t session, std:
 PoolShare RuntimeState::share_of(PoolHandle from, std::uint32_t asked, std::uint32_t depth, std::uint32_t session,
                                  std::uint32_t device, PdId pd) {
     PoolSlot* pool = &usable_pool(from, session, device, pd);
-    if (pool->end.ring != nullptr) {
+    if (pool->ring != nullptr) {
         throw Error(EINVAL, "a write ring has no buffers for receives: it is for a queue pair with FlowControl::ring");
     }
     const std::uint32_t share = asked != 0 ? asked : 2 * depth;
-    const auto orphaned = static_cast<std::uint32_t>(pool->end.counters->orphaned.value());
-    const std::uint32_t buffers = pool->end.buffers.size();
+    const auto orphaned = static_cast<std::uint32_t>(pool->end->counters().orphaned.value());
+    const std::uint32_t buffers = pool->buffers->size();
     if (depth < 1 || share < depth || std::uint64_t{pool->shares} + orphaned + share > buffers) {
         throw Error(depth < 1 || share < depth ? EINVAL : ENOSPC,
                     fmt::format("{} receives posted of {} buffers of a receive pool: accepted is one receive or more, and as many "
@@ -138,7 +142,7 @@ PoolShare RuntimeState::share_of(PoolHandle from, std::uint32_t asked, std::uint
 // A write ring has one writer.
 PoolShare RuntimeState::ring_for(const QpSpec& spec, const QpSlot& qp) {
     PoolSlot& ring = usable_pool(spec.pool, spec.shares[0].session, qp.device, qp.pd);
-    if (ring.end.ring == nullptr) {
+    if (ring.ring == nullptr) {
         throw Error(EINVAL, "the messages of a queue pair with FlowControl::ring arrive in a write ring (Context::create_write_ring), "
                             "not in a receive pool");
     }
@@ -165,11 +169,7 @@ void RuntimeState::return_share(const PoolShare& share) noexcept {
 std::vector<HeldBuffer> RuntimeState::held_buffers(PoolHandle handle) {
     return executor_->run([&] {
         const PoolSlot* pool = find_pool(handle);
-        if (pool != nullptr && pool->end.ring != nullptr) {
-            return pool->end.ring->held();
-        }
-        return pool == nullptr ? std::vector<HeldBuffer>{}
-                               : pool->end.buffers.held(static_cast<std::uint32_t>(pool->end.counters->delivered.value()));
+        return pool == nullptr ? std::vector<HeldBuffer>{} : pool->end->held();
     });
 }
 
@@ -187,10 +187,10 @@ void RuntimeState::detach_pool_here(PoolSlot& pool) {
     if (!pool.attached || !running_.load()) {
         return;
     }
-    const std::uint32_t produced = workers_[pool.worker]->proxy->remove_pool(pool.end.handle);
+    const std::uint32_t produced = workers_[pool.worker]->proxy->remove_pool(pool.end->handle());
     pool.attached = false;
     const auto session = sessions_.find(pool.session);
-    if (const auto held = static_cast<std::uint32_t>(pool.end.counters->held.value()); held != 0 && session != sessions_.end()) {
+    if (const auto held = static_cast<std::uint32_t>(pool.end->counters().held.value()); held != 0 && session != sessions_.end()) {
         session->second.unpolled.push_back({held, produced});
     }
 }

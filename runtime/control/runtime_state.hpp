@@ -35,6 +35,8 @@
 #include "control/platform.hpp"
 #include "control/use_search.hpp"
 #include "device/device.hpp"
+#include "flow/credit_flow.hpp"
+#include "flow/ring_flow.hpp"
 #include "pollcore/runtime.hpp"
 #include "session/control_side.hpp"
 #include "worker/worker.hpp"
@@ -115,7 +117,7 @@ struct WindowSlot {
     std::uint32_t device = 0;
     std::uint32_t worker = 0;
     UniqueMw mw;
-    WorkerWindow end;
+    std::unique_ptr<WorkerWindow> end;
 };
 
 struct AhSlot {
@@ -134,7 +136,7 @@ struct CqSlot {
     bool device_time = false;  // for queue pairs of sessions with SessionOptions::device_time, and no others
     std::map<std::uint16_t, std::uint32_t> srqs;  // queue pairs here per SRQ, whose depth is reserved once
     UniqueCq cq;
-    WorkerCq worker_cq;
+    std::unique_ptr<WorkerCq> end;
 };
 
 /// By what a session of another process and its worker wake each other; of one of this process `application` alone. Each is invalid
@@ -185,7 +187,10 @@ struct PoolSlot {
     std::uint32_t places = 0;   // completions that it may have in its session's ring
     bool attached = true;       // its worker knows it
     std::shared_ptr<ReceivePoolCounters> published;  // where it counts, if not in `end`
-    WorkerPool end;
+    std::unique_ptr<WorkerPool> end;
+    // What it is: one of these.
+    BufferPool* buffers = nullptr;
+    RingPool* ring = nullptr;
 };
 
 // What a queue pair or a shared receive queue has of a pool.
@@ -205,6 +210,7 @@ struct SrqSlot {
     UniqueSrq srq;  // null once its device was lost
     PoolShare pool;
     std::unique_ptr<WorkerSrq> end;
+    std::unique_ptr<SharedGrants> grants;  // with credits
 };
 
 struct QpSlot {
@@ -216,6 +222,7 @@ struct QpSlot {
     std::uint32_t qkey = 0;
     QpType type = QpType::rc;
     RemoteAccess remote_access;
+    FlowControl flow = FlowControl::off;
     QpState state = QpState::init;
     bool moved = false;  // beyond INIT, so that a failed connection leaves it unusable
     std::uint32_t send_cq = 0;
@@ -480,8 +487,9 @@ private:
 
     // receive_pools.cc
     [[nodiscard]] PoolSlot& usable_pool(PoolHandle pool, std::uint32_t session, std::uint32_t device, PdId pd);
-    void shape_buffers(PoolSlot& slot, const PoolSpec& spec);
-    void shape_ring(PoolSlot& slot, const PoolSpec& spec, const RegionSlot& region);
+    static void shape_buffers(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec, const RegionSlot& region);
+    void shape_ring(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec, const RegionSlot& region);
+    void require_ring_here(const PoolSlot& slot) const;
     [[nodiscard]] PoolSlot* find_pool(PoolHandle handle) noexcept;
     [[nodiscard]] PoolShare share_of(PoolHandle pool, std::uint32_t asked, std::uint32_t depth, std::uint32_t session,
                                      std::uint32_t device, PdId pd);
@@ -495,7 +503,7 @@ private:
     QpHandle create_qp_here(const QpSpec& spec);
     [[nodiscard]] SrqSlot* srq_for(const QpSpec& spec, const QpSlot& qp);
     void add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth);
-    void add_rings(QpSlot& qp, std::uint32_t frames);
+    [[nodiscard]] std::unique_ptr<Flow> make_ring_flow(QpSlot& qp, BlockFlow::Options options, std::uint32_t frames);
     [[nodiscard]] static FlowBlock flow_block_of(const QpSlot& qp) noexcept;
     /// The connection is established. Throws where one of the two has flow control and the other has not.
     void start_flow_here(QpSlot& qp, const FlowBlock& peer);

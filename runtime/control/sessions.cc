@@ -152,7 +152,7 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
     std::exception_ptr kept;  // a queue pair that the provider does not destroy, which must not keep the others from ending
     for (std::size_t i = 0; i < qps_.size(); ++i) {
         if (qps_[i] != nullptr && qps_[i]->worker == session.worker && qps_[i]->end != nullptr &&
-            std::any_of(qps_[i]->end->shares.begin(), qps_[i]->end->shares.end(),
+            std::any_of(qps_[i]->end->options().shares.begin(), qps_[i]->end->options().shares.end(),
                         [&](const ShareOptions& share) { return share.session == session.index; })) {
             try {
                 (void)close_qp_here(qps_[i]->handle, deadline);

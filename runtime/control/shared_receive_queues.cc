@@ -56,27 +56,29 @@ SrqHandle RuntimeState::create_srq_here(const SrqSpec& spec) {
                     .depth = spec.depth,
                     .sges_max = sges_max};
     slot->srq = UniqueSrq(device.device->create_srq(make), {device.device.get()});
-    slot->end = std::make_unique<WorkerSrq>();
+    slot->end = std::make_unique<WorkerSrq>(WorkerSrq::Options{.handle = slot->handle,
+                                                               .depth = spec.depth,
+                                                               .sges_max = sges_max,
+                                                               .device = device.index,
+                                                               .pd = pd,
+                                                               .session = session.index});
     WorkerSrq& end = *slot->end;
-    end.srq = slot->srq.get();
-    end.handle = slot->handle;
-    end.sges_max = static_cast<std::uint8_t>(sges_max);
-    end.receives = SlotTable(spec.depth, sges_max);
-    end.session_index = session.index;
-    end.device = device.index;
-    end.pd = pd;
-    end.granted_max = spec.credit_connections == 0 ? 0 : spec.depth / spec.credit_connections;
-    end.creditors.reserve(spec.credit_connections);
+    end.recvs().set_provider(slot->srq.get());
+    std::uint32_t part = spec.depth;
+    if (spec.credit_connections != 0) {
+        // No more than one peer's part may be missing: else a peer that has used its own would wait for the others.
+        part = spec.depth / spec.credit_connections;
+        slot->grants = std::make_unique<SharedGrants>(end.recvs(), part, spec.credit_connections);
+        end.recvs().set_watcher(slot->grants.get());
+    }
     if (slot->pool.pool != nullptr) {
-        end.pool.pool = &slot->pool.pool->end;
-        // With credits no more than one peer's part may be missing: else a peer that has used its own would wait for the others.
-        end.pool.set_depth(spec.depth, slot->pool.buffers, end.granted_max != 0 ? end.granted_max : spec.depth);
+        end.recvs().fill_from(*slot->pool.pool->buffers, spec.depth, slot->pool.buffers, part);
     }
     workers_[slot->worker]->proxy->add_srq(end);
     take_share(slot->pool);
     srq_generations_[index] = slot->handle.generation;
     *free = std::move(slot);
-    return end.handle;
+    return end.handle();
 }
 
 SrqSlot* RuntimeState::find_srq(SrqHandle handle) noexcept {

@@ -21,7 +21,7 @@ MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
         throw Error(ENOSPC, fmt::format("all {} memory regions that windows may be bound to are in use",
                                         kBindableRegionsMax));
     }
-    const WorkerRegion region{.handle = *handle, .pd = pd, .mr = &mr};
+    const BindableRegion region{.handle = *handle, .pd = pd, .mr = &mr};
     Undo take_back([&]() noexcept { region_handles_.give_back(*handle); });
     // First room at each: a hostile process may bind to it as soon as one worker knows it, and then it could not be taken back.
     for (const auto& worker : workers_) {
@@ -79,14 +79,11 @@ MwHandle RuntimeState::create_window(std::uint32_t session, WindowType type, con
         if (!handle) {
             throw Error(ENOSPC, fmt::format("all {} memory windows are in use", kMemoryWindowsMax));
         }
-        slot->end.handle = *handle;
-        slot->end.pd = pd_id;
-        slot->end.client = pds_.at(pd_id).client;
-        slot->end.mw = slot->mw.get();
-        slot->end.rkey.store(slot->mw->rkey, std::memory_order_relaxed);
+        slot->end = std::make_unique<WorkerWindow>(WorkerWindow::Options{.handle = *handle, .pd = pd_id, .client = pds_.at(pd_id).client});
+        slot->end->renew(*slot->mw);
         Undo give_back([&]() noexcept { window_handles_.give_back(*handle); });
         windows_.resize(std::max<std::size_t>(windows_.size(), handle->index + std::size_t{1}));
-        workers_[slot->worker]->proxy->add_window(slot->end);
+        workers_[slot->worker]->proxy->add_window(*slot->end);
         give_back.keep();
         windows_[handle->index] = std::move(slot);
         return *handle;
@@ -95,13 +92,13 @@ MwHandle RuntimeState::create_window(std::uint32_t session, WindowType type, con
 
 WindowSlot* RuntimeState::window_slot(MwHandle handle) noexcept {
     WindowSlot* slot = handle.index < windows_.size() ? windows_[handle.index].get() : nullptr;
-    return slot != nullptr && slot->end.handle == handle ? slot : nullptr;
+    return slot != nullptr && slot->end->options().handle == handle ? slot : nullptr;
 }
 
 std::uint32_t RuntimeState::window_rkey(MwHandle handle) {
     return executor_->run([&] {
         require_running();
-        return window_slot(handle)->end.rkey.load(std::memory_order_relaxed);
+        return window_slot(handle)->end->rkey();
     });
 }
 
@@ -136,7 +133,7 @@ void RuntimeState::end_window_here(MwHandle handle, const UseSearch& search) {
     const int error = slot->mw != nullptr ? devices_[slot->device]->device->destroy(slot->mw.get()) : 0;
     // As with memory regions: a device that the kernel has let go of answers EIO.
     if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
-        worker.proxy->add_window(slot->end);
+        worker.proxy->add_window(*slot->end);
         throw Error(error, fmt::format("device \"{}\" does not end a memory window", devices_[slot->device]->config.name));
     }
     (void)slot->mw.release();
@@ -157,25 +154,21 @@ void RuntimeState::renew_windows_here(const QpSlot& qp) {
         if (slot == nullptr || slot->worker != qp.worker || slot->device != qp.device || slot->mw == nullptr) {
             continue;
         }
-        // Relaxed, both: the worker stored them before the answer that the control thread has by now.
-        const bool bound = slot->mw->type == IBV_MW_TYPE_2 &&
-                           slot->end.bound_on.load(std::memory_order_relaxed) == pack(qp.handle) && !planted(Bug::window_kept);
-        if (!bound && !slot->end.lost.load(std::memory_order_relaxed)) {
+        // The worker stored both before the answer that the control thread has by now.
+        const bool bound = slot->mw->type == IBV_MW_TYPE_2 && slot->end->bound_on() == bits_of(qp.handle) && !planted(Bug::window_kept);
+        if (!bound && !slot->end->lost()) {
             continue;
         }
-        if (!worker.proxy->remove_window(slot->end.handle)) {
+        if (!worker.proxy->remove_window(slot->end->options().handle)) {
             continue;  // binds are in flight: on another queue pair, or on this one, which is about to lose them
         }
         Device& device = *devices_[slot->device]->device;
         try {
             const ibv_mw_type type = slot->mw->type;
             slot->mw.reset();
-            slot->mw = UniqueMw(device.create_mw(pds_.at(slot->end.pd).pd.get(), type), {&device});
-            slot->end.mw = slot->mw.get();
-            slot->end.rkey.store(slot->mw->rkey, std::memory_order_relaxed);
-            slot->end.bound_on.store(0, std::memory_order_relaxed);
-            slot->end.lost.store(false, std::memory_order_relaxed);
-            worker.proxy->add_window(slot->end);
+            slot->mw = UniqueMw(device.create_mw(pds_.at(slot->end->options().pd).pd.get(), type), {&device});
+            slot->end->renew(*slot->mw);
+            worker.proxy->add_window(*slot->end);
         } catch (const std::exception& error) {
             log_error("a memory window ends with queue pair {}, which it was bound on: {}", qp.qp_num, error.what());
         }

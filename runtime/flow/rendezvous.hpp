@@ -1,70 +1,104 @@
-// Messages that are longer than the receiver's buffers: announced by the sender, read by the receiver, and then done.
+// Messages by rendezvous: announced to a peer that reads them, and read from one that has announced. One at a time each way.
 //
-// The announcement is an RDMA write with immediate into the receiver's control block. It takes a receive as any message does, so
-// it comes in its place among them, and wakes who sleeps. One message at a time: all behind it waits at its sender.
+// The announcement is a request of the send queue like the message that it stands for, so what was posted before it has ended when it has.
+// The message's own request ends when the peer's count of messages that it has read says so.
 //
-// Thread safety: the worker's alone.
+// Thread safety: as Flow.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
-#include "pollcore/handle.hpp"
-#include "pollcore/work_request.hpp"
+#include "peer/announcement.hpp"
+#include "peer/control_block.hpp"
+#include "worker/flow.hpp"
+#include "worker/worker_pool.hpp"
+#include "worker/worker_qp.hpp"
 
 namespace pollcore {
 
-class WorkerSession;
+class Rendezvous final : public PoolTaker::User {
+public:
+    /// Send-queue slots and CQEs for reading announced messages.
+    static constexpr std::uint32_t kReadsMax = 1;
 
-/// Where the message lies, in its sender's memory. A peer's: nothing is used before it was checked.
-struct Announcement {
-    std::uint64_t addr = 0;
-    std::uint32_t rkey = 0;
-    std::uint32_t length = 0;
-    std::uint32_t number = 0;  ///< which of this life's messages it is, from 1, modulo 2^32: else the receive is another's
-    bool with_imm = false;
-    bool valid = true;  ///< false: nothing was announced since the last one was taken
+    /// `flow` has the queue pair's control block, and owns this.
+    Rendezvous(WorkerQp& qp, Flow& flow, ControlBlock& block) : qp_(qp), flow_(flow), block_(block) {}
 
-    using Words = std::array<std::uint64_t, 3>;
-    [[nodiscard]] constexpr Words pack() const noexcept {
-        return {addr, std::uint64_t{rkey} << 32 | length, std::uint64_t{valid} << 33 | std::uint64_t{with_imm} << 32 | number};
+    /// Before the worker has it: messages are read into buffers of this pool.
+    void read_into(BufferPool& pool, std::uint32_t buffers) noexcept { pool_.begin(pool, kReadsMax, buffers); }
+    /// The longest that is read; 0: none.
+    [[nodiscard]] std::uint32_t read_max() const noexcept { return pool_.pool() != nullptr ? pool_.pool()->memory().buffer_bytes : 0; }
+
+    // ---- As a sender ----
+
+    /// A message of up to so many bytes may be announced to the peer.
+    void set_announce_max(std::uint32_t bytes) noexcept { announce_max_ = bytes; }
+    [[nodiscard]] std::uint32_t announce_max() const noexcept { return announce_max_; }
+    [[nodiscard]] bool can_announce(const WorkRequest& request, std::uint64_t length) const noexcept {
+        return length <= announce_max_ && request.num_sge == 1 && request.rkey != 0 && request.opcode != Opcode::send_with_inv &&
+               (request.flags & kInline) == 0;
     }
-    [[nodiscard]] static constexpr Announcement unpack(const Words& words) noexcept {
-        return {.addr = words[0],
-                .rkey = static_cast<std::uint32_t>(words[1] >> 32),
-                .length = static_cast<std::uint32_t>(words[1]),
-                .number = static_cast<std::uint32_t>(words[2]),
-                .with_imm = (words[2] >> 32 & 1) != 0,
-                .valid = (words[2] >> 33 & 1) != 0};
-    }
-};
+    /// In place of the message, which has its credit. `number`: which of this life's messages it is. `peer_block`: where its peer's block is.
+    void announce(Turn& turn, WorkerSession& session, const WorkRequest& request, std::uint32_t number, std::uint64_t peer_block, std::uint32_t rkey) noexcept;
+    /// An announced message has not ended.
+    [[nodiscard]] bool open() const noexcept { return state_ != State::none; }
+    /// The announcement has arrived at the peer.
+    [[nodiscard]] bool arrived() const noexcept { return state_ == State::arrived; }
+    /// It waits for the peer alone, and the peer says that it has read it.
+    [[nodiscard]] bool peer_has_read() const noexcept;
+    /// Ends it if the peer has read it. Returns how much was done.
+    std::uint32_t end_announced(Turn& turn) noexcept;
+    /// The queue pair is in error. What the peer has not said to have read fails, behind everything that was posted.
+    void flush(Turn& turn) noexcept;
+    [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept { return state_ == State::arrived && request_.lkey == lkey; }
 
-/// The sender's end: the request whose message is announced, which ends when the peer has read it.
-struct AnnouncedSend {
+    // ---- As a receiver ----
+
+    /// A write with immediate has taken a receive, before which `used` messages had. True: it was an announcement's, and holds no message.
+    [[nodiscard]] bool take_announcement(Turn& turn, const Completion& completion, std::uint32_t used) noexcept;
+    /// A message is to be read, or is being read.
+    [[nodiscard]] bool reading() const noexcept { return reading_ == Reading::under_way; }
+    [[nodiscard]] bool waits_for_buffer() const noexcept { return reading_ == Reading::waits; }
+    [[nodiscard]] bool has_buffer() const noexcept { return pool_.wants(); }
+    /// Reads what was announced, once there is a buffer for it. Returns how much was done.
+    std::uint32_t read(Turn& turn) noexcept;
+
+    // ---- Both ----
+
+    /// True: a message of the peer's was read, of which it is to be told.
+    [[nodiscard]] bool completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
+    /// An announcement or a read that no completion came for.
+    void lose(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
+    void begin_life() noexcept;
+    void dismiss() noexcept { pool_.dismiss(); }
+
+    void buffer_released(Turn& turn) noexcept override { turn.flows.add(flow_); }
+
+private:
     enum class State : std::uint8_t {
         none,
-        posted,   ///< the announcement is; the request stands in the send queue's table
-        arrived,  ///< the announcement has, and the request stands here
+        posted,   // the announcement is; the request stands in the send queue's table
+        arrived,  // the announcement has, and the request stands here
     };
+    enum class Reading : std::uint8_t { none, waits, under_way };
 
-    State state = State::none;
-    std::uint64_t tag = 0;
-    WorkerSession* session = nullptr;
-    std::uint32_t lkey = 0;
-    Opcode opcode = Opcode::send;
-    std::uint8_t flags = 0;
+    void complete_announced(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
+    [[nodiscard]] bool complete_read(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
 
-    [[nodiscard]] bool open() const noexcept { return state != State::none; }
-    [[nodiscard]] bool arrived() const noexcept { return state == State::arrived; }
-};
-
-/// The receiver's end.
-struct AnnouncedRecv {
-    enum class State : std::uint8_t { none, waiting /* for a buffer */, reading };
-
-    State state = State::none;
-    Announcement what;
-    std::uint32_t imm_data = 0;
+    WorkerQp& qp_;
+    Flow& flow_;
+    ControlBlock& block_;
+    // As a sender.
+    std::uint32_t announce_max_ = 0;
+    State state_ = State::none;
+    bool flushed_ = false;
+    InFlightEntry request_;
+    std::uint32_t read_by_peer_ = 0;  // announced messages that have ended
+    // As a receiver.
+    PoolTaker pool_{*this};
+    Reading reading_ = Reading::none;
+    Announcement what_;
+    std::uint32_t imm_data_ = 0;
 };
 
 }  // namespace pollcore

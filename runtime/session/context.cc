@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/undo.hpp"
-#include "flow/record.hpp"
+#include "peer/record.hpp"
 #include "session/control_side.hpp"
 
 namespace pollcore {

@@ -6,7 +6,7 @@
 #include "base/clock.hpp"
 #include "base/event_fd.hpp"
 #include "base/planted.hpp"
-#include "flow/record.hpp"
+#include "peer/record.hpp"
 #include "pollcore/session.hpp"
 #include "session/in_flight_log.hpp"
 #include "session/layout.hpp"

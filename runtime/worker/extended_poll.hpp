@@ -10,8 +10,8 @@
 
 #include <cerrno>
 
-#include "worker/in_flight.hpp"
-#include "worker/worker.hpp"
+#include "worker/worker_cq.hpp"
+#include "worker/wr_id.hpp"
 
 namespace pollcore {
 
@@ -52,8 +52,8 @@ namespace pollcore {
 /// there are none and never will be. A CQ that fails after some were taken says so at the next call. `times` is null, or gets the
 /// device's time of each that succeeded, and 0 of each that failed.
 [[nodiscard, gnu::always_inline]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs, std::uint64_t* times) noexcept {
-    ibv_cq_ex& from = *cq.extended;
-    const bool datagrams = cq.datagram_qps != 0;
+    ibv_cq_ex& from = *cq.options().extended;
+    const bool datagrams = cq.datagram_qps() != 0;
     int taken = 0;
     const auto take = [&] {
         read_current(from, datagrams, wcs[taken]);
@@ -62,7 +62,7 @@ namespace pollcore {
         }
         ++taken;
     };
-    int result = cq.broken;
+    int result = cq.broken();
     while (result == 0 && taken < most) {
         ibv_poll_cq_attr attr{};
         result = ibv_start_poll(&from, &attr);
@@ -70,13 +70,13 @@ namespace pollcore {
             break;
         }
         take();
-        while (cq.next_poll && taken < most && (result = ibv_next_poll(&from)) == 0) {
+        while (cq.options().next_poll && taken < most && (result = ibv_next_poll(&from)) == 0) {
             take();
         }
         ibv_end_poll(&from);
     }
     if (result != 0 && result != ENOENT) [[unlikely]] {
-        cq.broken = result;
+        cq.break_off(result);
         return taken > 0 ? taken : -1;
     }
     return taken;

@@ -1,7 +1,4 @@
-// What a worker knows of each work request between taking it from its session and completing it.
-//
-// One table per work queue, in post order. The wr_id on the wire names queue pair, generation, queue and
-// position, so a completion finds its entry whatever QP number it carries (H3).
+// What a worker knows of each work request between taking it from its session and completing it. One table per work queue, in post order.
 //
 // Thread safety: the worker's alone.
 #pragma once
@@ -20,30 +17,9 @@
 #include "pollcore/words.hpp"
 #include "pollcore/work_request.hpp"
 #include "session/request_head.hpp"
+#include "worker/wr_id.hpp"
 
 namespace pollcore {
-
-/// The wr_id on the wire.
-struct WrId {
-    QpHandle qp;
-    bool recv = false;
-    std::uint32_t position = 0;  ///< kPositionBits of it travel
-
-    static constexpr unsigned kPositionBits = 24;
-    static constexpr std::uint32_t kPositionMask = (1u << kPositionBits) - 1;
-
-    [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
-        return std::uint64_t{bits_of(qp)} << 32 | std::uint64_t{recv} << kPositionBits | (position & kPositionMask);
-    }
-    /// The same of a send queue's, from bits_of(qp).
-    [[nodiscard]] static constexpr std::uint64_t pack_send(std::uint32_t qp_bits, std::uint32_t position) noexcept {
-        return std::uint64_t{qp_bits} << 32 | (position & kPositionMask);
-    }
-    [[nodiscard]] static constexpr WrId unpack(std::uint64_t word) noexcept {
-        return {std::bit_cast<QpHandle>(static_cast<std::uint32_t>(word >> 32)), (word >> kPositionBits & 1) != 0,
-                static_cast<std::uint32_t>(word) & kPositionMask};
-    }
-};
 
 class WorkerSession;
 
@@ -116,6 +92,17 @@ private:
 static_assert(sizeof(InFlightEntry) == 32 && offsetof(InFlightEntry, opcode) == 20 && offsetof(InFlightEntry, kind) == 23);
 static_assert(InFlightEntry::Kind{} == InFlightEntry::Kind::posted);
 
+/// Of a request that a session has submitted. In no template: clang 14 finds no member of an unnamed union by its name there.
+[[nodiscard, gnu::always_inline]] inline InFlightEntry entry_of(WorkerSession& session, const WorkRequest& request, std::uint8_t flags,
+                                                                std::uint8_t num_sge) noexcept {
+    return {.tag = request.tag,
+            .session = &session,
+            .lkey = request.sge.lkey,
+            .opcode = request.opcode,
+            .flags = flags,
+            .num_sge = num_sge};
+}
+
 class InFlightTable {
 public:
     InFlightTable() = default;
@@ -150,9 +137,11 @@ public:
         }
     }
     [[nodiscard]] InFlightEntry& front() noexcept { return at(head_); }
+    [[nodiscard]] const InFlightEntry& front() const noexcept { return entries_[slot(head_)]; }
     /// Removes the front. The reference holds until the next push.
     InFlightEntry& pop() noexcept { return at(head_++); }
-    void pop_back() noexcept { --tail_; }
+    /// Removes the newest. The reference holds until the next push.
+    InFlightEntry& pop_back() noexcept { return at(--tail_); }
     /// Removes one from the middle. Those behind it, which no provider may know yet, move up by one position.
     void erase(std::uint32_t position) noexcept {
         for (std::uint32_t next = position + 1; next != tail_; ++next) {

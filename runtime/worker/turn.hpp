@@ -1,5 +1,5 @@
-// What a worker lends to everything that it works on: the step's number and time, its counters, what it has to say, and the list of
-// those whose applications are to be woken.
+// What a worker lends to everything that it works on: the step's number and time, its counters, the chains of the burst, what it has to
+// say, and the lists of what is due.
 //
 // Thread safety: the worker's thread's; counters are read by others, too.
 #pragma once
@@ -11,9 +11,14 @@
 #include "pollcore/counters.hpp"
 #include "pollcore/limits.hpp"
 #include "worker/answers.hpp"
+#include "worker/binds.hpp"
+#include "worker/chains.hpp"
+#include "worker/due_list.hpp"
 
 namespace pollcore {
 
+class Flow;
+class RingPool;
 class WorkerSession;
 
 struct WorkerOptions {
@@ -67,6 +72,11 @@ public:
     [[nodiscard]] std::uint64_t device_time() const noexcept { return device_time_; }
     void set_device_time(std::uint64_t time) noexcept { device_time_ = time; }
 
+    /// Reads of announced messages are under way, whose completions are not solicited.
+    [[nodiscard]] bool reading() const noexcept { return reads_ != 0; }
+    void begin_read() noexcept { ++reads_; }
+    void end_read() noexcept { --reads_; }
+
     /// Completions were written to a session whose application may sleep; no more than once until take_told().
     void tell(WorkerSession& session) noexcept { told_.push_back(&session); }
     [[nodiscard]] const std::vector<WorkerSession*>& told() const noexcept { return told_; }
@@ -78,12 +88,20 @@ public:
     const WorkerOptions options;
     WorkerCounters counters;
     WorkerAnswers answers;
+    Chains chains;
+    Binds binds;
+    // What is due, in the order of the step.
+    DueList<RecvQueue> refills;  ///< few of their receives from a pool are left
+    DueList<Flow> flows;         ///< something about them can only be seen in memory, or is still to be written to the peer
+    DueList<WorkerQp> lives;     ///< in error, and something of them has changed, or leaving service
+    DueList<RingPool> rings;     ///< messages may come to them; they are looked at in each look
 
 private:
     std::uint64_t now_ = 0;
     std::uint64_t number_ = 0;
     std::uint64_t sample_step_ = 0;  // one more than the number of the step in which sample_now_ was read
     std::uint32_t sample_now_ = 0;
+    std::uint32_t reads_ = 0;
     std::uint64_t device_time_ = 0;
     std::vector<WorkerSession*> told_;
 };

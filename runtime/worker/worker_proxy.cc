@@ -57,7 +57,7 @@ std::uint64_t WorkerProxy::await() noexcept {
     return next_id_++;
 }
 
-std::uint64_t WorkerProxy::begin(Command command) {
+std::uint64_t WorkerProxy::begin(const command::Any& what) {
     if (commands_.reserve(kSlotsForCalls + 1) <= kSlotsForCalls) {
         counters_.command_ring_full.add();
         throw NoRoomForCommand(EAGAIN, fmt::format("worker \"{}\" has {} commands to come to already; it is stuck inside a provider's call, or "
@@ -68,10 +68,10 @@ std::uint64_t WorkerProxy::begin(Command command) {
         answered_.reserve(2 * wanted);
         awaited_.reserve(2 * wanted);
     }
-    command.id = await();
-    (void)commands_.try_push(command);
+    const std::uint64_t id = await();
+    (void)commands_.try_push(Command{.id = id, .what = what});
     worker_.knock();
-    return command.id;
+    return id;
 }
 
 std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) noexcept {
@@ -86,14 +86,14 @@ std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) noexcept {
     return answer;
 }
 
-Answer WorkerProxy::call(Command request, std::chrono::milliseconds usual) {
-    request.id = await();
+Answer WorkerProxy::call(const command::Any& what, std::chrono::milliseconds usual) {
+    const Command request{.id = await(), .what = what};
     auto warn_at = now_() + usual;
     const auto wait = [&] {
         if (now_() > warn_at) {
             log_error("worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
                       "core is taken",
-                      name_, static_cast<int>(request.kind), usual.count());
+                      name_, request.what.index(), usual.count());
             warn_at += usual;
         }
         wait_();
@@ -115,77 +115,62 @@ Answer WorkerProxy::call(Command request, std::chrono::milliseconds usual) {
 }
 
 void WorkerProxy::add_session(std::uint32_t index, WorkerSession& session) {
-    call({.kind = CommandKind::add_session, .index = index, .session = &session});
+    call(command::AddSession{&session, index});
 }
 void WorkerProxy::remove_session(std::uint32_t index, bool abandoned) {
-    call({.kind = CommandKind::remove_session, .index = index, .abandoned = abandoned});
+    call(command::RemoveSession{index, abandoned});
 }
 std::uint64_t WorkerProxy::begin_removing_session(std::uint32_t index, bool abandoned) {
-    return begin({.kind = CommandKind::remove_session, .index = index, .abandoned = abandoned});
+    return begin(command::RemoveSession{index, abandoned});
 }
 void WorkerProxy::add_cq(std::uint32_t index, WorkerCq& cq) {
-    call({.kind = CommandKind::add_cq, .index = index, .cq = &cq});
+    call(command::AddCq{&cq, index});
 }
-void WorkerProxy::remove_cq(std::uint32_t index) { call({.kind = CommandKind::remove_cq, .index = index}); }
-void WorkerProxy::lose_cq(std::uint32_t index) { call({.kind = CommandKind::lose_cq, .index = index}); }
-void WorkerProxy::make_room(WorkerQp& qp) { call({.kind = CommandKind::add_qp, .qp = &qp, .only_room = true}); }
-void WorkerProxy::make_room(const WorkerRegion& region) { call({.kind = CommandKind::add_region, .region = &region, .only_room = true}); }
-void WorkerProxy::make_room(const WorkerAh& ah) { call({.kind = CommandKind::add_ah, .ah = &ah, .only_room = true}); }
-void WorkerProxy::add_qp(WorkerQp& qp) { call({.kind = CommandKind::add_qp, .qp = &qp}); }
-void WorkerProxy::park(QpHandle qp) { call({.kind = CommandKind::park_qp, .index = qp.index}); }
+void WorkerProxy::remove_cq(std::uint32_t index) { call(command::RemoveCq{index}); }
+void WorkerProxy::lose_cq(std::uint32_t index) { call(command::LoseCq{index}); }
+void WorkerProxy::make_room(WorkerQp& qp) { call(command::AddQp{&qp, true}); }
+void WorkerProxy::make_room(const BindableRegion& region) { call(command::AddRegion{&region, true}); }
+void WorkerProxy::make_room(const WorkerAh& ah) { call(command::AddAh{&ah, true}); }
+void WorkerProxy::add_qp(WorkerQp& qp) { call(command::AddQp{&qp, false}); }
+void WorkerProxy::park(QpHandle qp) { call(command::ParkQp{qp.index}); }
 void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause, bool device_lags) {
-    call({.kind = CommandKind::unpark_qp, .state = state, .cause = cause, .index = qp.index, .device_lags = device_lags});
+    call(command::UnparkQp{qp.index, state, cause, device_lags});
 }
 bool WorkerProxy::retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit, std::uint32_t quiet) {
-    const Answer answer =
-        call({.kind = CommandKind::retire_qp,
-              .cause = Status::qp_closed,
-              .index = qp.index,
-              .quiet = quiet,
-              .deadline = deadline},
-             limit + kUsual);
+    const Answer answer = call(command::RetireQp{qp.index, quiet, deadline, false}, limit + kUsual);
     return answer.kind == AnswerKind::done;
 }
 std::uint64_t WorkerProxy::begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet, bool device_lags) {
-    return begin({.kind = CommandKind::retire_qp,
-                  .cause = Status::qp_closed,
-                  .index = qp.index,
-                  .quiet = quiet,
-                  .deadline = deadline,
-                  .device_lags = device_lags});
+    return begin(command::RetireQp{qp.index, quiet, deadline, device_lags});
 }
 std::optional<bool> WorkerProxy::retired(std::uint64_t command) {
     const std::optional<Answer> answer = take_answer(command);
     return answer ? std::optional(answer->kind == AnswerKind::done) : std::nullopt;
 }
 void WorkerProxy::forget(QpHandle qp, Status leftovers) {
-    call({.kind = CommandKind::forget_qp, .cause = leftovers, .index = qp.index});
+    call(command::ForgetQp{qp.index, leftovers});
 }
 void WorkerProxy::renew(QpHandle qp, std::uint32_t life, QpState state) {
-    call({.kind = CommandKind::renew_qp,
-          .state = state,
-          .cause = Status::qp_closed,
-          .index = qp.index,
-          .life = life});
+    call(command::RenewQp{qp.index, life, state});
 }
 void WorkerProxy::lose(QpHandle qp) {
-    call({.kind = CommandKind::lose_qp, .cause = Status::device_removed, .index = qp.index});
+    call(command::LoseQp{qp.index});
 }
-void WorkerProxy::add_srq(WorkerSrq& srq) { call({.kind = CommandKind::add_srq, .srq = &srq}); }
+void WorkerProxy::add_srq(WorkerSrq& srq) { call(command::AddSrq{&srq}); }
 void WorkerProxy::retire(SrqHandle srq, Status leftovers) {
-    call({.kind = CommandKind::retire_srq, .cause = leftovers, .index = srq.index});
+    call(command::RetireSrq{srq.index, leftovers});
 }
-void WorkerProxy::lose(SrqHandle srq) { call({.kind = CommandKind::lose_srq, .index = srq.index}); }
-void WorkerProxy::forget(SrqHandle srq) { call({.kind = CommandKind::forget_srq, .index = srq.index}); }
+void WorkerProxy::lose(SrqHandle srq) { call(command::LoseSrq{srq.index}); }
+void WorkerProxy::forget(SrqHandle srq) { call(command::ForgetSrq{srq.index}); }
 std::uint64_t WorkerProxy::begin_finding_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region,
                                              std::uint32_t client) {
-    return begin({.kind = CommandKind::find_key, .index = device, .lkey = lkey, .region_handle = region, .pd = pd, .client = client});
+    return begin(command::FindKey{device, pd, client, lkey, region});
 }
 std::uint64_t WorkerProxy::begin_finding_window(MwHandle window) {
-    return begin({.kind = CommandKind::find_window, .window_handle = window});
+    return begin(command::FindWindow{window});
 }
-std::uint64_t WorkerProxy::begin_finding_ah(const WorkerAh& ah) { return begin({.kind = CommandKind::find_ah, .ah = &ah}); }
-std::uint64_t WorkerProxy::begin_removing_ah(const WorkerAh& ah) { return begin({.kind = CommandKind::remove_ah, .ah = &ah}); }
+std::uint64_t WorkerProxy::begin_finding_ah(const WorkerAh& ah) { return begin(command::FindAh{&ah}); }
+std::uint64_t WorkerProxy::begin_removing_ah(const WorkerAh& ah) { return begin(command::RemoveAh{&ah, false}); }
 std::optional<bool> WorkerProxy::found(std::uint64_t search) {
     const std::optional<Answer> answer = take_answer(search);
     if (answer && answer->kind == AnswerKind::no_memory) {
@@ -198,34 +183,26 @@ void WorkerProxy::ignore(std::uint64_t command) noexcept {
     counters_.answers_untaken.add(std::erase_if(answered_, [&](const Answer& answer) { return answer.id == command; }));
 }
 
-void WorkerProxy::add_window(WorkerWindow& window) { call({.kind = CommandKind::add_window, .window = &window}); }
+void WorkerProxy::add_window(WorkerWindow& window) { call(command::AddWindow{&window}); }
 bool WorkerProxy::remove_window(MwHandle window) {
-    return call({.kind = CommandKind::remove_window, .window_handle = window}).kind == AnswerKind::done;
+    return call(command::RemoveWindow{window}).kind == AnswerKind::done;
 }
-void WorkerProxy::add_region(const WorkerRegion& region) {
-    call({.kind = CommandKind::add_region, .region = &region});
+void WorkerProxy::add_region(const BindableRegion& region) {
+    call(command::AddRegion{&region, false});
 }
 bool WorkerProxy::remove_region(MrHandle region) {
-    return call({.kind = CommandKind::remove_region, .region_handle = region}).kind == AnswerKind::done;
+    return call(command::RemoveRegion{region}).kind == AnswerKind::done;
 }
 
-void WorkerProxy::start_flow(QpHandle qp, const FlowBlock& peer, FlowPath path) {
-    call({.kind = CommandKind::start_flow,
-          .index = qp.index,
-          .lkey = peer.rkey,
-          .peer_addr = peer.addr,
-          .in_order = path.in_order,
-          .reads = path.reads,
-          .readable = path.readable});
-}
+void WorkerProxy::start_flow(QpHandle qp, const FlowStart& how) { call(command::StartFlow{qp.index, how}); }
 
-void WorkerProxy::add_pool(WorkerPool& pool) { call({.kind = CommandKind::add_pool, .pool = &pool}); }
+void WorkerProxy::add_pool(WorkerPool& pool) { call(command::AddPool{&pool}); }
 std::uint32_t WorkerProxy::remove_pool(PoolHandle pool) {
-    return call({.kind = CommandKind::remove_pool, .index = pool.index}).index;
+    return call(command::RemovePool{pool.index}).index;
 }
 
-void WorkerProxy::add_ah(const WorkerAh& ah) { call({.kind = CommandKind::add_ah, .ah = &ah}); }
-void WorkerProxy::forget(const WorkerAh& ah) { call({.kind = CommandKind::remove_ah, .ah = &ah, .abandoned = true}); }
+void WorkerProxy::add_ah(const WorkerAh& ah) { call(command::AddAh{&ah, false}); }
+void WorkerProxy::forget(const WorkerAh& ah) { call(command::RemoveAh{&ah, true}); }
 
 std::vector<Answer> WorkerProxy::take_unasked() {
     drain_answers();

@@ -48,7 +48,7 @@ public:
     void lose_cq(std::uint32_t index);
     // Adding what there is room for does not fail.
     void make_room(WorkerQp& qp);
-    void make_room(const WorkerRegion& region);
+    void make_room(const BindableRegion& region);
     void make_room(const WorkerAh& ah);
     void add_qp(WorkerQp& qp);
     /// Between these two the provider may touch the QP and its CQs.
@@ -113,18 +113,12 @@ public:
     void add_window(WorkerWindow& window);
     /// False, and nothing has changed, when binds of it are in flight.
     [[nodiscard]] bool remove_window(MwHandle window);
-    void add_region(const WorkerRegion& region);
+    void add_region(const BindableRegion& region);
     /// False, and nothing has changed, when binds to it are in flight.
     [[nodiscard]] bool remove_region(MrHandle region);
 
     /// It is connected; its peer's control block is there.
-    /// What the queue pair's connection can do.
-    struct FlowPath {
-        bool in_order = false;  ///< what is written to its memory arrives in order
-        bool reads = true;      ///< it may read from the peer's memory
-        bool readable = true;   ///< the peer may read from its
-    };
-    void start_flow(QpHandle qp, const FlowBlock& peer, FlowPath path);
+    void start_flow(QpHandle qp, const FlowStart& how);
     void add_pool(WorkerPool& pool);
     /// Nothing takes receives from it any more. Returns how many slots of its session's completion ring were written until
     /// then, modulo 2^32: its last completion is among them.
@@ -138,9 +132,9 @@ public:
 
 private:
     [[nodiscard]] std::uint64_t await() noexcept;
-    [[nodiscard]] std::uint64_t begin(Command command);
+    [[nodiscard]] std::uint64_t begin(const command::Any& what);
     [[nodiscard]] std::optional<Answer> take_answer(std::uint64_t id) noexcept;
-    Answer call(Command request, std::chrono::milliseconds usual = kUsual);
+    Answer call(const command::Any& what, std::chrono::milliseconds usual = kUsual);
     void drain_answers() noexcept;
     [[nodiscard]] bool keep(const Answer& answer) noexcept;
 

@@ -174,7 +174,7 @@ public:
     /// The request must have a signal, so that a refused one always has a completion or a retirement to wait for: this one takes the
     /// last place that the session has.
     [[nodiscard]] bool must_signal(const Share& share) const noexcept {
-        return share.sends_full() || in_flight_ >= completion_slots_ || unsignaled_ > completion_slots_ / 2;
+        return !planted(Bug::wedged) && (share.sends_full() || in_flight_ >= completion_slots_ || unsignaled_ > completion_slots_ / 2);
     }
     [[nodiscard]] std::uint32_t in_flight() const noexcept { return in_flight_; }
     /// Receives of its pools that wait for a message.

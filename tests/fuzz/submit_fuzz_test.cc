@@ -69,9 +69,9 @@ protected:
         }
     }
     static std::string describe(const SteppedWorld::Qp& qp) {
-        return "QP " + std::to_string(qp.qp->qp_num) + ": state " + std::to_string(static_cast<int>(qp.end.state)) +
-               ", sends in flight " + std::to_string(qp.end.sends.size()) + ", receives " +
-               std::to_string(qp.end.recvs.size()) + "\n";
+        return "QP " + std::to_string(qp.qp->qp_num) + ": state " + std::to_string(static_cast<int>(qp.end->life())) +
+               ", sends in flight " + std::to_string(qp.end->sends().entries().size()) + ", receives " +
+               std::to_string(qp.end->recvs().size()) + "\n";
     }
     void share_with(std::vector<ShareOptions> shares) {
         shares_ = std::move(shares);
@@ -149,7 +149,7 @@ protected:
             request.flags &= kSignaled | kFence;
         }
         if (request.opcode == Opcode::bind_mw) {
-            request.bind = {window.end.handle, region_handle_, one_in(8) ? random_() : number(512)};
+            request.bind = {window.handle(), region_handle_, one_in(8) ? random_() : number(512)};
             request.bind_access = static_cast<std::uint32_t>(number(7)) << 1;
             request.rkey = next_rkey(window.mw->rkey);
         } else {

@@ -8,7 +8,7 @@ namespace pollcore::testing {
 
 inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
     auto qp = std::make_unique<Qp>();
-    std::uint32_t send_depth = kMarkersPerQp + (shape.credits || shape.rings ? CreditFlow::kWritesMax + CreditFlow::kReadsMax : 0);
+    std::uint32_t send_depth = kMarkersPerQp + (shape.credits || shape.rings ? BlockFlow::kWritesMax + Rendezvous::kReadsMax : 0);
     std::uint32_t recv_depth = 0;
     for (const ShareOptions& share : shape.shares) {
         send_depth += share.send_depth;
@@ -33,40 +33,38 @@ inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
     const bool datagram = shape.type == QpType::ud;
     Transition init = datagram ? to_datagram_init(1, kQkey) : to_init(1, access_flags({}));
     device->modify(qp->qp.get(), init.attr, init.mask);
-    WorkerQp& end = qp->end;
-    end.qp = qp->qp.get();
     const Life life = life_of(next_life_++);
-    end.handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), life.generation};
-    end.epoch = life.epoch;
-    end.signal_interval = std::max(1u, (send_depth - kMarkersPerQp) / 4);
-    end.sends = InFlightTable(send_depth, shape.sges_max);
-    end.recvs = InFlightTable(std::max(recv_depth, 1u), shape.sges_max);
-    end.send_cq = shape.send_cq;
-    end.recv_cq = shape.recv_cq;
-    end.qp_num = qp->qp->qp_num;
-    end.srq = shape.srq != nullptr ? &shape.srq->end : nullptr;
-    end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
-    end.inline_max = shape.inline_max;
-    end.opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes;
-    end.datagram = datagram;
-    end.shares = shape.shares;
-    if (shape.pool.pool != nullptr) {
-        end.pool.pool = &shape.pool.pool->end;
-        if (!shape.rings) {
-            end.pool.set_depth(shape.pool.depth, shape.pool.share);
-        }
-    }
-    if (shape.credits || shape.rings) {
-        add_credits(*qp, shape, send_depth, recv_depth);
-    }
     if (datagram) {
         qp->marker_ah = make_verbs_ah();
-        end.marker_ah = qp->marker_ah.get();
         Transition rtr = to_state(IBV_QPS_RTR);
         device->modify(qp->qp.get(), rtr.attr, rtr.mask);
         Transition rts = to_rts(qp->psn, {}, QpType::ud);
         device->modify(qp->qp.get(), rts.attr, rts.mask);
-        end.state = QpState::ready;
+    }
+    qp->end = std::make_unique<WorkerQp>(
+        WorkerQp::Options{.handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), life.generation},
+                          .epoch = life.epoch,
+                          .datagram = datagram,
+                          .ready = datagram,
+                          .opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes,
+                          .send = {.depth = send_depth, .sges_max = shape.sges_max, .signal_interval = std::max(1u, (send_depth - kMarkersPerQp) / 4)},
+                          .recv_depth = recv_depth,
+                          .sges_max = shape.sges_max,
+                          .inline_max = shape.inline_max,
+                          .ordinary = shape.ordinary,
+                          .pd = shape.pd,
+                          .send_cq = shape.send_cq,
+                          .recv_cq = shape.recv_cq,
+                          .srq = shape.srq != nullptr ? shape.srq->end.get() : nullptr,
+                          .marker_ah = qp->marker_ah.get(),
+                          .shares = shape.shares});
+    WorkerQp& end = *qp->end;
+    end.set_provider(*qp->qp);
+    if (shape.pool.pool != nullptr && !shape.rings) {
+        end.recvs().fill_from(*shape.pool.pool->buffers, shape.pool.depth, shape.pool.share);
+    }
+    if (shape.credits || shape.rings) {
+        add_flow_control(*qp, shape, send_depth, recv_depth);
     }
     proxy.add_qp(end);
     qps.push_back(std::move(qp));
@@ -91,7 +89,7 @@ inline void SteppedWorld::connect(Qp& from, Qp& to, const PathAttributes& path) 
 }
 
 inline void SteppedWorld::start_flow(Qp& from, const Qp& to) {
-    proxy.start_flow(from.handle(), {.addr = reinterpret_cast<std::uintptr_t>(to.block), .rkey = to.block_rkey}, {});
+    proxy.start_flow(from.handle(), {.peer_addr = reinterpret_cast<std::uintptr_t>(to.block), .peer_rkey = to.block_rkey, .reads = true, .readable = true});
 }
 
 inline std::pair<SteppedWorld::Qp*, SteppedWorld::Qp*> SteppedWorld::pair(const QpShape& shape, const PathAttributes& path) {
@@ -138,42 +136,45 @@ inline bool SteppedWorld::reset(Qp& qp, std::uint64_t patience, std::uint32_t li
     return drained;
 }
 
-inline void SteppedWorld::add_credits(Qp& qp, const QpShape& shape, std::uint32_t send_depth, std::uint32_t recv_depth) {
+inline void SteppedWorld::add_flow_control(Qp& qp, const QpShape& shape, std::uint32_t send_depth, std::uint32_t recv_depth) {
     blocks_.push_back(std::make_unique<ControlBlock>());
     qp.block = blocks_.back().get();
     const ibv_mr& mr = register_memory(qp.block, sizeof(ControlBlock), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     qp.block_rkey = mr.rkey;
-    qp.end.flow = std::make_unique<CreditFlow>();
-    const WorkerPool* pool = shape.srq != nullptr ? shape.srq->end.pool.pool : shape.pool.pool != nullptr ? &shape.pool.pool->end : nullptr;
-    qp.end.flow->own = {.depth = shape.srq != nullptr ? shape.srq->end.granted_max : recv_depth,
-                        .message_max = pool != nullptr ? pool->buffer_bytes : 0xffffffffu};
-    if (shape.rendezvous.pool != nullptr) {
-        qp.end.rendezvous.pool = &shape.rendezvous.pool->end;
-        qp.end.rendezvous.set_depth(1, 2);
-    }
+    BlockFlow::Options options{
+        .block = qp.block,
+        .lkey = mr.lkey,
+        .terms = {},
+        .counts_from = shape.counts_from,
+        .waiting = WaitingRequests(send_depth, std::max(slots_for_sges(shape.sges_max), slots_for_inline(shape.inline_max)))};
     if (shape.rings) {
-        add_rings(*qp.end.flow, shape, std::bit_ceil(send_depth));
+        RingPool* const ring = shape.pool.pool != nullptr ? shape.pool.pool->ring.get() : nullptr;
+        if (ring != nullptr) {
+            options.terms = {.depth = ring->ring().lines(), .message_max = ring->message_max(), .ring_addr = ring->addr(), .ring_rkey = ring->rkey()};
+        }
+        frames_.emplace_back(std::bit_ceil(send_depth));
+        OwnLines<RecordFrame>& frames = frames_.back();
+        const std::uint32_t lkey = register_memory(frames.data(), frames.size() * sizeof(RecordFrame), 0).lkey;
+        options.terms = shape.terms.value_or(options.terms);
+        qp.end->set_flow(std::make_unique<RingFlow>(*qp.end, std::move(options),
+                                                    RingFlow::Frames{frames.data(), static_cast<std::uint32_t>(frames.size()), lkey}, ring));
+        return;
     }
-    qp.end.flow->block = qp.block;
-    qp.end.flow->lkey = mr.lkey;
-    qp.end.flow->waiting =
-        WaitingRequests(send_depth, std::max(slots_for_sges(shape.sges_max), slots_for_inline(shape.inline_max)));
-}
-
-inline void SteppedWorld::add_rings(CreditFlow& flow, const QpShape& shape, std::uint32_t frames) {
-    frames_.emplace_back(frames);
-    flow.rings = true;
-    flow.frames = frames_.back().data();
-    flow.frames_mask = frames - 1;
-    flow.frames_lkey = register_memory(flow.frames, frames * sizeof(RecordFrame), 0).lkey;
-    flow.own = {};
-    if (shape.pool.pool != nullptr) {
-        const WorkerPool& ring = shape.pool.pool->end;
-        flow.own = {.depth = ring.ring->lines(),
-                    .message_max = ring.ring->message_max(),
-                    .ring_addr = ring.addr,
-                    .ring_rkey = ring.rkey};
+    const Pool* pool = shape.pool.pool;
+    SharedGrants* const grants = shape.srq != nullptr ? shape.srq->grants.get() : nullptr;
+    options.terms = {.depth = grants != nullptr ? grants->each() : recv_depth, .message_max = pool != nullptr ? pool->end().message_max() : 0xffffffffu};
+    if (shape.srq != nullptr && shape.srq->end->recvs().pool() != nullptr) {
+        options.terms.message_max = shape.srq->end->recvs().pool()->message_max();
     }
+    options.terms = shape.terms.value_or(options.terms);
+    auto flow = std::make_unique<CreditFlow>(*qp.end, std::move(options), grants);
+    if (grants == nullptr) {
+        qp.end->recvs().set_watcher(flow.get());
+    }
+    if (shape.rendezvous.pool != nullptr) {
+        flow->rendezvous().read_into(*shape.rendezvous.pool->buffers, 2);
+    }
+    qp.end->set_flow(std::move(flow));
 }
 
 }  // namespace pollcore::testing

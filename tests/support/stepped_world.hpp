@@ -18,6 +18,8 @@
 #include "base/life.hpp"
 #include "connect/transitions.hpp"
 #include "device/soft/soft_device.hpp"
+#include "flow/credit_flow.hpp"
+#include "flow/ring_flow.hpp"
 #include "pollcore/session.hpp"
 #include "worker/worker.hpp"
 #include "worker/worker_proxy.hpp"
@@ -33,6 +35,7 @@ public:
         bool wide_completions = false;
         std::uint32_t pool_buffers = 0;  ///< of each session
         bool extended_cqs = false;  ///< polled by ibv_start_poll
+        bool next_poll = true;      ///< false: nor is ibv_next_poll called
         bool device_time = false;   ///< with the two above: CQs have time stamps, and the first session asks for them
         bool sleeps = false;        ///< the worker and the applications may
         ClientShare* client = nullptr;  ///< of the process whose sessions are; null: of this one
@@ -62,17 +65,19 @@ public:
     struct Qp {
         UniqueAh marker_ah;
         UniqueQp qp;
-        WorkerQp end;
+        std::unique_ptr<WorkerQp> end;
         std::uint32_t psn = 0;
-        ControlBlock* block = nullptr;  ///< with credits
+        ControlBlock* block = nullptr;  ///< with flow control
         std::uint32_t block_rkey = 0;
-        [[nodiscard]] QpHandle handle() const { return end.handle; }
+        [[nodiscard]] QpHandle handle() const { return end->handle(); }
+        [[nodiscard]] BlockFlow& flow() const { return dynamic_cast<BlockFlow&>(*end->flow()); }
     };
 
     struct Srq {
         UniqueSrq srq;
-        WorkerSrq end;
-        [[nodiscard]] SrqHandle handle() const { return end.handle; }
+        std::unique_ptr<WorkerSrq> end;
+        std::unique_ptr<SharedGrants> grants;  ///< with credits
+        [[nodiscard]] SrqHandle handle() const { return end->handle(); }
     };
 
     /// Memory that the device knows.
@@ -88,8 +93,12 @@ public:
 
     struct Pool {
         OwnLines<std::byte> memory;
-        WorkerPool end;
-        [[nodiscard]] std::byte* buffer(std::uint32_t index) { return memory.data() + std::size_t{index} * end.stride; }
+        std::unique_ptr<BufferPool> buffers;
+        std::unique_ptr<RingPool> ring;  ///< else
+        [[nodiscard]] WorkerPool& end() const { return buffers != nullptr ? static_cast<WorkerPool&>(*buffers) : *ring; }
+        [[nodiscard]] PoolHandle handle() const { return end().handle(); }
+        [[nodiscard]] const ReceivePoolCounters& counters() const { return end().counters(); }
+        [[nodiscard]] std::byte* buffer(std::uint32_t index) { return memory.data() + std::size_t{index} * buffers->memory().stride; }
     };
     struct PoolPart {
         Pool* pool = nullptr;
@@ -108,7 +117,8 @@ public:
 
     struct Window {
         UniqueMw mw;
-        WorkerWindow end;
+        std::unique_ptr<WorkerWindow> end;
+        [[nodiscard]] MwHandle handle() const { return end->options().handle; }
     };
 
     struct QpShape {
@@ -124,6 +134,10 @@ public:
         bool credits = false;
         PoolPart rendezvous{};
         bool rings = false;  ///< messages go to write rings; `pool` is one, or the end takes none
+        std::uint32_t pd = 0;           ///< the control thread's number of it
+        bool ordinary = true;           ///< WorkerQp::Options::ordinary
+        std::optional<FlowTerms> terms{};  ///< what it says of itself, whatever is true
+        std::uint32_t counts_from = 0;  ///< BlockFlow::Options::counts_from
     };
     static constexpr std::uint32_t kQkey = 0x77;  ///< of all UD queue pairs
 
@@ -203,7 +217,6 @@ public:
     WorkerCq& cq(std::uint32_t index) { return *cqs_[index]; }
 
     std::uint32_t add_cq(std::uint32_t cqe = 1024) {
-        auto cq = std::make_unique<WorkerCq>();
         verbs_cqs_.emplace_back(
             device->create_cq({.cqe = cqe,
                                .domain = domain_.get(),
@@ -211,12 +224,13 @@ public:
                                .extended = options_.extended_cqs,
                                .device_time = options_.device_time}),
             DeviceDeleter<ibv_cq>{device.get()});
-        cq->cq = verbs_cqs_.back().get();
-        cq->extended = options_.extended_cqs ? extended(cq->cq) : nullptr;
-        cq->next_poll = device->limits().next_poll;
-        cq->device_time = options_.device_time;
-        cq->depth = cqe;
-        cq->channel = channel.get();
+        ibv_cq* const verbs_cq = verbs_cqs_.back().get();
+        auto cq = std::make_unique<WorkerCq>(WorkerCq::Options{.cq = verbs_cq,
+                                                               .extended = options_.extended_cqs ? extended(verbs_cq) : nullptr,
+                                                               .next_poll = options_.next_poll && device->limits().next_poll,
+                                                               .device_time = options_.device_time,
+                                                               .depth = cqe,
+                                                               .channel = channel.get()});
         const auto index = static_cast<std::uint32_t>(cqs_.size());
         proxy.add_cq(index, *cq);
         cqs_.push_back(std::move(cq));
@@ -225,34 +239,30 @@ public:
 
     Pool& add_pool(std::uint32_t buffers, std::uint32_t bytes, std::uint32_t session_index = 0) {
         auto pool = std::make_unique<Pool>();
-        WorkerPool& end = pool->end;
-        end.handle = {static_cast<std::uint16_t>(pools_.size()), 1};
-        end.buffer_bytes = bytes;
-        end.stride = (bytes + 63) / 64 * 64;
-        pool->memory.resize(std::size_t{buffers} * end.stride);
+        const std::uint32_t stride = (bytes + 63) / 64 * 64;
+        pool->memory.resize(std::size_t{buffers} * stride);
         const ibv_mr& mr = register_memory(pool->memory.data(), pool->memory.size(), IBV_ACCESS_LOCAL_WRITE);
-        end.addr = reinterpret_cast<std::uintptr_t>(mr.addr);
-        end.lkey = mr.lkey;
-        end.session_index = session_index;
-        end.buffers = BufferTable(buffers);
-        proxy.add_pool(end);
+        pool->buffers = std::make_unique<BufferPool>(next_pool(session_index), BufferPool::Memory{.addr = reinterpret_cast<std::uintptr_t>(mr.addr),
+                                                                                                  .lkey = mr.lkey,
+                                                                                                  .buffers = buffers,
+                                                                                                  .buffer_bytes = bytes,
+                                                                                                  .stride = stride});
+        proxy.add_pool(*pool->buffers);
         pools_.push_back(std::move(pool));
         return *pools_.back();
     }
 
     Pool& add_ring(std::uint32_t lines, std::uint32_t messages, std::uint32_t session_index = 0) {
         auto pool = std::make_unique<Pool>();
-        WorkerPool& end = pool->end;
-        end.handle = {static_cast<std::uint16_t>(pools_.size()), 1};
-        end.stride = kCacheLine;
         pool->memory.resize(lines * kCacheLine);
         const ibv_mr& mr = register_memory(pool->memory.data(), pool->memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-        end.addr = reinterpret_cast<std::uintptr_t>(mr.addr);
-        end.lkey = mr.lkey;
-        end.rkey = mr.rkey;
-        end.session_index = session_index;
-        end.ring = std::make_unique<WriteRing>(pool->memory.data(), lines, messages, 77);
-        proxy.add_pool(end);
+        pool->ring = std::make_unique<RingPool>(next_pool(session_index), RingPool::Memory{.data = pool->memory.data(),
+                                                                                           .addr = reinterpret_cast<std::uintptr_t>(mr.addr),
+                                                                                           .rkey = mr.rkey,
+                                                                                           .lines = lines,
+                                                                                           .held_max = messages,
+                                                                                           .secret = 77});
+        proxy.add_pool(*pool->ring);
         pools_.push_back(std::move(pool));
         return *pools_.back();
     }
@@ -261,18 +271,20 @@ public:
         auto srq = std::make_unique<Srq>();
         SrqOptions make{.pd = pd_.get(), .domain = domain_.get(), .depth = shape.depth, .sges_max = shape.sges_max};
         srq->srq = UniqueSrq(device->create_srq(make), {device.get()});
-        WorkerSrq& end = srq->end;
-        end.srq = srq->srq.get();
-        end.handle = {0, next_srq_generation_++};
-        end.sges_max = static_cast<std::uint8_t>(shape.sges_max);
-        end.receives = SlotTable(shape.depth, shape.sges_max);
-        end.session_index = shape.session;
-        end.granted_max = shape.credit_connections == 0 ? 0 : shape.depth / shape.credit_connections;
-        if (shape.pool != nullptr) {
-            end.pool.pool = &shape.pool->end;
-            end.pool.set_depth(shape.depth, shape.pool_share, end.granted_max != 0 ? end.granted_max : shape.depth);
+        srq->end = std::make_unique<WorkerSrq>(WorkerSrq::Options{
+            .handle = {0, next_srq_generation_++}, .depth = shape.depth, .sges_max = shape.sges_max, .session = shape.session});
+        RecvQueue& recvs = srq->end->recvs();
+        recvs.set_provider(srq->srq.get());
+        std::uint32_t part = shape.depth;
+        if (shape.credit_connections != 0) {
+            part = shape.depth / shape.credit_connections;
+            srq->grants = std::make_unique<SharedGrants>(recvs, part, shape.credit_connections);
+            recvs.set_watcher(srq->grants.get());
         }
-        proxy.add_srq(end);
+        if (shape.pool != nullptr) {
+            recvs.fill_from(*shape.pool->buffers, shape.depth, shape.pool_share, part);
+        }
+        proxy.add_srq(*srq->end);
         srqs.push_back(std::move(srq));
         return *srqs.back();
     }
@@ -352,24 +364,20 @@ public:
     Window& add_window(ibv_mw_type type = IBV_MW_TYPE_2) {
         auto window = std::make_unique<Window>();
         window->mw = {device->create_mw(pd_.get(), type), {device.get()}};
-        window->end.handle = {static_cast<std::uint16_t>(windows_.size()), 1};
-        window->end.mw = window->mw.get();
-        window->end.rkey.store(window->mw->rkey);
-        proxy.add_window(window->end);
+        window->end = std::make_unique<WorkerWindow>(WorkerWindow::Options{.handle = {static_cast<std::uint16_t>(windows_.size()), 1}});
+        window->end->renew(*window->mw);
+        proxy.add_window(*window->end);
         windows_.push_back(std::move(window));
         return *windows_.back();
     }
     /// As the control thread does around the end of a queue pair that it was bound on: the same handle, unbound.
     void renew(Window& window) {
-        ASSERT_TRUE(proxy.remove_window(window.end.handle));
+        ASSERT_TRUE(proxy.remove_window(window.handle()));
         const ibv_mw_type type = window.mw->type;
         window.mw.reset();
         window.mw = {device->create_mw(pd_.get(), type), {device.get()}};
-        window.end.mw = window.mw.get();
-        window.end.rkey.store(window.mw->rkey);
-        window.end.bound_on.store(0);
-        window.end.lost.store(false);
-        proxy.add_window(window.end);
+        window.end->renew(*window.mw);
+        proxy.add_window(*window.end);
     }
     /// From now on windows may be bound to the region.
     MrHandle make_bindable(ibv_mr& mr) {
@@ -402,8 +410,10 @@ public:
     }
 
 private:
-    void add_credits(Qp& qp, const QpShape& shape, std::uint32_t send_depth, std::uint32_t recv_depth);
-    void add_rings(CreditFlow& flow, const QpShape& shape, std::uint32_t frames);
+    void add_flow_control(Qp& qp, const QpShape& shape, std::uint32_t send_depth, std::uint32_t recv_depth);
+    [[nodiscard]] WorkerPool::Options next_pool(std::uint32_t session_index) const {
+        return {.handle = {static_cast<std::uint16_t>(pools_.size()), 1}, .session_index = session_index};
+    }
     UniqueAh make_verbs_ah() {
         QpInfo self;
         std::memcpy(self.gid.data(), device->gids().front().gid.raw, 16);

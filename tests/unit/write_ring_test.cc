@@ -1,5 +1,5 @@
 // Write rings: what a reader makes of memory that somebody else writes.
-#include "flow/write_ring.hpp"
+#include "worker/write_ring.hpp"
 
 #include <gtest/gtest.h>
 

@@ -63,7 +63,7 @@ TEST_F(Answers, WhatIsSaidUnaskedWaitsForRoom) {
     }
     ASSERT_EQ(said.size(), 1u);
     EXPECT_EQ(said[0].kind, AnswerKind::cq_failed);
-    EXPECT_EQ(said[0].index, a->end.send_cq);
+    EXPECT_EQ(said[0].index, a->end->options().send_cq);
 }
 
 TEST_F(Answers, ToWhatNobodyAsksAboutAreCountedAndNotKept) {

@@ -89,8 +89,8 @@ TEST_P(Balance, AQuietCqWaitsNoLongerBesideBusyOnes) {
     // Each CQ is looked at in each step, for one burst. A packet may wait a step for its turn in the device.
     EXPECT_LE(beside, alone + 1) << "alone " << alone;
     EXPECT_GT(flooded, 100u);
-    EXPECT_GT(world->cq(1).taken, 4 * world->cq(quiet_cq).taken) << "the others were not busy";
-    EXPECT_LT(world->cq(1).emptied, world->worker.counters().steps.value()) << "the others were never full";
+    EXPECT_GT(world->cq(1).mark().taken, 4 * world->cq(quiet_cq).mark().taken) << "the others were not busy";
+    EXPECT_LT(world->cq(1).mark().emptied, world->worker.counters().steps.value()) << "the others were never full";
     RecordProperty("worst_wait_alone", alone);
     RecordProperty("worst_wait_beside_busy_cqs", beside);
 }

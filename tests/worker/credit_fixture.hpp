@@ -19,15 +19,28 @@ protected:
             add_pair({.shares = {{kSender, 16, 4}}, .credits = true}, receiver, kNoRetries, kNoRetries);
         }
     }
-    [[nodiscard]] CreditFlow& sender(std::size_t i = 0) { return *from[i]->end.flow; }
-    [[nodiscard]] CreditFlow& receiver(std::size_t i = 0) { return *to[i]->end.flow; }
+    [[nodiscard]] const CreditFlow& sender(std::size_t i = 0) { return credits(*from[i]); }
+    [[nodiscard]] const CreditFlow& receiver(std::size_t i = 0) { return credits(*to[i]); }
+    [[nodiscard]] static const CreditFlow& credits(const Qp& qp) { return dynamic_cast<CreditFlow&>(qp.flow()); }
     void agree() {
         submit(send(1));
         submit(recv(1));
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         turn();
-        ASSERT_TRUE(sender().agreed && receiver().agreed);
+        ASSERT_TRUE(sender().agreed() && receiver().agreed());
+    }
+    /// A message that its flow control knows nothing of.
+    void post_past_the_worker(const Qp& qp, std::uint32_t length) {
+        ibv_sge sge{.addr = source->addr(), .length = length, .lkey = source->lkey()};
+        ibv_send_wr wr{};
+        wr.wr_id = ~std::uint64_t{0};
+        wr.sg_list = &sge;
+        wr.num_sge = 1;
+        wr.opcode = IBV_WR_SEND;
+        wr.send_flags = IBV_SEND_SIGNALED;
+        ibv_send_wr* bad = nullptr;
+        ASSERT_EQ(ibv_post_send(qp.qp.get(), &wr, &bad), 0);
     }
     void grant(std::uint64_t word) { from[0]->block->grants[0].store(word); }
     void expect_violation(FlowFault fault) {

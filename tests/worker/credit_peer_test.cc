@@ -9,12 +9,11 @@ namespace pollcore::testing {
 namespace {
 
 TEST_F(WorkerCreditTest, CountsGoOnBeyondTheirEnd) {
-    make();
+    const std::uint32_t nearly = 0xfffffff7;
+    make_world();
+    add_pair({.shares = {{kSender, 16, 4}}, .credits = true, .counts_from = nearly}, {.shares = {{kReceiver, 16, 16}}, .credits = true, .counts_from = nearly},
+             kNoRetries, kNoRetries);
     agree();
-    const std::uint32_t nearly = 0xfffffff8;
-    sender().granted = sender().consumed = nearly;
-    receiver().posted = receiver().told = nearly;
-    grant(GrantWord::pack(nearly));
     for (std::uint64_t i = 0; i < 40; ++i) {
         submit(send(i));
         turn(3);
@@ -22,25 +21,25 @@ TEST_F(WorkerCreditTest, CountsGoOnBeyondTheirEnd) {
         ASSERT_EQ(world->await(1, kReceiver).size(), 1u);
         ASSERT_EQ(world->await(1, kSender).size(), 1u);
     }
-    EXPECT_EQ(sender().consumed, nearly + 40);
-    EXPECT_EQ(receiver().posted, nearly + 40);
+    EXPECT_EQ(sender().consumed(), nearly + 41);
+    EXPECT_EQ(receiver().posted(), nearly + 41);
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
 }
 
 TEST_F(WorkerCreditTest, ATornGrantIsReadAgainAndABackwardOneIgnored) {
     make();
     agree();
-    const std::uint32_t now = sender().granted;
+    const std::uint32_t now = sender().granted();
     submit(send(5));
     grant((GrantWord::pack(now + 3) & 0xffffffff00000000) | now);
     turn();
-    EXPECT_EQ(sender().granted, now);
+    EXPECT_EQ(sender().granted(), now);
     grant(GrantWord::pack(now - 1));
     turn();
-    EXPECT_EQ(sender().granted, now);
+    EXPECT_EQ(sender().granted(), now);
     grant(0);
     turn();
-    EXPECT_EQ(sender().granted, now);
+    EXPECT_EQ(sender().granted(), now);
     EXPECT_TRUE(world->poll(kSender).empty());
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
     submit(recv(1));
@@ -50,13 +49,13 @@ TEST_F(WorkerCreditTest, ATornGrantIsReadAgainAndABackwardOneIgnored) {
 TEST_F(WorkerCreditTest, MoreGrantsThanAgreedEndTheConnection) {
     make();
     agree();
-    grant(GrantWord::pack(sender().consumed + 16));
+    grant(GrantWord::pack(sender().consumed() + 16));
     submit(send(5));
     turn();
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u) << "as many as it has receives is well";
     make();
     agree();
-    grant(GrantWord::pack(sender().consumed + 17));
+    grant(GrantWord::pack(sender().consumed() + 17));
     submit(send(5));
     submit(send(6));
     expect_violation(FlowFault::too_many_grants);
@@ -80,8 +79,9 @@ TEST_F(WorkerCreditTest, TermsThatCannotBeAreRefused) {
                           {{.depth = kQueueDepthMax + 1}, FlowFault::no_depth}};
     for (const Case& bad : cases) {
         SCOPED_TRACE(static_cast<int>(bad.fault));
-        make();
-        to[0]->end.flow->own = bad.terms;
+        make_world();
+        add_pair({.shares = {{kSender, 16, 4}}, .credits = true}, {.shares = {{kReceiver, 16, 16}}, .credits = true, .terms = bad.terms}, kNoRetries,
+                 kNoRetries);
         submit(send(1, {.qp = to[0], .flags = 0}), kReceiver);
         expect_violation(bad.fault);
     }
@@ -95,13 +95,13 @@ TEST_F(WorkerCreditTest, TermsThatAreNotWholeAreReadAgain) {
         from[0]->block->terms[i].store(words[i] ^ (i == 1));
     }
     turn();
-    EXPECT_FALSE(sender().agreed);
+    EXPECT_FALSE(sender().agreed());
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
     from[0]->block->terms[1].store(words[1]);
     world->step();
-    EXPECT_TRUE(sender().agreed);
-    EXPECT_EQ(sender().depth, 16u);
-    EXPECT_EQ(sender().message_max, 64u);
+    EXPECT_TRUE(sender().agreed());
+    EXPECT_EQ(sender().depth(), 16u);
+    EXPECT_EQ(sender().limits().message_max, 64u);
 }
 
 // Of a shared receive queue: each its part, and together no more than is posted.
@@ -117,11 +117,11 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     const auto expect_bounded = [&] {
         std::uint32_t unused = 0;
         for (SteppedWorld::Qp* qp : to) {
-            unused += qp->end.flow->unused;
-            ASSERT_LE(qp->end.flow->unused, 3u);
+            unused += credits(*qp).unused_grants();
+            ASSERT_LE(credits(*qp).unused_grants(), 3u);
         }
-        ASSERT_EQ(unused, srq.end.granted);
-        ASSERT_LE(unused, srq.end.receives.size());
+        ASSERT_EQ(unused, srq.grants->granted());
+        ASSERT_LE(unused, srq.end->recvs().size());
     };
     for (int i = 0; i < 60'000; ++i) {
         const std::size_t pair = random() % 4;
@@ -152,13 +152,13 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
     EXPECT_GT(received[3], 50u);
     EXPECT_EQ(world->device->rnr_counts(), RnrCounts{});
     // All that was to be sent was sent, and what they are granted they do not use.
-    for (int i = 0; i < 1000 && to[1]->end.flow->unused == 0; ++i) {
+    for (int i = 0; i < 1000 && receiver(1).unused_grants() == 0; ++i) {
         posted += try_submit(recv(posted, {.srq = &srq})) == Refusal::none;
         turn(3);
         (void)world->poll(kReceiver);
         (void)world->poll(kSender);
     }
-    ASSERT_NE(to[1]->end.flow->unused, 0u);
+    ASSERT_NE(receiver(1).unused_grants(), 0u);
     // Nothing is lost when they begin again.
     for (int i = 0; i < 20; ++i) {
         ASSERT_TRUE(world->reset(*to[1]));
@@ -188,12 +188,11 @@ TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
     }
     // Messages that no receive holds end their connections, and the receives that they took come back.
     for (const std::size_t bad : {0u, 1u, 2u}) {
-        from[bad]->end.flow->message_max = 1000;
-        submit(send(1, {.qp = from[bad], .length = 200}));
+        post_past_the_worker(*from[bad], 200);
         turn();
     }
     (void)world->poll(kSender);
-    EXPECT_EQ(srq.end.pool.posted, 8u);
+    EXPECT_EQ(srq.end->recvs().taker().posted(), 8u);
     for (std::uint64_t i = 0; i < 30; ++i) {
         submit(send(i, {.qp = from[4]}));
         const auto received = world->await(1, kReceiver);
@@ -210,24 +209,24 @@ TEST_F(WorkerCreditTest, APeerCannotChangeWhatIsSaidOfUs) {
         word.store(0x5555);
     }
     agree();
-    EXPECT_EQ(receiver().depth, 4u);
+    EXPECT_EQ(receiver().depth(), 4u);
     ASSERT_TRUE(world->reset(*from[0]));
-    EXPECT_EQ(sender().message_max, 0u);
-    EXPECT_EQ(sender().depth, 0u);
+    EXPECT_EQ(sender().limits().message_max, 0u);
+    EXPECT_EQ(sender().depth(), 0u);
     EXPECT_EQ(world->session(kSender).message_max(from[0]->handle()), 0u);
 }
 
 TEST_F(WorkerCreditTest, AMessageBeyondTheGrantsOfASharedReceiveQueueEndsTheConnection) {
     make_world();
     SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 8, .credit_connections = 2});
-    add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .srq = &srq});
+    add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .srq = &srq, .terms = FlowTerms{.depth = 16, .message_max = 64}});
     for (std::uint64_t i = 0; i < 8; ++i) {
         submit(recv(i, {.srq = &srq}));
     }
     submit(send(0));
     ASSERT_EQ(world->await(1, kSender).size(), 1u);
-    // Its worker is made to believe in more than it was told.
-    sender().granted = sender().consumed + 6;
+    // Its worker is made to believe in more than it was granted.
+    grant(GrantWord::pack(sender().consumed() + 6));
     for (std::uint64_t i = 1; i < 7; ++i) {
         submit(send(i));
     }

@@ -128,18 +128,22 @@ TEST_F(WorkerCreditTest, WritesWithImmediateTakeAReceiveAndWritesDoNot) {
 }
 
 TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLongIsLeftOut) {
-    make();
+    make_world();
+    add_pair({.shares = {{kSender, 16, 4}}, .credits = true},
+             {.shares = {{kReceiver, 16, 16}}, .credits = true, .terms = FlowTerms{.depth = 16, .message_max = 8}}, kNoRetries, kNoRetries);
     agree();
     for (std::uint64_t i = 0; i < 6; ++i) {
         submit(recv(i));
     }
     turn();  // the peer has told of them
-    sender().message_max = 8;
+    const SteppedWorld::End& end = *world->ends[kSender];
+    auto* const records = at_offset<QpRecord>(end.block, end.layout.records());
+    records[from[0]->handle().index].longest.store(MessageLimitsWord{.message_max = 0xffffffff}.pack());
     std::array<WorkRequest, 10> burst;
     for (std::uint64_t i = 0; i < burst.size(); ++i) {
         burst[i] = send(i);
     }
-    burst[2].sge.length = 9;  // the session has not heard of this limit
+    burst[2].sge.length = 9;  // a library that does not heed the limit
     submit(burst);
     const std::uint64_t doorbells = world->worker.counters().send_doorbells.value();
     const std::uint64_t sends = world->worker.counters().sends.value();
@@ -147,7 +151,7 @@ TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLo
     EXPECT_EQ(world->worker.counters().sends.value() - sends, 6u);
     EXPECT_EQ(world->worker.counters().send_doorbells.value() - doorbells, 1u);
     EXPECT_EQ(world->worker.counters().waits_for_credit.value(), 3u + 1);  // and one before the terms were there
-    EXPECT_EQ(sender().consumed, sender().granted);
+    EXPECT_EQ(sender().consumed(), sender().granted());
     const auto received = world->await(6, kReceiver);
     ASSERT_EQ(received.size(), 6u);
     auto ended = world->await(7, kSender);
@@ -357,14 +361,14 @@ TEST_F(WorkerCreditTest, TheRuntimesOwnWritesReachNoSessionAndKeepToTheirSlots) 
     for (std::uint64_t i = 0; i < 500; ++i) {
         submit(recv(i));
         world->step();
-        EXPECT_LE(receiver().writes, CreditFlow::kWritesMax);
+        EXPECT_LE(receiver().writes(), BlockFlow::kWritesMax);
         submit(send(i));
         EXPECT_EQ(world->await(1, kReceiver).at(0).tag, i);
         EXPECT_EQ(world->await(1, kSender).at(0).tag, i);
     }
     turn();
     EXPECT_GT(world->worker.counters().grants.value(), grants + 200);
-    EXPECT_LT(receiver().writes, CreditFlow::kWritesMax);
+    EXPECT_LT(receiver().writes(), BlockFlow::kWritesMax);
     EXPECT_EQ(world->session(kReceiver).figures().accepted, 501u);
     EXPECT_EQ(world->session(kReceiver).figures().completed, 501u);
     EXPECT_EQ(world->worker.counters().stale_completions.value(), 0u);
@@ -395,7 +399,7 @@ TEST_F(WorkerCreditTest, AResetBeginsTheCountsAgain) {
         ASSERT_TRUE(world->reset(*to[0]));
         (void)world->poll(kSender);
         (void)world->poll(kReceiver);
-        EXPECT_FALSE(sender().agreed);
+        EXPECT_FALSE(sender().agreed());
         connect(*from[0], *to[0], kNoRetries, kNoRetries);
         for (std::uint64_t i = 0; i < 30; ++i) {
             submit(send(i));
@@ -415,8 +419,8 @@ TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
     submit(send(1));
     submit(bind(2, *from[0], window, bindable, handle));
     turn();
-    EXPECT_TRUE(world->uses_window(window.end.handle));
-    EXPECT_FALSE(world->proxy.remove_window(window.end.handle));
+    EXPECT_TRUE(world->uses_window(window.handle()));
+    EXPECT_FALSE(world->proxy.remove_window(window.handle()));
     EXPECT_FALSE(world->proxy.remove_region(handle));
     submit(recv(1));
     const auto ended = world->await(2, kSender);
@@ -432,7 +436,7 @@ TEST_F(WorkerCreditTest, AWindowWhoseBindWaitsIsInUse) {
     turn();
     world->to_error(*from[0]);
     EXPECT_EQ(world->await(2, kSender).size(), 2u);
-    EXPECT_TRUE(world->proxy.remove_window(other.end.handle));
+    EXPECT_TRUE(world->proxy.remove_window(other.handle()));
     EXPECT_TRUE(world->proxy.remove_region(again));
 }
 
@@ -459,7 +463,7 @@ TEST_F(WorkerCreditTest, AWorkerThatSleepsLooksForCredit) {
     ASSERT_TRUE(sleep());
     EXPECT_EQ(world->worker.look_every_ns(), 50'000u);
     EXPECT_FALSE(world->worker.woken(false, world->now));
-    grant(GrantWord::pack(sender().granted + 1));
+    grant(GrantWord::pack(sender().granted() + 1));
     EXPECT_TRUE(world->worker.woken(false, world->now));
     world->worker.wake_up(world->now);
 }

@@ -61,9 +61,10 @@ protected:
         with.worker.complete_burst = 4;
         return with;
     }
-    ExtendedPoll() {
-        make({}, options());
-        cq = world->cq(0).extended;
+    ExtendedPoll() { begin(options()); }
+    void begin(const SteppedWorld::Options& with) {
+        make({}, with);
+        cq = world->cq(0).options().extended;
         poll_script = PollScript{.start = cq->start_poll, .next = cq->next_poll, .end = cq->end_poll};
         cq->start_poll = scripted_start;
         cq->next_poll = scripted_next;
@@ -197,7 +198,9 @@ TEST_P(ABatchThatFails, InItsMiddleKeepsWhatWasRead) {
 INSTANTIATE_TEST_SUITE_P(Errors, ABatchThatFails, ::testing::Values(EIO, -2));
 
 TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfItsOwn) {
-    world->cq(0).next_poll = false;
+    SteppedWorld::Options with = options();
+    with.next_poll = false;
+    begin(with);
     cq->next_poll = unusable_next;
     for (std::uint64_t tag = 0; tag < 16; ++tag) {
         submit(write(tag));
@@ -217,15 +220,17 @@ protected:
     static constexpr std::uint32_t kTimed = 0;
     static constexpr std::uint32_t kOther = 1;
 
-    TimedPoll() {
+    TimedPoll() { begin_timed(true); }
+    void begin_timed(bool next_poll) {
         SteppedWorld::Options with = options();
+        with.next_poll = next_poll;
         with.wide_completions = with.device_time = true;
         make_world(with);
         world->add_session();
         world->add_session();
         world->add_cq();
         pair({.shares = {{kTimed, 16, 16}, {kOther, 16, 0}}});
-        cq = world->cq(0).extended;
+        cq = world->cq(0).options().extended;
         reads = 0;
         cq->read_completion_ts = [](ibv_cq_ex* it) {
             EXPECT_EQ(it->status, IBV_WC_SUCCESS) << "a time was read that is none";
@@ -343,7 +348,7 @@ TEST_F(TimedPoll, GivesNoneToWhatTheRuntimeCompletesInPlaceOfTheDevice) {
 }
 
 TEST_F(TimedPoll, GivesEachItsOwnTimeWhereNextCannotBeCalled) {
-    world->cq(0).next_poll = false;
+    begin_timed(false);
     cq->next_poll = unusable_next;
     for (std::uint64_t tag = 0; tag < 10; ++tag) {
         submit(write(tag));

@@ -39,14 +39,14 @@ protected:
         return *pair({.shares = {{session, kDepth / 2, 16}}}).first;
     }
     void fill(Qp& qp, std::uint32_t length) {
-        while (try_submit(write(0, {.qp = &qp, .length = length}), qp.end.shares[0].session) == Refusal::none) {
+        while (try_submit(write(0, {.qp = &qp, .length = length}), qp.end->options().shares[0].session) == Refusal::none) {
         }
     }
     /// Requests that the worker took.
     [[nodiscard]] std::uint64_t taken(const Qp& qp) {
-        return world->ends[qp.end.shares[0].session]->worker_end->submissions().released();
+        return world->ends[qp.end->options().shares[0].session]->worker_end->submissions().released();
     }
-    void poll(const Qp& qp) { (void)world->poll(qp.end.shares[0].session); }
+    void poll(const Qp& qp) { (void)world->poll(qp.end->options().shares[0].session); }
 };
 
 TEST_F(FairShare, IsTheSameForAProcessWithManySessionsAsForOneWithOne) {
@@ -75,8 +75,8 @@ TEST_F(FairShare, IsTheSameForAProcessWithManySessionsAsForOneWithOne) {
     }
     EXPECT_GT(taken(modest), 200u);
     EXPECT_LE(together, taken(modest) * 11 / 10);
-    EXPECT_GT(world->session(greedy[0]->end.shares[0].session).figures().throttled, 0u);
-    EXPECT_EQ(world->session(modest.end.shares[0].session).figures().throttled, 0u);
+    EXPECT_GT(world->session(greedy[0]->end->options().shares[0].session).figures().throttled, 0u);
+    EXPECT_EQ(world->session(modest.end->options().shares[0].session).figures().throttled, 0u);
 }
 
 TEST_F(FairShare, CountsBytesToo) {
@@ -109,7 +109,7 @@ TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {
     ClientShare of_good;
     std::vector<Rings> hostile;
     for (int i = 0; i < 4; ++i) {
-        SteppedWorld::End& end = *world->ends[add_session(&of_hostile).end.shares[0].session];
+        SteppedWorld::End& end = *world->ends[add_session(&of_hostile).end->options().shares[0].session];
         auto* const block = static_cast<std::byte*>(end.block);
         hostile.push_back({end, {block + end.layout.submissions(), kDepth}, {block + end.layout.completions(), end.layout.completion_ring_slots()}});
     }
@@ -159,7 +159,7 @@ TEST_F(FairShare, OfAProcessAloneIsWhatItsSessionCanTake) {
         poll(own);
     }
     EXPECT_EQ(taken(alone), taken(own));
-    EXPECT_EQ(world->session(alone.end.shares[0].session).figures().throttled, 0u);
+    EXPECT_EQ(world->session(alone.end->options().shares[0].session).figures().throttled, 0u);
 }
 
 }  // namespace

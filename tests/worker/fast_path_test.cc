@@ -21,21 +21,21 @@ protected:
 
 TEST_F(FastPathTest, AQueuePairIsOrdinaryWhileItIsConnectedAndNotParked) {
     make();
-    EXPECT_NE(a->end.ordinary, 0);
+    EXPECT_NE(a->end->ordinary(), 0);
     world->proxy.park(a->handle());
-    EXPECT_EQ(a->end.ordinary, 0);
+    EXPECT_EQ(a->end->ordinary(), 0);
     world->proxy.unpark(a->handle(), QpState::ready, Status::success);
-    EXPECT_NE(a->end.ordinary, 0);
+    EXPECT_NE(a->end->ordinary(), 0);
     world->proxy.park(a->handle());
     world->proxy.unpark(a->handle(), QpState::error, Status::wr_flush_err);
-    EXPECT_EQ(a->end.ordinary, 0);
+    EXPECT_EQ(a->end->ordinary(), 0);
 }
 
 TEST_F(FastPathTest, ItIsWithCreditsTooAndWithWriteRingsIsNot) {
     make({.credits = true});
-    EXPECT_NE(a->end.ordinary, 0);
+    EXPECT_NE(a->end->ordinary(), 0);
     make({.rings = true});
-    EXPECT_EQ(a->end.ordinary, 0);
+    EXPECT_EQ(a->end->ordinary(), 0);
 }
 
 TEST_F(FastPathTest, OrdinaryRequestsAndOthersKeepTheirOrder) {

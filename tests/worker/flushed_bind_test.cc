@@ -20,13 +20,13 @@ TEST_F(FlushedBind, LeavesAWindowToBeMadeAnew) {
         submit(send(1));  // nobody takes it
         submit(bind(2, *a, window, memory, world->make_bindable(*memory.mr)));
         world->step(20);
-        EXPECT_FALSE(window.end.lost.load());
+        EXPECT_FALSE(window.end->lost());
         world->to_error(*a);
         const auto completions = world->await(2);
         ASSERT_EQ(completions.size(), 2u);
         EXPECT_EQ(completions[1].tag, 2u);
         EXPECT_EQ(completions[1].status, Status::wr_flush_err);
-        EXPECT_TRUE(window.end.lost.load());
+        EXPECT_TRUE(window.end->lost());
     }
 }
 

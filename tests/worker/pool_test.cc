@@ -47,11 +47,11 @@ protected:
         return value;
     }
     void release(const Completion& completion) { ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none); }
-    [[nodiscard]] const ReceivePoolCounters& counters() const { return *pool->end.counters; }
+    [[nodiscard]] const ReceivePoolCounters& counters() const { return pool->counters(); }
     // Each buffer is in one place.
     void expect_whole() {
-        EXPECT_EQ(pool->end.buffers.free() + counters().posted.value() + counters().held.value(), pool->end.buffers.size());
-        EXPECT_EQ(pool->end.buffers.held(0).size(), counters().held.value());
+        EXPECT_EQ(pool->buffers->free() + counters().posted.value() + counters().held.value(), pool->buffers->size());
+        EXPECT_EQ(pool->buffers->held().size(), counters().held.value());
     }
 
     SteppedWorld::Pool* pool = nullptr;
@@ -95,7 +95,7 @@ TEST_F(WorkerPoolTest, ACompletionNamesTheBufferWithTheMessage) {
         EXPECT_TRUE(completion.ok());
         EXPECT_TRUE(completion.pooled());
         EXPECT_TRUE(completion.from_recv_queue());
-        EXPECT_EQ(completion.pool(), pool->end.handle);
+        EXPECT_EQ(completion.pool(), pool->handle());
         EXPECT_EQ(completion.qp, to[0]->handle());
         EXPECT_EQ(completion.opcode, CompletionOpcode::recv);
         EXPECT_EQ(completion.byte_len, 8u);
@@ -196,10 +196,10 @@ TEST_F(WorkerPoolTest, WhatTheApplicationDoesNotHaveItCannotRelease) {
     release(completions[0]);
     release(completions[0]);  // twice
     Completion beyond = completions[0];
-    beyond.tag = pool_tag(pool->end.handle, 32);
+    beyond.tag = pool_tag(pool->handle(), 32);
     release(beyond);
     Completion posted = completions[0];
-    posted.tag = pool_tag(pool->end.handle, (completions[0].buffer() + 1) % 32);
+    posted.tag = pool_tag(pool->handle(), (completions[0].buffer() + 1) % 32);
     release(posted);
     Completion of_none = completions[0];
     of_none.tag = pool_tag({.index = 7, .generation = 1}, 0);
@@ -236,7 +236,7 @@ TEST_F(WorkerPoolTest, ASlotThatClaimsMoreBuffersThanItHoldsIsReadToItsEnd) {
     make(32);
     send_word(1);
     const auto completions = received(1);
-    ReleaseRequest request{.count = 0xffffffff, .pool = pool->end.handle};
+    ReleaseRequest request{.count = 0xffffffff, .pool = pool->handle()};
     request.buffers.fill(completions[0].buffer());
     ASSERT_TRUE(world->raw(kReceiver).try_push(std::bit_cast<WorkRequest>(request)));
     world->step(2);
@@ -251,8 +251,8 @@ TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
         send_word(i);
         ASSERT_EQ(received(1).size(), 1u);
     }
-    EXPECT_EQ(to[0]->end.pool.posted, 0u);
-    EXPECT_EQ(to[0]->end.pool.held, 16u);
+    EXPECT_EQ(to[0]->end->recvs().taker().posted(), 0u);
+    EXPECT_EQ(to[0]->end->recvs().taker().held(), 16u);
     EXPECT_EQ(counters().ran_dry.value(), 1u);
     const std::uint64_t delivered = counters().delivered.value();
     for (std::uint64_t i = 0; i < 100; ++i) {
@@ -263,7 +263,7 @@ TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
     }
     world->step(2);
     // They are named, with what came since.
-    const auto held = pool->end.buffers.held(static_cast<std::uint32_t>(counters().delivered.value()));
+    const auto held = pool->buffers->held();
     ASSERT_EQ(held.size(), 16u);
     std::set<std::uint32_t> ages;
     for (const HeldBuffer& buffer : held) {
@@ -275,10 +275,10 @@ TEST_F(WorkerPoolTest, ForgottenBuffersStopOneQueuePairAndNoOther) {
     // And one that comes back goes on receiving.
     Completion remembered;
     remembered.flags = kPooled;
-    remembered.tag = pool_tag(pool->end.handle, held[3].buffer);
+    remembered.tag = pool_tag(pool->handle(), held[3].buffer);
     release(remembered);
     world->step(2);
-    EXPECT_EQ(to[0]->end.pool.posted, 1u);
+    EXPECT_EQ(to[0]->end->recvs().taker().posted(), 1u);
     send_word(99);
     EXPECT_EQ(received(1).size(), 1u);
     expect_whole();
@@ -391,7 +391,7 @@ TEST_F(WorkerPoolTest, BuffersOfAClosedQueuePairAreCountedUntilTheyComeBack) {
     world->step(2);
     EXPECT_EQ(counters().orphaned.value(), 0u);
     EXPECT_EQ(counters().held.value(), 0u);
-    EXPECT_EQ(pool->end.buffers.free(), 32u);
+    EXPECT_EQ(pool->buffers->free(), 32u);
 }
 
 TEST_F(WorkerPoolTest, ASharedReceiveQueueIsFilledToo) {
@@ -418,7 +418,7 @@ TEST_F(WorkerPoolTest, ASharedReceiveQueueIsFilledToo) {
     EXPECT_TRUE(world->poll(kReceiver).empty());
     world->close(srq);
     world->step(2);
-    EXPECT_EQ(pool->end.buffers.free(), 64u);
+    EXPECT_EQ(pool->buffers->free(), 64u);
     expect_whole();
 }
 
@@ -450,7 +450,7 @@ TEST_F(WorkerPoolTest, MessagesAndTheSessionsOwnRequestsShareTheRing) {
     for (int i = 0; i < 200'000; ++i) {
         switch (random() % 5) {
             case 0:
-                if (sent - taken < to[0]->end.pool.posted) {
+                if (sent - taken < to[0]->end->recvs().taker().posted()) {
                     send_word(sent++);
                 }
                 break;

@@ -191,8 +191,8 @@ TEST_F(ProviderFailure, AWindowGoesOnFromABindWhoseCompletionIsLost) {
     const auto lost = world->await(2);
     ASSERT_EQ(lost.size(), 2u);
     EXPECT_EQ(lost[0].status, Status::general_err);
-    EXPECT_FALSE(window.end.lost.load());
-    EXPECT_EQ(window.end.rkey.load(), next_rkey(first));
+    EXPECT_FALSE(window.end->lost());
+    EXPECT_EQ(window.end->rkey(), next_rkey(first));
     submit(bind(3, *a, window, memory, region));
     const auto again = world->await(1);
     ASSERT_EQ(again.size(), 1u);

@@ -43,7 +43,7 @@ protected:
     void take_short(std::size_t n) {
         for (const Completion& completion : world->await(n, kReceiver)) {
             ASSERT_TRUE(completion.ok() && completion.pooled());
-            ASSERT_EQ(completion.pool(), receives->end.handle);
+            ASSERT_EQ(completion.pool(), receives->handle());
             ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none);
         }
     }
@@ -51,20 +51,20 @@ protected:
         EXPECT_EQ(completion.status, Status::success);
         EXPECT_EQ(completion.opcode, CompletionOpcode::recv);
         ASSERT_TRUE(completion.pooled());
-        ASSERT_EQ(completion.pool(), longs->end.handle);
+        ASSERT_EQ(completion.pool(), longs->handle());
         EXPECT_EQ(completion.byte_len, length);
         EXPECT_EQ(std::memcmp(longs->buffer(completion.buffer()), source->data(tag), length), 0);
     }
     void release(const Completion& completion) { ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none); }
     // Each buffer is in one place.
     void expect_whole(const SteppedWorld::Pool& pool) {
-        const ReceivePoolCounters& counters = *pool.end.counters;
-        EXPECT_EQ(pool.end.buffers.free() + counters.posted.value() + counters.held.value(), pool.end.buffers.size());
+        const ReceivePoolCounters& counters = pool.counters();
+        EXPECT_EQ(pool.buffers->free() + counters.posted.value() + counters.held.value(), pool.buffers->size());
     }
     void expect_nothing_left() {
         EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
-        EXPECT_EQ(world->ends[kReceiver]->worker_end->pooled_posted(), receives->end.counters->posted.value() + longs->end.counters->posted.value());
-        EXPECT_EQ(longs->end.counters->posted.value(), 0u);
+        EXPECT_EQ(world->ends[kReceiver]->worker_end->pooled_posted(), receives->counters().posted.value() + longs->counters().posted.value());
+        EXPECT_EQ(longs->counters().posted.value(), 0u);
         expect_whole(*receives);
         expect_whole(*longs);
     }
@@ -86,11 +86,11 @@ TEST_F(WorkerRendezvousTest, ALongMessageComesInItsPlaceAndWhole) {
         submit(send(2000 + i));
         const auto received = world->await(3, kReceiver);
         ASSERT_EQ(received.size(), 3u) << i;
-        EXPECT_EQ(received[0].pool(), receives->end.handle);
+        EXPECT_EQ(received[0].pool(), receives->handle());
         expect_long(received[1], i, length);
         EXPECT_EQ(received[1].flags & kWithImm, i % 2 == 1 ? kWithImm : 0);
         EXPECT_EQ(received[1].imm_data, i % 2 == 1 ? i : 0);
-        EXPECT_EQ(received[2].pool(), receives->end.handle);
+        EXPECT_EQ(received[2].pool(), receives->handle());
         for (const Completion& completion : received) {
             release(completion);
         }
@@ -104,7 +104,7 @@ TEST_F(WorkerRendezvousTest, ALongMessageComesInItsPlaceAndWhole) {
     }
     turn();
     EXPECT_EQ(world->worker.counters().rendezvous.value(), 100u);
-    EXPECT_EQ(longs->end.counters->delivered.value(), 100u);
+    EXPECT_EQ(longs->counters().delivered.value(), 100u);
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
     expect_nothing_left();
 }
@@ -127,7 +127,7 @@ TEST_F(WorkerRendezvousTest, WhatIsBehindALongMessageWaitsUntilThereIsABufferFor
     const auto received = world->await(2, kReceiver);
     ASSERT_EQ(received.size(), 2u);
     expect_long(received[0], 2, 700);
-    EXPECT_EQ(received[1].pool(), receives->end.handle);
+    EXPECT_EQ(received[1].pool(), receives->handle());
     const auto ended = world->await(2, kSender);
     ASSERT_EQ(ended.size(), 2u);
     EXPECT_EQ(ended[0].tag, 3u);
@@ -238,8 +238,8 @@ TEST_F(WorkerRendezvousTest, WhateverIsOpenEndsWithTheConnectionAndTheNextOneBeg
             release(completion);
         }
         turn();
-        EXPECT_EQ(longs->end.counters->posted.value(), 0u);
-        EXPECT_EQ(longs->end.counters->held.value(), 0u);
+        EXPECT_EQ(longs->counters().posted.value(), 0u);
+        EXPECT_EQ(longs->counters().held.value(), 0u);
         connect(*from[0], *to[0], kNoRetries, kNoRetries);
         turn();
         for (const Completion& completion : world->poll(kReceiver)) {
@@ -283,7 +283,7 @@ TEST_F(WorkerRendezvousTest, AnnouncementsThatCannotBeEndTheConnection) {
             what.number = 4;
             announce(what);
             turn();
-            ASSERT_EQ(receiver().receiving.state, AnnouncedRecv::State::waiting);
+            ASSERT_TRUE(receiver().rendezvous().waits_for_buffer());
             what.number = 5;
         }
         announce(what);
@@ -316,7 +316,7 @@ TEST_F(WorkerRendezvousTest, AWriteWithImmediateOfTheApplicationsIsNoAnnouncemen
     ASSERT_EQ(received.size(), 1u);
     EXPECT_EQ(received[0].opcode, CompletionOpcode::recv_rdma_with_imm);
     EXPECT_EQ(received[0].imm_data, 99u);
-    EXPECT_EQ(received[0].pool(), receives->end.handle);
+    EXPECT_EQ(received[0].pool(), receives->handle());
 }
 
 int (*provider_post)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
@@ -391,7 +391,7 @@ TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhat
         submit(send_long(i, 300));
     }
     turn();
-    ASSERT_TRUE(sender().announced.open());
+    ASSERT_TRUE(sender().rendezvous().open());
     submit(send(4));
     turn();
     world->to_error(*from[0]);
@@ -533,7 +533,7 @@ TEST_F(WorkerRendezvousTest, AnAnnouncedRegionIsInUseUntilItWasRead) {
     EXPECT_FALSE(world->uses_key(0, 0, source->lkey(), {}));
     submit(send_long(2, 500));
     turn();
-    EXPECT_TRUE(sender().announced.arrived());
+    EXPECT_TRUE(sender().rendezvous().arrived());
     EXPECT_TRUE(world->uses_key(0, 0, source->lkey(), {}));
     release(held[0]);
     expect_long(world->await(1, kReceiver).at(0), 2, 500);
@@ -554,7 +554,7 @@ TEST_F(WorkerRendezvousTest, ReceivesOfASharedReceiveQueueDoAsWell) {
         const auto received = world->await(1, kReceiver);
         ASSERT_EQ(received.size(), 1u) << i;
         EXPECT_EQ(received[0].qp, to[i % 2]->handle());
-        EXPECT_EQ(received[0].pool(), i % 3 == 0 ? receives->end.handle : longs->end.handle);
+        EXPECT_EQ(received[0].pool(), i % 3 == 0 ? receives->handle() : longs->handle());
         if (i % 3 != 0) {
             EXPECT_EQ(std::memcmp(longs->buffer(received[0].buffer()), source->data(i), 1000), 0);
         }

@@ -68,7 +68,7 @@ TEST_F(WorkerRingTest, TellsWhatWasReadAQuarterAtATime) {
     }
     // The first, of all the ring, and then one for each sixteen lines.
     EXPECT_EQ(world->worker.counters().grants.value(), 1u + 160 * 2 / 16);
-    EXPECT_EQ(from[0]->end.flow->consumed, 320u);
+    EXPECT_EQ(from[0]->flow().consumed(), 320u);
 }
 
 TEST_F(WorkerRingTest, MoreThanWasGrantedEndsTheConnectionAtTheReader) {
@@ -79,10 +79,11 @@ TEST_F(WorkerRingTest, MoreThanWasGrantedEndsTheConnectionAtTheReader) {
     EXPECT_EQ(world->poll(kReceiver).size(), 16u);
     EXPECT_EQ(world->poll(kSender).size(), 16u) << "the last one waits";
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
-    from[0]->end.flow->granted += 8;  // as a sender would that does not keep to it
+    // A sender that does not keep to it: it writes eight lines more than its reader has room for.
+    from[0]->block->grants[0].store(GrantWord::pack(from[0]->flow().consumed() + 8));
     turn();
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u) << "as long as it may have no more messages nobody looks";
-    const Completion any{.tag = pool_tag(ring->end.handle, kLines - 1 - 20), .flags = kPooled};
+    const Completion any{.tag = pool_tag(ring->handle(), kLines - 1 - 20), .flags = kPooled};
     release({any});
     expect_failed(*to[0], kReceiver, FlowFault::too_many_messages);
 }
@@ -178,7 +179,7 @@ TEST_F(WorkerRingTest, WhatWaitedAndIsRefusedEndsOnceWithAllBehindIt) {
         EXPECT_EQ(ended[i].status, i == 0 ? Status::post_refused : Status::wr_flush_err);
     }
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
-    EXPECT_EQ(window.end.binds, 0u);
+    EXPECT_FALSE(window.end->in_use());
 }
 
 // A peer that ends in the middle of a record, as seen from here: half of it is there, and no more comes.
@@ -186,7 +187,7 @@ TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     submit(send(1, kTwoLines));
     const auto first = world->await(1, kReceiver);
     ASSERT_EQ(first.size(), 1u);
-    WriteRing& reading = *ring->end.ring;
+    const WriteRing& reading = ring->ring->ring();
     const RecordHeader::Words words = RecordHeader{.length = 100}.pack(reading.next(), reading.seed());
     auto* last = reinterpret_cast<std::uint64_t*>(ring->memory.data() + (kLines - 1 - reading.next()) * std::size_t{kCacheLine});
     last[5] = words[0];
@@ -198,10 +199,10 @@ TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     ASSERT_EQ(end.size(), 1u);
     EXPECT_EQ(end[0].status, Status::wr_flush_err);
     EXPECT_TRUE(end[0].pooled());
-    EXPECT_EQ(ring->end.counters->held.value(), 2u);
+    EXPECT_EQ(ring->counters().held.value(), 2u);
     release({first[0], end[0]});
-    EXPECT_EQ(ring->end.counters->held.value(), 0u);
-    EXPECT_EQ(ring->end.counters->bad_releases.value(), 0u);
+    EXPECT_EQ(ring->counters().held.value(), 0u);
+    EXPECT_EQ(ring->counters().bad_releases.value(), 0u);
     // The next life goes on in the same ring.
     world->reset(*to[0]);
     world->reset(*from[0]);

@@ -429,7 +429,7 @@ TEST(QpNumberTable, FindsWhatWasAddedAndNothingThatWasRemoved) {
             table.remove(number);
             expected.erase(found);
         } else {
-            qps.push_back(std::make_unique<WorkerQp>());
+            qps.push_back(std::make_unique<WorkerQp>(WorkerQp::Options{.send = {.depth = 1}}));
             table.add(number, qps.back().get());
             expected[number] = qps.back().get();
         }

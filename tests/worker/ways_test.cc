@@ -85,12 +85,12 @@ private:
 
 class Side {
 public:
-    Side(Way way, bool credits) : way_(way), world_(options(way)), buffer_(world_.add_buffer(2 * kHalf)) {
+    Side(Way way, bool credits) : world_(options(way)), buffer_(world_.add_buffer(2 * kHalf)) {
         world_.add_session();
         world_.add_session();
         world_.add_cq();
         for (int i = 0; i < kPairs; ++i) {
-            SteppedWorld::QpShape shape{.shares = {{0, 16, 16}, {1, 16, 0}}};
+            SteppedWorld::QpShape shape{.shares = {{0, 16, 16}, {1, 16, 0}}, .ordinary = way != Way::general};
             shape.credits = credits;
             SteppedWorld::Qp& a = world_.add_qp(shape);
             SteppedWorld::Qp& b = world_.add_qp(shape);
@@ -103,7 +103,6 @@ public:
 
     /// What the application was told, one number after the other.
     std::vector<int> submit(const Turn& turn) {
-        hold();
         std::vector<int> told;
         for (int i = 0; i < 8; ++i) {
             WorkRequest receive{.tag = 1'000'000, .sge = buffer_.sge(512, 2048), .qp = qps_[turn.receiver]->handle()};
@@ -138,7 +137,6 @@ public:
 
     void turn(int steps) {
         for (int i = 0; i < steps; ++i) {
-            hold();
             world_.step();
             world_.now += 1000;
         }
@@ -164,14 +162,6 @@ private:
         options.wide_completions = way == Way::general;  // these are never delivered by the ordinary way
         options.submission_slots = options.completion_slots = 128;
         return options;
-    }
-    // The worker decides anew at each change of a queue pair's state.
-    void hold() {
-        if (way_ == Way::general) {
-            for (SteppedWorld::Qp* qp : qps_) {
-                qp->end.ordinary = 0;
-            }
-        }
     }
     [[nodiscard]] WorkRequest made(const Wish& wish) const {
         WorkRequest request{.tag = wish.tag,
@@ -203,7 +193,6 @@ private:
         return text;
     }
 
-    const Way way_;
     SteppedWorld world_;
     SteppedWorld::Buffer& buffer_;
     std::vector<SteppedWorld::Qp*> qps_;

@@ -21,7 +21,7 @@ protected:
     /// Binds the window to the beginning of `bindable`, on b.
     [[nodiscard]] WorkRequest bind(std::uint64_t tag, std::uint32_t key, std::uint8_t flags = kSignaled) const {
         return {.tag = tag,
-                .bind = {window->end.handle, region, 256},
+                .bind = {window->handle(), region, 256},
                 .remote_addr = bindable->addr(),
                 .bind_access = kWindowWrite | kWindowRead,
                 .rkey = key,
@@ -96,7 +96,7 @@ TEST_F(WorkerWindows, BindsAndInvalidationsOfOneBurstFollowEachOther) {
         EXPECT_EQ(completions[tag].tag, tag);
         EXPECT_EQ(completions[tag].status, Status::success) << tag;
     }
-    EXPECT_EQ(window->end.rkey.load(), key);
+    EXPECT_EQ(window->end->rkey(), key);
 }
 
 TEST_F(WorkerWindows, AnUnsignaledBindIsRetiredAndItsKeyIsTheWindows) {
@@ -105,8 +105,8 @@ TEST_F(WorkerWindows, AnUnsignaledBindIsRetiredAndItsKeyIsTheWindows) {
     submit(write(2, {.qp = b}));
     EXPECT_EQ(one().tag, 2u);
     EXPECT_EQ(world->session().retired(b->handle()), 1u);
-    EXPECT_EQ(window->end.rkey.load(), key);
-    EXPECT_TRUE(world->proxy.remove_window(window->end.handle));
+    EXPECT_EQ(window->end->rkey(), key);
+    EXPECT_TRUE(world->proxy.remove_window(window->handle()));
 }
 
 TEST_F(WorkerWindows, ABindThatFailsTakesItsKeyBack) {
@@ -123,7 +123,7 @@ TEST_F(WorkerWindows, ABindThatFailsTakesItsKeyBack) {
     EXPECT_EQ(completions[2].opcode, CompletionOpcode::local_inv);
     EXPECT_EQ(window->mw->rkey, next_rkey(first));
     EXPECT_EQ(world->session().cause(b->handle()), Status::mw_bind_err);
-    EXPECT_TRUE(world->proxy.remove_window(window->end.handle));
+    EXPECT_TRUE(world->proxy.remove_window(window->handle()));
 }
 
 TEST_F(WorkerWindows, ABindOnAQueuePairInErrorIsFlushedAndNamesNothingAfterwards) {
@@ -138,14 +138,14 @@ TEST_F(WorkerWindows, ABindOnAQueuePairInErrorIsFlushedAndNamesNothingAfterwards
     }
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
     EXPECT_TRUE(world->close(*b));
-    EXPECT_TRUE(world->proxy.remove_window(window->end.handle));
+    EXPECT_TRUE(world->proxy.remove_window(window->handle()));
     EXPECT_TRUE(world->proxy.remove_region(region));
 }
 
 TEST_F(WorkerWindows, ABindThatNoDeviceHasSeenLeavesTheOneBeforeItAlone) {
     submit(bind(1, next_rkey(window->mw->rkey)));
     ASSERT_EQ(one().status, Status::success);
-    const std::uint32_t key = window->end.rkey.load();
+    const std::uint32_t key = window->end->rkey();
     world->proxy.park(a->handle());
     WorkRequest late = bind(2, next_rkey(key));
     late.qp = a->handle();
@@ -154,12 +154,12 @@ TEST_F(WorkerWindows, ABindThatNoDeviceHasSeenLeavesTheOneBeforeItAlone) {
     world->device->modify(a->qp.get(), error.attr, error.mask);
     world->proxy.unpark(a->handle(), QpState::error, Status::wr_flush_err);
     EXPECT_EQ(one().status, Status::wr_flush_err);
-    EXPECT_FALSE(window->end.lost.load()) << "else it would be made anew, and the first one's key end";
-    EXPECT_EQ(window->end.rkey.load(), key);
+    EXPECT_FALSE(window->end->lost()) << "else it would be made anew, and the first one's key end";
+    EXPECT_EQ(window->end->rkey(), key);
 }
 
 TEST_F(WorkerWindows, ARegionThatThereIsRoomForIsNotKnownBefore) {
-    WorkerRegion other{.handle = {.index = 200, .generation = 1}, .mr = bindable->mr};
+    BindableRegion other{.handle = {.index = 200, .generation = 1}, .mr = bindable->mr};
     world->proxy.make_room(other);
     WorkRequest early = bind(1, next_rkey(window->mw->rkey));
     early.bind.region_index = other.handle.index;
@@ -169,20 +169,21 @@ TEST_F(WorkerWindows, ARegionThatThereIsRoomForIsNotKnownBefore) {
 
 TEST_F(WorkerWindows, WhatABindNamesMustBeThereAndOfTheSameProtectionDomain) {
     WorkRequest request = bind(1, 1);
-    request.bind = {{window->end.handle.index, 2}, region, 256};
+    request.bind = {{window->handle().index, 2}, region, 256};
     expect_refused(request);
     request.bind = {{1000, 1}, region, 256};
     expect_refused(request);
     request.bind = {{}, region, 256};
     expect_refused(request);
-    request.bind = {window->end.handle, {region.index, 7}, 256};
+    request.bind = {window->handle(), {region.index, 7}, 256};
     expect_refused(request);
-    request.bind = {window->end.handle, {60'000, 1}, 256};
+    request.bind = {window->handle(), {60'000, 1}, 256};
     expect_refused(request);
-    request.bind = {window->end.handle, {}, 0};
+    request.bind = {window->handle(), {}, 0};
     expect_refused(request);
-    b->end.pd = 1;
-    expect_refused(bind(1, 1));
+    WorkRequest foreign = bind(1, 1);
+    foreign.qp = pair({.pd = 1}).first->handle();
+    expect_refused(foreign);
 }
 
 TEST_F(WorkerWindows, ABindWithAnEmptyListOfSgesIsABind) {
@@ -194,12 +195,12 @@ TEST_F(WorkerWindows, ABindWithAnEmptyListOfSgesIsABind) {
 // They share a place in the table of what is in flight.
 TEST_F(WorkerWindows, AnAddressHandleIsNotTakenForWhatABindNames) {
     region = world->make_bindable(*bindable->mr);
-    const AhHandle same_bits{window->end.handle.index, region.index};
+    const AhHandle same_bits{window->handle().index, region.index};
     ASSERT_TRUE(same_bits.valid());
     submit(send(1, {.qp = b}));  // waits for a receive
     submit(bind(2, next_rkey(window->mw->rkey)));
     world->step(20);
-    EXPECT_TRUE(world->uses_window(window->end.handle));
+    EXPECT_TRUE(world->uses_window(window->handle()));
     EXPECT_FALSE(world->uses_ah({.handle = same_bits}));
     submit(recv(3, {.qp = a}));
     EXPECT_EQ(world->await(3).size(), 3u);
@@ -222,19 +223,19 @@ TEST_F(WorkerWindows, WhatNoDeviceCouldTakeIsRefusedBySubmission) {
 TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlight) {
     submit(send(1, {.qp = b}));  // waits for a receive, and what follows completes behind it
     submit(bind(2, next_rkey(window->mw->rkey)));
-    EXPECT_TRUE(world->uses_window(window->end.handle)) << "in the ring, or since then in flight";
+    EXPECT_TRUE(world->uses_window(window->handle())) << "in the ring, or since then in flight";
     world->step(20);
-    EXPECT_TRUE(world->uses_window(window->end.handle));
+    EXPECT_TRUE(world->uses_window(window->handle()));
     EXPECT_TRUE(world->uses_key(0, 0, bindable->lkey(), region));
-    EXPECT_FALSE(world->proxy.remove_window(window->end.handle));
+    EXPECT_FALSE(world->proxy.remove_window(window->handle()));
     EXPECT_FALSE(world->proxy.remove_region(region));
     submit(recv(3, {.qp = a}));
     for (const Completion& completion : world->await(3)) {
         EXPECT_EQ(completion.status, Status::success);
     }
-    EXPECT_FALSE(world->uses_window(window->end.handle));
+    EXPECT_FALSE(world->uses_window(window->handle()));
     EXPECT_FALSE(world->uses_key(0, 0, bindable->lkey(), region));
-    EXPECT_TRUE(world->proxy.remove_window(window->end.handle));
+    EXPECT_TRUE(world->proxy.remove_window(window->handle()));
     EXPECT_TRUE(world->proxy.remove_region(region));
     expect_refused(bind(4, 1));
 }
@@ -242,9 +243,9 @@ TEST_F(WorkerWindows, AWindowOrRegionStaysWhileABindThatNamesItIsInARingOrInFlig
 TEST_F(WorkerWindows, ABindThatStandsInARingIsFoundThere) {
     world->proxy.park(b->handle());  // so that the worker does not take it
     submit(bind(1, next_rkey(window->mw->rkey)));
-    EXPECT_TRUE(world->uses_window(window->end.handle));
+    EXPECT_TRUE(world->uses_window(window->handle()));
     EXPECT_TRUE(world->uses_key(0, 0, 12345, region));
-    EXPECT_FALSE(world->uses_window(world->add_window().end.handle));
+    EXPECT_FALSE(world->uses_window(world->add_window().handle()));
     EXPECT_FALSE(world->uses_key(0, 0, 12345));
     world->proxy.unpark(b->handle(), QpState::ready);
     EXPECT_EQ(one().status, Status::success);
@@ -305,7 +306,7 @@ TEST_F(WorkerWindows, TypeOneIsBoundByItsVerbAndARefusalOfItComesAtOnce) {
     SteppedWorld::Window& type_1 = world->add_window(IBV_MW_TYPE_1);
     const std::uint32_t first = type_1.mw->rkey;
     WorkRequest request = bind(1, 0);
-    request.bind = {type_1.end.handle, region, 256};
+    request.bind = {type_1.handle(), region, 256};
     submit(request);
     EXPECT_EQ(one().window_rkey, next_rkey(first));
     submit(write_by_key(2, next_rkey(first)));
@@ -318,10 +319,10 @@ TEST_F(WorkerWindows, TypeOneIsBoundByItsVerbAndARefusalOfItComesAtOnce) {
     EXPECT_EQ(one().status, Status::post_refused);
     ops.bind_mw = verb;
     EXPECT_EQ(type_1.mw->rkey, next_rkey(first));
-    request.bind = {type_1.end.handle, region, 64};
+    request.bind = {type_1.handle(), region, 64};
     submit(request);  // it may move
     EXPECT_EQ(one().window_rkey, next_rkey(next_rkey(first)));
-    EXPECT_TRUE(world->proxy.remove_window(type_1.end.handle));
+    EXPECT_TRUE(world->proxy.remove_window(type_1.handle()));
 }
 
 }  // namespace

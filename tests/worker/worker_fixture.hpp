@@ -113,7 +113,7 @@ protected:
     [[nodiscard]] static WorkRequest bind(std::uint64_t tag, const Qp& qp, const SteppedWorld::Window& window, const Buffer& memory,
                                           MrHandle region) {
         return {.tag = tag,
-                .bind = {window.end.handle, region, memory.memory.size()},
+                .bind = {window.handle(), region, memory.memory.size()},
                 .remote_addr = memory.addr(),
                 .bind_access = kWindowWrite,
                 .rkey = next_rkey(window.mw->rkey),

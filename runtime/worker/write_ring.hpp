@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "flow/record.hpp"
+#include "peer/record.hpp"
 #include "pollcore/receive_pool.hpp"
 
 namespace pollcore {

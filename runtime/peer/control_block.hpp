@@ -1,5 +1,4 @@
-// Credits of one connection: what each end says of its receives in the other's memory, so that no send meets a receiver that
-// is not ready.
+// What each end of a connection with flow control writes in the other's memory, so that no send meets a receiver that is not ready.
 //
 // Each end has a control block that the other may write. First come the terms, from whoever has something to send, and the
 // other's in answer. Then the receiver writes how many receives it has posted in this life (grants), and the sender sends no more
@@ -8,7 +7,7 @@
 //
 // What stands there is a peer's: it may be torn (H11), stale or a lie. Nothing is used before it was checked.
 //
-// Thread safety: the block is written by the device, and read by the worker; the rest is the worker's alone.
+// Thread safety: the block is written by the device, and read by the worker.
 #pragma once
 
 #include <array>
@@ -17,13 +16,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
 
-#include "flow/record.hpp"
-#include "flow/rendezvous.hpp"
-#include "flow/waiting_requests.hpp"
+#include "peer/announcement.hpp"
+#include "peer/record.hpp"
 #include "pollcore/completion.hpp"
-#include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
 
 namespace pollcore {
@@ -177,129 +173,5 @@ static_assert(sizeof(ControlBlock) == 4 * kCacheLine);
                           terms.message_max <= ring_message_max(terms.depth) && terms.ring_addr % kCacheLine == 0;
     return terms.depth == 0 || possible ? FlowFault::none : FlowFault::no_ring;
 }
-
-/// The worker's end of one connection with credits.
-struct CreditFlow {
-    /// Send-queue slots and CQEs for the runtime's own writes: terms and grants.
-    static constexpr std::uint32_t kWritesMax = 4;
-    /// The same for reading announced messages.
-    static constexpr std::uint32_t kReadsMax = 1;
-
-    ControlBlock* block = nullptr;
-    std::uint32_t lkey = 0;
-    FlowTerms own;  ///< into the block only when they are sent: a peer can write there
-    // With write rings.
-    bool rings = false;
-    bool in_order = false;              ///< the device keeps the order of what is written to our ring
-    RecordFrame* frames = nullptr;      ///< by position in the send queue
-    std::uint32_t frames_mask = 0;
-    std::uint32_t frames_lkey = 0;
-    RingTarget target;
-    std::uint64_t peer_addr = 0;  ///< of its block
-    std::uint32_t peer_rkey = 0;
-    bool connected = false;   ///< the peer's block is known
-    bool terms_sent = false;
-    bool agreed = false;      ///< its terms are there, and accepted
-    bool listed = false;      ///< stands in the worker's list of those to be looked at
-    // As a sender.
-    std::uint32_t depth = 0;        ///< of the peer's terms
-    std::uint32_t message_max = 0;  ///< the same
-    std::uint32_t rendezvous_max = 0;  ///< the same; 0 where the peer may not read from this end
-    bool readable = false;             ///< it may
-    bool reads = true;                 ///< this end may read from the peer's
-    // With write rings these two, and those of the receiver, count positions in the ring.
-    std::uint32_t granted = 0;      ///< modulo 2^32, as are all counts here
-    std::uint32_t consumed = 0;     ///< messages posted
-    WaitingRequests waiting;
-    AnnouncedSend announced;
-    std::uint32_t read_by_peer = 0;  ///< announced messages that have ended
-    std::uint64_t probe_at = 0;      ///< cycles; 0: nothing waits for the peer
-    // As a receiver.
-    std::uint32_t posted = 0;  ///< receives
-    std::uint32_t told = 0;    ///< of those, as last written to the peer
-    AnnouncedRecv receiving;
-    std::uint32_t read = 0;       ///< announced messages
-    std::uint32_t read_told = 0;  ///< of those, as last written to the peer
-    std::uint32_t used = 0;       ///< messages, the same as the peer's `consumed`; counted on shared receive queues and of pools
-    // On a shared receive queue.
-    std::uint32_t unused = 0;  ///< receives that are this one's, told or not yet, and that no message has taken
-    std::uint32_t writes = 0;  ///< of ours in flight
-    std::uint32_t unsignaled_writes = 0;
-
-    /// Whether the peer has room for a message of `length` bytes, which it would take.
-    [[nodiscard]] bool has_credit(std::uint32_t length) const noexcept {
-        return granted - consumed >= (rings ? record_lines(length) + skip(length) : 1);
-    }
-    /// What comes now has nothing to wait for but credit.
-    [[nodiscard]] bool flows() const noexcept { return agreed && waiting.empty() && !announced.open(); }
-    /// What comes now need not wait, and has what it takes.
-    [[nodiscard]] bool admit(Opcode opcode, std::uint32_t length) noexcept {
-        if (!waiting.empty() || announced.open()) {
-            return false;
-        }
-        if (!takes_receive(opcode)) {
-            return true;
-        }
-        if (!agreed || !has_credit(length)) {
-            return false;
-        }
-        consume(length);
-        return true;
-    }
-    /// The message is posted.
-    void consume(std::uint32_t length) noexcept {
-        if (rings) {
-            target.skipped = skip(length);
-            consumed += target.skipped + record_lines(length);
-        } else {
-            ++consumed;
-        }
-    }
-    /// Too long for a receive of the peer's, and not refused for that.
-    [[nodiscard]] bool must_announce(Opcode opcode, std::uint32_t length) const noexcept {
-        return agreed && is_send(opcode) && length > message_max;
-    }
-    /// The announced message that is open.
-    [[nodiscard]] bool peer_has_read() const noexcept {
-        // Acquire: what it stands for has happened.
-        return GrantWord::unpack(block->grants[1].load(std::memory_order_acquire)) == read_by_peer + 1;
-    }
-    /// Something that is the peer's to do.
-    [[nodiscard]] bool waits_for_peer() const noexcept { return !waiting.empty() || announced.open(); }
-    /// There is something that the peer has not been told.
-    [[nodiscard]] bool owes() const noexcept { return posted != told || read != read_told; }
-    /// Something is due, or expected, that only shows in the control block.
-    [[nodiscard]] bool unsettled() const noexcept {
-        return !agreed || !terms_sent || !waiting.empty() || announced.open() || owes();
-    }
-    /// Lines to the end of the ring, where the record does not fit before it.
-    [[nodiscard]] std::uint32_t skip(std::uint32_t length) const noexcept {
-        const std::uint32_t to_end = target.lines - (consumed & (target.lines - 1));
-        return record_lines(length) > to_end ? to_end : 0;
-    }
-    /// Reads the peer's word. Backwards is an old write that came late.
-    [[nodiscard]] FlowFault take_grants() noexcept {
-        const auto word = GrantWord::unpack(block->grants[0].load(std::memory_order_acquire));
-        if (!word || static_cast<std::int32_t>(*word - granted) <= 0) {
-            return FlowFault::none;
-        }
-        if (*word - consumed > depth) {
-            return FlowFault::too_many_grants;
-        }
-        granted = *word;
-        return FlowFault::none;
-    }
-    /// A new life of the queue pair.
-    void renew() noexcept {
-        block->clear();
-        connected = terms_sent = agreed = false;
-        target = {};
-        announced = {};
-        receiving = {};
-        depth = message_max = rendezvous_max = 0;
-        probe_at = 0;
-        granted = consumed = read_by_peer = posted = told = read = read_told = used = unused = writes = unsignaled_writes = 0;
-    }
-};
 
 }  // namespace pollcore

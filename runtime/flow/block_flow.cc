@@ -1,0 +1,322 @@
+#include "flow/block_flow.hpp"
+
+#include <array>
+
+namespace pollcore {
+namespace {
+
+// How often a worker that sleeps looks at control blocks, whose writing makes no event: for credit that requests wait for, and for the
+// terms of a peer that has not begun.
+constexpr std::uint64_t kLookForCreditNs = 50'000;
+constexpr std::uint64_t kLookForTermsNs = 1'000'000;
+
+}  // namespace
+
+void BlockFlow::start(Turn& turn, const FlowStart& start) noexcept {
+    start_ = start;
+    connected_ = true;
+    turn.flows.add(*this);
+}
+
+void BlockFlow::begin_life(Turn&) noexcept {
+    close_gate();
+    block_.clear();
+    connected_ = terms_sent_ = agreed_ = false;
+    announced_ = busy_ = false;
+    depth_ = message_max_ = credit_ = writes_ = unsignaled_writes_ = read_ = read_told_ = 0;
+    granted_ = offered_ = told_ = counts_from_;
+    probe_at_ = 0;
+    set_gate();
+}
+
+void BlockFlow::set_gate() noexcept {
+    close_gate();
+    if (flows() && !qp_.in_error()) {
+        qp_.gate().open(credit_, message_max_);
+        gate_open_ = true;
+    }
+}
+
+// ---- As a sender ----
+
+/// What comes now need not wait, and has what it takes.
+bool BlockFlow::admit(Opcode opcode, std::uint32_t length) noexcept {
+    if (!waiting_.empty() || announced_) {
+        return false;
+    }
+    if (!takes_receive(opcode)) {
+        return true;
+    }
+    return agreed_ && consume(length);
+}
+
+/// Whether the peer has said that it takes no message so long.
+bool BlockFlow::is_too_long(const WorkRequest& request, std::uint64_t length) const noexcept {
+    return agreed_ && is_send(request.opcode) && (length > message_max_ || depth_ == 0) && !can_announce(request, length);
+}
+
+bool BlockFlow::hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept {
+    return hold_unless([this](std::uint32_t length) { return consume(length); }, turn, session, share, request, slot);
+}
+
+[[gnu::noinline]] bool BlockFlow::hold_back(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot,
+                                            std::uint64_t length) noexcept {
+    const auto bytes = static_cast<std::uint32_t>(length);
+    if (is_too_long(request, length)) {
+        session.give_up(turn, share, request, Status::message_too_long);
+        return true;
+    }
+    if (!must_announce(request.opcode, bytes)) {
+        return keep_waiting(turn, session, request, slot, bytes);
+    }
+    if (admit(request.opcode, bytes) || !keep_waiting(turn, session, request, slot, bytes)) {
+        announce(turn, session, request);
+        set_gate();
+    }
+    return true;
+}
+
+/// For what cannot go by what is known. False: it goes now, since more is known.
+bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot, std::uint32_t length) noexcept {
+    if (flows() && (!take_grants(turn) || admit(request.opcode, length))) {
+        return false;  // or it is in error now, and says so when the request is posted
+    }
+    waiting_.push(session, request, session.submissions(), slot);
+    if (request.opcode == Opcode::bind_mw) {
+        turn.binds.hold(request);
+    }
+    set_gate();
+    turn.counters.waits_for_credit.add();
+    turn.flows.add(*this);
+    return true;
+}
+
+/// What the peer has granted beyond what is known. Backwards is an old write that came late.
+std::optional<std::uint32_t> BlockFlow::news_of_grants() const noexcept {
+    // Acquire: what it stands for has happened.
+    const auto word = GrantWord::unpack(block_.grants[0].load(std::memory_order_acquire));
+    return word && static_cast<std::int32_t>(*word - granted_) > 0 ? word : std::nullopt;
+}
+
+/// False: what stands there was a lie, and the queue pair is in error.
+bool BlockFlow::take_grants(Turn& turn) noexcept {
+    const std::optional<std::uint32_t> word = news_of_grants();
+    if (!word) {
+        return true;
+    }
+    if (*word - consumed() > depth_) {
+        qp_.fail_flow(turn, FlowFault::too_many_grants);
+        return false;
+    }
+    close_gate();
+    credit_ += *word - granted_;
+    granted_ = *word;
+    set_gate();
+    return true;
+}
+
+// What waits for credit, as far as it goes.
+[[gnu::noinline]] std::uint32_t BlockFlow::post_waiting(Turn& turn) noexcept {
+    std::uint32_t posted = 0;
+    while (!waiting_.empty() && !announced_ && qp_.sends().take_budget(turn)) {
+        const WorkRequest request = waiting_.copy(0);
+        WorkerSession& session = waiting_.front_session();
+        const std::uint64_t bytes = takes_receive(request.opcode) ? message_length(request, waiting_, 0) : 0;
+        const auto length = static_cast<std::uint32_t>(bytes);
+        const bool announces = must_announce(request.opcode, length);
+        // What rings the doorbells does so now: if the provider refuses something, and the connection ends of it, what stands here ends too.
+        if (!turn.chains.room(kSgesMax + 1, record_bytes(kInlineMax)) || request.opcode == Opcode::bind_mw || announces) {
+            turn.chains.ring(turn);
+            if (qp_.in_error()) {
+                break;
+            }
+        }
+        if (takes_receive(request.opcode)) {
+            if (is_too_long(request, bytes)) {  // it was taken before the peer had said what it takes
+                session.give_up(turn, session.share(qp_.handle().index), request, Status::message_too_long);
+                waiting_.pop(slots_of(request));
+                ++posted;
+                continue;
+            }
+            if (!consume(length) && (!take_grants(turn) || !consume(length))) {
+                break;
+            }
+        }
+        if (announces) {
+            announce(turn, session, request);
+        } else {
+            if (request.opcode == Opcode::bind_mw) {
+                turn.binds.let_go(request);
+            }
+            qp_.post(turn, session, session.share(qp_.handle().index), request, waiting_, 0, nullptr);
+        }
+        waiting_.pop(slots_of(request));
+        ++posted;
+    }
+    turn.chains.ring(turn);
+    set_gate();
+    return posted;
+}
+
+/// A request that was not posted after all takes no receive.
+bool BlockFlow::refused(Opcode opcode, bool others) noexcept {
+    if (!gives_credit_back()) {
+        return others || is_send(opcode);
+    }
+    if (takes_receive(opcode)) {
+        const bool open = gate_open_;
+        close_gate();
+        ++credit_;
+        if (open) {
+            set_gate();
+        }
+    }
+    return false;
+}
+
+void BlockFlow::completed(Turn&, const InFlightEntry&, const ibv_wc&) noexcept { --writes_; }
+
+bool BlockFlow::passed_over(Turn&, const InFlightEntry&, Status) noexcept {
+    --writes_;
+    return false;
+}
+
+[[gnu::cold]] void BlockFlow::flush(Turn& turn) noexcept {
+    flush_announced(turn);
+    while (!waiting_.empty()) {
+        const WorkRequest request = waiting_.copy(0);
+        InFlightEntry entry = entry_of(waiting_.front_session(), request, InFlightEntry::known(request.flags), 0);
+        if (request.opcode == Opcode::bind_mw) {
+            turn.binds.let_go(request);
+            turn.binds.begin(entry, request);
+        }
+        waiting_.pop(slots_of(request));
+        qp_.leave_unposted(turn, entry);
+    }
+}
+
+// ---- Each step ----
+
+bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
+    if (qp_.in_error() || !connected_) {
+        return false;
+    }
+    if (!running()) {
+        return true;
+    }
+    if (!agreed_ || !terms_sent_) [[unlikely]] {
+        work += agree(turn);
+    }
+    if (busy_) [[unlikely]] {
+        work += turn_announced(turn);
+    }
+    if (!running()) [[unlikely]] {
+        return !qp_.in_error();
+    }
+    if (agreed_ && terms_sent_ && owes()) {
+        work += write_grants(turn);
+    }
+    if (agreed_ && !waiting_.empty()) {
+        work += post_waiting(turn);
+    }
+    if (terms_sent_) {
+        work += probe(turn);
+    }
+    return unsettled();
+}
+
+/// The first who has something to say begins. A peer that is not connected yet would answer nothing, and nothing may be lost by asking it too
+/// early: what waits here was submitted by an application that counts on it.
+std::uint32_t BlockFlow::agree(Turn& turn) noexcept {
+    std::uint32_t work = 0;
+    if (const auto terms = agreed_ ? std::nullopt : block_.read_terms()) {
+        if (const FlowFault fault = check_terms(*terms, features()); fault != FlowFault::none) {
+            qp_.fail_flow(turn, fault);
+            return 1;
+        }
+        depth_ = terms->depth;
+        message_max_ = terms->message_max;
+        take_terms(*terms);
+        agreed_ = true;
+        set_gate();
+        qp_.publish_record();
+        ++work;
+    }
+    if (!terms_sent_ && (agreed_ || !waiting_.empty())) {
+        terms_sent_ = write_terms(turn);
+        work += terms_sent_;
+    }
+    return work;
+}
+
+// A peer that has vanished is silent, as one is that has no receives. So that what waits for it learns of it, it is told once more what it
+// knows: that write ends by the transport's retries, and the queue pair with it.
+bool BlockFlow::probe(Turn& turn) noexcept {
+    if ((waiting_.empty() && !announced_) || turn.options.probe_cycles == 0) {
+        probe_at_ = 0;
+        return false;
+    }
+    if (probe_at_ != 0 && turn.now() < probe_at_) {
+        return false;
+    }
+    const bool is_due = std::exchange(probe_at_, turn.now() + turn.options.probe_cycles) != 0;
+    return is_due && write_grants(turn);
+}
+
+bool BlockFlow::has_news(std::uint64_t now) const noexcept {
+    if (!connected_ || qp_.life() != QpLife::ready) {
+        return false;
+    }
+    // What is due and could not be written is tried again.
+    if ((agreed_ && owes()) || (busy_ && announced_news()) || (!terms_sent_ && (agreed_ || !waiting_.empty())) || (probe_at_ != 0 && now >= probe_at_)) {
+        return true;
+    }
+    if (!agreed_) {
+        return block_.read_terms().has_value();
+    }
+    return !waiting_.empty() && !announced_ && news_of_grants().has_value();
+}
+
+std::uint64_t BlockFlow::look_every_ns() const noexcept { return !waiting_.empty() || announced_ ? kLookForCreditNs : kLookForTermsNs; }
+
+// ---- Into the peer's block ----
+
+bool BlockFlow::write_grants(Turn& turn) noexcept {
+    std::array<std::uint64_t, 2> words{GrantWord::pack(offered_), GrantWord::pack(read_)};
+    if (!write(turn, {.addr = reinterpret_cast<std::uintptr_t>(words.data()), .length = sizeof(words), .lkey = 0}, ControlBlock::kGrants, IBV_SEND_INLINE)) {
+        return false;
+    }
+    told_ = offered_;
+    read_told_ = read_;
+    turn.counters.grants.add();
+    return true;
+}
+
+bool BlockFlow::write_terms(Turn& turn) noexcept {
+    complete_terms(turn, terms_);
+    block_.set_own(terms_);
+    return write(turn, {.addr = reinterpret_cast<std::uintptr_t>(block_.own.data()), .length = sizeof(FlowTerms), .lkey = lkey_}, ControlBlock::kTerms, 0);
+}
+
+/// False: not now, since all its slots are in flight or the provider refused.
+bool BlockFlow::write(Turn& turn, ibv_sge sge, std::size_t to, unsigned flags) noexcept {
+    if (writes_ == kWritesMax) {
+        return false;
+    }
+    const bool signal = unsignaled_writes_ + 1 >= kWritesMax / 2;
+    ibv_send_wr wr{};
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = flags | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
+    wr.wr.rdma.remote_addr = start_.peer_addr + to;
+    wr.wr.rdma.rkey = start_.peer_rkey;
+    if (!qp_.sends().post_now(turn, qp_.handle(), {.kind = InFlightEntry::Kind::flow}, wr)) {
+        return false;
+    }
+    ++writes_;
+    unsignaled_writes_ = signal ? 0 : unsignaled_writes_ + 1;
+    return true;
+}
+
+}  // namespace pollcore

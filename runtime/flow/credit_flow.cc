@@ -1,0 +1,90 @@
+#include "flow/credit_flow.hpp"
+
+namespace pollcore {
+
+void CreditFlow::begin_life(Turn& turn) noexcept {
+    rendezvous_.begin_life();
+    used_ = 0;
+    BlockFlow::begin_life(turn);
+    if (shared_ != nullptr) {
+        shared_->join(turn, *this);
+    }
+}
+
+// The receives of its own queue come back by themselves; those of a shared one are for the others.
+void CreditFlow::end_life(Turn& turn) noexcept {
+    if (shared_ != nullptr) {
+        shared_->leave(turn, *this);
+    }
+}
+
+void CreditFlow::dismiss(Turn& turn) noexcept {
+    end_life(turn);
+    rendezvous_.dismiss();
+}
+
+void CreditFlow::complete_terms(Turn&, FlowTerms& terms) noexcept { terms.rendezvous_max = BlockFlow::start().reads ? rendezvous_.read_max() : 0; }
+
+void CreditFlow::take_terms(const FlowTerms& terms) noexcept {
+    rendezvous_.set_announce_max(BlockFlow::start().readable ? terms.rendezvous_max : 0);
+}
+
+// ---- Receives ----
+
+void CreditFlow::receives_posted(Turn& turn, std::uint32_t n) noexcept {
+    offer_more(n);
+    turn.flows.add(*this);
+}
+
+void CreditFlow::grants_added(Turn& turn, std::uint32_t n) noexcept { receives_posted(turn, n); }
+
+bool CreditFlow::received(Turn& turn, const Completion& completion, bool pooled) noexcept {
+    bool announcement = false;
+    if (pooled && completion.ok() && completion.opcode == CompletionOpcode::recv_rdma_with_imm) {
+        announcement = rendezvous_.take_announcement(turn, completion, used());
+        settle();
+    }
+    if (shared_ != nullptr) {
+        if (used() == told() || !shared_->use(turn, *this)) [[unlikely]] {
+            qp().fail_flow(turn, FlowFault::too_many_messages);  // it took one that is another's
+        } else {
+            ++used_;
+        }
+    }
+    return announcement;
+}
+
+// ---- What was posted for it ----
+
+void CreditFlow::completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept {
+    if (entry.kind == InFlightEntry::Kind::flow) {
+        BlockFlow::completed(turn, entry, wc);
+    } else {
+        if (rendezvous_.completed(turn, entry, wc)) {
+            count_read();
+        }
+        settle();
+    }
+}
+
+bool CreditFlow::passed_over(Turn& turn, const InFlightEntry& entry, Status status) noexcept {
+    if (entry.kind == InFlightEntry::Kind::flow) {
+        return BlockFlow::passed_over(turn, entry, status);
+    }
+    rendezvous_.lose(turn, entry, status);
+    settle();
+    return true;
+}
+
+// ---- Each step ----
+
+std::uint32_t CreditFlow::turn_announced(Turn& turn) noexcept {
+    std::uint32_t work = rendezvous_.read(turn);
+    if (!qp().in_error()) {
+        work += rendezvous_.end_announced(turn);
+    }
+    settle();
+    return work;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,131 @@
+#include "flow/ring_flow.hpp"
+
+#include <cstring>
+
+namespace pollcore {
+
+void RingFlow::begin_life(Turn& turn) noexcept {
+    target_ = {};
+    BlockFlow::begin_life(turn);
+}
+
+// What came before the error is handed out, and then the end, in its turn of the steps that follow.
+void RingFlow::end_life(Turn& turn) noexcept {
+    if (receives()) {
+        turn.flows.add(*this);
+    }
+}
+
+void RingFlow::leave(Turn& turn) noexcept {
+    if (receives()) {
+        pool_->leave(turn);
+    }
+}
+
+// ---- As a sender ----
+
+/// From here on records go to the ring that the peer's terms name.
+void RingFlow::take_terms(const FlowTerms& terms) noexcept {
+    target_ = {.addr = terms.ring_addr,
+               .rkey = terms.ring_rkey,
+               .lines = terms.depth,
+               .seed = terms.ring_seed,
+               .sums = (terms.features & FlowTerms::kInOrder) == 0};
+    set_consumed(terms.ring_position);
+}
+
+/// Lines of the peer's ring: those of the record, and those to the ring's end where it does not fit before that.
+[[gnu::always_inline]] inline bool RingFlow::take_lines(std::uint32_t length) noexcept {
+    const std::uint32_t lines = record_lines(length);
+    const std::uint32_t to_end = target_.lines - (consumed() & (target_.lines - 1));
+    const std::uint32_t skipped = lines > to_end ? to_end : 0;
+    if (!take_credit(lines + skipped)) {
+        return false;
+    }
+    target_.skipped = skipped;
+    return true;
+}
+
+bool RingFlow::consume(std::uint32_t length) noexcept { return take_lines(length); }
+
+bool RingFlow::hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept {
+    return hold_unless([this](std::uint32_t length) { return take_lines(length); }, turn, session, share, request, slot);
+}
+
+/// Makes the send of what `wr` has gathered a write of a record, in the room that it was given.
+void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept {
+    std::uint32_t length = 0;
+    for (int i = 0; i < wr.num_sge; ++i) {
+        length += wr.sg_list[i].length;
+    }
+    const std::uint32_t at = consumed() - record_lines(length);
+    const RecordHeader header{.length = length,
+                              .skipped = target_.skipped,
+                              .with_imm = has_imm(request.opcode),
+                              .imm_data = has_imm(request.opcode) ? request.imm_data : 0};
+    const RecordHeader::Words words = header.pack(at, target_.seed);
+    const std::uint64_t seal = seal_of(words, target_.seed, target_.sums ? request.payload_sum : 0);
+    const std::uint32_t bytes = record_bytes(length);
+    const std::uint32_t zeros = bytes - kRecordTail - length;
+    if ((request.flags & kInline) != 0) {
+        auto* tail = reinterpret_cast<std::byte*>(wr.sg_list->addr) + length + zeros;
+        if (zeros != 0) {
+            // A whole word, as it was written and will be read: smaller stores would have to leave the store buffer first.
+            std::uint64_t last = 0;
+            std::memcpy(&last, tail - sizeof(last), sizeof(last));
+            last &= ~std::uint64_t{0} >> 8 * zeros;
+            std::memcpy(tail - sizeof(last), &last, sizeof(last));
+        }
+        std::memcpy(tail, words.data(), sizeof(words));
+        std::memcpy(tail + sizeof(words), &seal, sizeof(seal));
+        wr.sg_list->length = bytes;
+    } else {
+        RecordFrame& frame = frames_.frames[position & (frames_.count - 1)];
+        frame.words = words;
+        frame.seal = seal;
+        wr.sg_list[wr.num_sge] = {.addr = reinterpret_cast<std::uintptr_t>(&frame.words) - zeros,
+                                  .length = zeros + kRecordTail,
+                                  .lkey = frames_.lkey};
+        ++wr.num_sge;
+    }
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags &= ~unsigned{IBV_SEND_SOLICITED};
+    wr.imm_data = 0;
+    wr.wr.rdma.remote_addr = target_.addr + std::uint64_t{target_.lines - (at & (target_.lines - 1))} * kCacheLine - bytes;
+    wr.wr.rdma.rkey = target_.rkey;
+}
+
+// ---- As a receiver ----
+
+/// Our own ring stands in the terms that are sent next, and is looked at from now on.
+void RingFlow::complete_terms(Turn& turn, FlowTerms& terms) noexcept {
+    terms.features = FlowTerms::kRing;
+    if (pool_ == nullptr) {
+        return;
+    }
+    pool_->begin(turn, qp(), *this, BlockFlow::start().in_order);
+    terms.features |= BlockFlow::start().in_order ? FlowTerms::kInOrder : 0;
+    terms.ring_seed = pool_->ring().seed();
+    terms.ring_position = pool_->ring().next();
+    set_told(terms.ring_position);
+    offer(pool_->ring().granted());
+    pool_->set_told(offered());
+}
+
+bool RingFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
+    if (!receives()) {
+        return BlockFlow::turn(turn, work);
+    }
+    if (qp().in_error()) {
+        work += pool_->take_records(turn);
+        return receives();
+    }
+    // Told a quarter at a time: a writer has room for any message as long as the last quarter is all that it does not know of.
+    if (pool_->ring().granted() - told() >= pool_->ring().lines() / 4) {
+        offer(pool_->ring().granted());
+        pool_->set_told(offered());
+    }
+    return BlockFlow::turn(turn, work);
+}
+
+}  // namespace pollcore

@@ -1,0 +1,57 @@
+// Write rings: a message is a record that is written into the peer's ring (peer/record.hpp), where the peer finds it by looking.
+//
+// As a sender a ring is a matter of credits: what the peer has read is granted again, in lines, and what finds no room waits with everything
+// behind it. As a receiver the worker looks at its own ring (worker/ring_pool.hpp).
+//
+// Thread safety: as Flow.
+#pragma once
+
+#include <cstdint>
+
+#include "flow/block_flow.hpp"
+#include "peer/record.hpp"
+#include "worker/ring_pool.hpp"
+
+namespace pollcore {
+
+class RingFlow final : public BlockFlow {
+public:
+    /// Registered memory for what a record needs beside its payload, by position in the send queue.
+    struct Frames {
+        RecordFrame* frames = nullptr;
+        std::uint32_t count = 0;  ///< a power of two, as many as the send queue has places
+        std::uint32_t lkey = 0;
+    };
+    /// `pool`: the ring that its messages come by; null: it takes none.
+    RingFlow(WorkerQp& qp, Options options, const Frames& frames, RingPool* pool)
+        : BlockFlow(qp, std::move(options)), frames_(frames), pool_(pool) {
+        set_frames();
+    }
+
+    [[nodiscard]] bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept override;
+    [[nodiscard]] std::uint32_t framed_bytes(std::uint32_t length) const noexcept override { return record_bytes(length); }
+    void frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept override;
+    void receives_posted(Turn&, std::uint32_t) noexcept override {}
+    [[nodiscard]] bool received(Turn&, const Completion&, bool) noexcept override { return false; }
+    [[nodiscard]] bool turn(Turn& turn, std::uint32_t& work) noexcept override;
+    [[nodiscard]] Limits limits() const noexcept override { return {BlockFlow::limits().message_max, 0, !agreed() || target_.sums}; }
+    void end_life(Turn& turn) noexcept override;
+    void leave(Turn& turn) noexcept override;
+    void begin_life(Turn& turn) noexcept override;
+
+private:
+    [[nodiscard]] std::uint16_t features() const noexcept override { return FlowTerms::kRing; }
+    void complete_terms(Turn& turn, FlowTerms& terms) noexcept override;
+    void take_terms(const FlowTerms& terms) noexcept override;
+    [[nodiscard]] bool consume(std::uint32_t length) noexcept override;
+    [[nodiscard]] bool take_lines(std::uint32_t length) noexcept;
+    [[nodiscard]] bool gives_credit_back() const noexcept override { return false; }
+    /// Our ring, for the peer of this life.
+    [[nodiscard]] bool receives() const noexcept { return pool_ != nullptr && pool_->serves(qp()); }
+
+    Frames frames_;
+    RingPool* pool_;
+    RingTarget target_;
+};
+
+}  // namespace pollcore

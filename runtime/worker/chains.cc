@@ -1,0 +1,15 @@
+#include "worker/recv_queue.hpp"
+#include "worker/worker_qp.hpp"
+
+namespace pollcore {
+
+void Chains::ring(Turn& turn) noexcept {
+    // Receives first: an answer to what is sent next may arrive at once.
+    if (!recvs.empty()) [[unlikely]] {
+        recvs.post_all([&](RecvQueue& queue) { queue.post(turn); });
+    }
+    sends.post_all([&](WorkerQp& qp) { qp.post_sends(turn); });
+    wrs_used_ = recv_wrs_used_ = sges_used_ = inline_used_ = 0;
+}
+
+}  // namespace pollcore

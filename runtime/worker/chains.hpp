@@ -1,0 +1,134 @@
+// What a burst is built in before the doorbells ring: one chain of work requests per queue, in memory of the worker's own.
+//
+// Thread safety: the worker's alone.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "pollcore/limits.hpp"
+#include "pollcore/own_lines.hpp"
+#include "pollcore/work_request.hpp"
+
+namespace pollcore {
+
+class RecvQueue;
+class Turn;
+class WorkerQp;
+
+/// A queue's own note of its place among those with a chain.
+template <class Queue>
+class ChainLink {
+public:
+    /// False: it has one already.
+    [[nodiscard]] bool enter() noexcept {
+        if (std::exchange(chained_, true)) {
+            return false;
+        }
+        next_ = nullptr;
+        return true;
+    }
+    /// Where the queue behind this one is to stand.
+    [[nodiscard]] Queue** next() noexcept { return &next_; }
+    /// The chain goes out. Returns the queue behind this one.
+    Queue* leave() noexcept {
+        chained_ = false;
+        return next_;
+    }
+
+private:
+    Queue* next_ = nullptr;
+    bool chained_ = false;
+};
+
+/// Queues with a chain, in the order of their first request. Queue has a member `link`, a ChainLink<Queue>.
+template <class Queue>
+class ChainedQueues {
+public:
+    ChainedQueues() = default;
+    ChainedQueues(const ChainedQueues&) = delete;  // it points into itself
+    ChainedQueues& operator=(const ChainedQueues&) = delete;
+
+    [[gnu::always_inline]] void add(Queue& queue) noexcept {
+        if (queue.link.enter()) {
+            *end_ = &queue;
+            end_ = queue.link.next();
+        }
+    }
+    [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+    template <class Post>
+    [[gnu::always_inline]] void post_all(Post&& post) noexcept {
+        end_ = &first_;
+        for (Queue* queue = std::exchange(first_, nullptr); queue != nullptr;) {
+            Queue& one = *queue;
+            queue = one.link.leave();
+            post(one);
+        }
+    }
+
+private:
+    Queue* first_ = nullptr;
+    Queue** end_ = &first_;
+};
+
+class Chains {
+public:
+    static constexpr std::size_t kWrs = 256;
+    static constexpr std::size_t kSges = kWrs * 4;
+    static constexpr std::size_t kInline = 64 * kInlineMax;
+    static_assert(kSges > kSgesMax && kInline >= kInlineMax);
+
+    Chains() : wrs_(kWrs), recv_wrs_(kWrs), sges_(kSges), inline_(kInline) {}
+
+    /// For one more request.
+    [[nodiscard]] [[gnu::always_inline]] bool room(std::size_t sges, std::size_t inline_bytes) const noexcept {
+        return wrs_used_ < kWrs && recv_wrs_used_ < kWrs && sges_used_ + sges < kSges && inline_used_ + inline_bytes <= kInline;
+    }
+    [[nodiscard]] ibv_send_wr& take_send_wr() noexcept { return wrs_[wrs_used_++]; }
+    [[nodiscard]] ibv_recv_wr& take_recv_wr() noexcept { return recv_wrs_[recv_wrs_used_++]; }
+    [[nodiscard]] ibv_sge* take_sges(std::size_t n) noexcept {
+        ibv_sge* const sges = &sges_[sges_used_];
+        sges_used_ += n;
+        return sges;
+    }
+    [[nodiscard]] std::byte* take_inline(std::size_t bytes) noexcept {
+        std::byte* const place = &inline_[inline_used_];
+        inline_used_ += bytes;
+        return place;
+    }
+
+    // For a loop that takes requests of one SGE, or of a payload of WorkRequest::kOwnPayload, one after the other.
+    /// So many.
+    [[nodiscard]] std::size_t ordinary_room() const noexcept {
+        return std::min({kWrs - wrs_used_, kSges - sges_used_, (kInline - inline_used_) / WorkRequest::kOwnPayload});
+    }
+    [[nodiscard]] ibv_send_wr* send_wrs() noexcept { return wrs_.data() + wrs_used_; }
+    [[nodiscard]] ibv_sge* sges() noexcept { return sges_.data() + sges_used_; }
+    void use(std::size_t n) noexcept {
+        wrs_used_ += n;
+        sges_used_ += n;
+    }
+
+    /// Posts all of them; everything is free again.
+    void ring(Turn& turn) noexcept;
+
+    ChainedQueues<WorkerQp> sends;
+    ChainedQueues<RecvQueue> recvs;
+
+private:
+    std::size_t wrs_used_ = 0;
+    std::size_t recv_wrs_used_ = 0;
+    std::size_t sges_used_ = 0;
+    std::size_t inline_used_ = 0;
+    OwnLines<ibv_send_wr> wrs_;
+    OwnLines<ibv_recv_wr> recv_wrs_;
+    OwnLines<ibv_sge> sges_;
+    OwnLines<std::byte> inline_;
+};
+
+}  // namespace pollcore

@@ -1,0 +1,185 @@
+#include "worker/in_use.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+namespace pollcore {
+namespace {
+
+// Requests of a ring in a step: what a process may have in its ring is no measure for how long a step takes.
+constexpr std::uint32_t kSlotsToLookAt = 64;
+
+// Sessions, queue pairs and shared receive queues in a step that have nothing to do with the search.
+constexpr std::uint32_t kPassedInStep = 64;
+
+// Search::whose
+constexpr std::uint64_t kOfSession = std::uint64_t{1} << 32;
+constexpr std::uint64_t kOfQp = std::uint64_t{2} << 32;
+
+}  // namespace
+
+void InUse::ask(const Question& question) {
+    Search search{.what = question};
+    if (question.skip_rings) {
+        search.next_session = static_cast<std::uint32_t>(tables_.sessions().size());
+    }
+    if (question.window.valid()) {
+        search.next_srq = static_cast<std::uint32_t>(tables_.srqs().size());  // receives name none
+    }
+    if (idle()) {
+        current_ = search;
+    } else {
+        others_.push_back(search);
+    }
+}
+
+std::optional<InUse::Answer> InUse::turn() noexcept {
+    std::optional<Answer> answer;
+    if (const Looked looked = look_further(); looked != Looked::more) {
+        // Binds in flight are counted.
+        const bool found = looked == Looked::found || turn_.binds.in_use(current_.what.window) || turn_.binds.in_use(current_.what.region);
+        answer = Answer{std::exchange(current_.what.command, 0), found};
+    }
+    if (!others_.empty()) {
+        next_other_ %= others_.size();
+        std::swap(current_, others_[next_other_]);
+        if (others_[next_other_].what.command != 0) {
+            ++next_other_;
+        } else {
+            others_[next_other_] = others_.back();
+            others_.pop_back();
+        }
+    }
+    return answer;
+}
+
+bool InUse::may_name_it(const WorkerSession& session) const noexcept {
+    const ClientShare* const client = session.options().client;
+    return current_.what.client == (client != nullptr ? client->id() : 0);
+}
+
+InUse::Looked InUse::look_further() noexcept {
+    // What has nothing to do with the search costs little, so several are passed in a step.
+    for (std::uint32_t passed = 0; passed < kPassedInStep; ++passed) {
+        if (current_.next_session < tables_.sessions().size()) {
+            const WorkerSession* session = tables_.sessions().at(current_.next_session);
+            if (session == nullptr || !may_name_it(*session)) {
+                ++current_.next_session;
+                continue;
+            }
+            const Looked looked = look_through(kOfSession | session->options().id, session->submissions());
+            current_.next_session += looked == Looked::over;
+            return looked == Looked::found ? looked : Looked::more;
+        }
+        if (const WorkerQp* qp = tables_.qps().next(current_.next_qp); qp != nullptr) {
+            if (qp->pd() != current_.what.pd) {
+                continue;
+            }
+            const Looked looked = qp->flow() == nullptr ? Looked::over : look_through(kOfQp | bits_of(qp->handle()), qp->flow()->waiting());
+            current_.next_qp -= looked == Looked::more;
+            return looked == Looked::found || (looked == Looked::over && has_in_flight(*qp)) ? Looked::found : Looked::more;
+        }
+        const WorkerSrq* srq = tables_.srqs().next(current_.next_srq);
+        if (srq == nullptr) {
+            return Looked::over;
+        }
+        if (!current_.what.ah.valid() && concerns(&srq->recvs())) {
+            return srq->recvs().uses_key(current_.what.lkey) ? Looked::found : Looked::more;
+        }
+    }
+    return Looked::more;
+}
+
+// What is looked for, in a request of it that is posted, or announced. Binds are counted elsewhere.
+bool InUse::has_in_flight(const WorkerQp& qp) const noexcept {
+    if (current_.what.ah.valid()) {
+        return qp.datagram() && qp.sends().entries().uses_ah(current_.what.ah);
+    }
+    if (current_.what.window.valid() || !concerns(&qp)) {
+        return false;
+    }
+    const std::uint32_t lkey = current_.what.lkey;
+    return qp.sends().entries().uses_key(lkey) || qp.recvs().uses_key(lkey) || (qp.flow() != nullptr && qp.flow()->uses_key(lkey));
+}
+
+// By a handle. What names a thing of another protection domain will be refused: it does not keep the thing from ending, or one process could
+// keep another's.
+bool InUse::names_it(const WorkRequest& request) const noexcept {
+    if (request.opcode == Opcode::release || request.opcode == Opcode::srq_recv) {
+        return false;
+    }
+    const WorkerQp* qp = tables_.find(request.qp);
+    if (qp == nullptr || qp->pd() != current_.what.pd) {
+        return false;
+    }
+    if (request.opcode == Opcode::bind_mw) {
+        return (current_.what.window.valid() && request.bind.window() == current_.what.window) ||
+               (current_.what.region.valid() && request.bind.region() == current_.what.region);
+    }
+    if (!current_.what.ah.valid() || is_recv(request.opcode)) {
+        return false;
+    }
+    return qp->datagram() && request.ud.ah() == current_.what.ah;
+}
+
+// A session's ring, or what waits for credit: so much of it in a step, and no more than stood there at the beginning. What is taken
+// meanwhile will be found in the tables.
+template <class Slots>
+InUse::Looked InUse::look_through(std::uint64_t whose, const Slots& slots) noexcept {
+    if (current_.whose != whose) {
+        current_.whose = whose;
+        current_.slot = slots.released();
+        current_.slots_end = current_.slot + slots.capacity();
+    }
+    for (std::uint32_t n = 0; n < kSlotsToLookAt; ++n) {
+        current_.slot = std::max(current_.slot, slots.released());
+        const std::size_t i = current_.slot - slots.released();
+        if (current_.slot >= current_.slots_end || !slots.ready(i)) {
+            current_.whose = 0;
+            return Looked::over;
+        }
+        const WorkRequest request = slots.copy(i);
+        if (names_it(request) || names_key(request, slots, i)) {
+            return Looked::found;
+        }
+        current_.slot += slots_of(request);
+    }
+    return Looked::more;
+}
+
+// With the continuations behind it.
+template <class Slots>
+bool InUse::names_key(const WorkRequest& request, const Slots& slots, std::size_t at) const noexcept {
+    const std::uint32_t lkey = current_.what.lkey;
+    const bool is_inline = !is_recv(request.opcode) && (request.flags & kInline) != 0;
+    if (current_.what.ah.valid() || current_.what.window.valid() || is_inline) {
+        return false;
+    }
+    if (request.opcode == Opcode::srq_recv) {
+        const WorkerSrq* srq = tables_.find(request.srq);
+        if (srq == nullptr || !concerns(&srq->recvs())) {
+            return false;
+        }
+    } else if (!concerns(tables_.find(request.qp))) {
+        return false;
+    }
+    const std::uint32_t num_sge = std::min<std::uint32_t>(request.num_sge, kSgesMax);
+    if (num_sge > 0 && request.sge.lkey == lkey) {
+        return true;
+    }
+    for (std::uint32_t next = 1; next < num_sge && slots.ready(++at);) {
+        const auto more = std::bit_cast<WorkRequestContinuation>(slots.copy(at));
+        const auto sges = std::bit_cast<std::array<Sge, WorkRequestContinuation::kSges>>(
+            *reinterpret_cast<const std::array<std::byte, sizeof(Sge) * WorkRequestContinuation::kSges>*>(more.payload.data()));
+        for (std::size_t k = 0; k < sges.size() && next < num_sge; ++k, ++next) {
+            if (sges[k].lkey == lkey) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+}  // namespace pollcore

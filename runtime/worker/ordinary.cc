@@ -1,0 +1,257 @@
+#include "worker/ordinary.hpp"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+#include "base/bare.hpp"
+#include "base/planted.hpp"
+#include "worker/tables.hpp"
+
+namespace pollcore {
+namespace {
+
+// Completions that a session sees together, where so many have come: who waits for the first waits for them all.
+constexpr std::uint32_t kPublishedAtOnce = 32;
+
+/// So many requests may be taken whatever they are: each one's completion has a place (I3), and the chains have room.
+[[gnu::always_inline]] inline std::uint32_t room(const Turn& turn, WorkerSession& session, std::uint32_t wanted) noexcept {
+    const auto chain = static_cast<std::uint32_t>(std::min<std::size_t>(wanted, turn.chains.ordinary_room()));
+    if (!kAdmission) {
+        return chain;
+    }
+    return session.closing() ? 0 : std::min(chain, session.completion_room(wanted));
+}
+
+// Requests of one queue pair often stand together. It is looked up, and its books are kept, once for all of them.
+struct SendRun {
+    static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // no handle's bits
+
+    std::uint64_t handle = kNone;
+    WorkerQp* qp = nullptr;
+    Share* share = nullptr;
+    std::uint32_t message_max = 0;
+    bool limited = false;     // by its gate
+    std::uint32_t left = 0;   // so many more it may have
+    std::uint32_t taken = 0;  // and not in the books yet
+    ibv_send_wr** end = nullptr;
+
+    /// False: no such queue pair, or the session has no part in it.
+    [[gnu::always_inline]] bool begin(const Turn& turn, std::uint32_t qps_mask, WorkerSession& session, RequestHead head) noexcept {
+        handle = kNone;
+        share = &session.share(head.qp_index() & qps_mask);
+        qp = share->qp();
+        if (qp == nullptr || bits_of(share->handle()) != head.qp_bits()) [[unlikely]] {
+            return false;
+        }
+        SendQueue& sends = qp->sends();
+        left = kAdmission ? std::min({share->send_room(), sends.entries().room(), sends.budget_left(turn)}) : sends.budget_left(turn);
+        limited = qp->gate().limited();
+        if (limited) [[unlikely]] {
+            left = std::min(left, qp->gate().credit());  // writes and reads need none, and are not worth a count
+            message_max = qp->gate().message_max();
+        }
+        handle = head.qp_bits();
+        end = sends.chain_end();
+        return true;
+    }
+    /// What was taken of it stands in the books.
+    [[gnu::always_inline]] void count(WorkerSession& session) noexcept {
+        session.take_sends(*share, taken);
+        qp->sends().use_budget(taken);
+        taken = 0;
+    }
+    /// As count(), and the queue pair has its chain.
+    [[gnu::always_inline]] void settle(Turn& turn, WorkerSession& session) noexcept {
+        if (handle == kNone || end == qp->sends().chain_end()) {
+            return;
+        }
+        count(session);
+        qp->sends().set_chain_end(end);
+        turn.chains.sends.add(*qp);
+    }
+};
+
+// As SendRun, of completions: of one queue pair and one session.
+struct EndRun {
+    std::uint64_t handle = SendRun::kNone;
+    WorkerQp* qp = nullptr;
+    WorkerSession* session = nullptr;
+    std::uint32_t ended = 0;    // and not in the books yet
+    std::uint32_t written = 0;  // to the session's ring, of whichever queue pairs, and not published
+    std::uint32_t most = 0;     // so many have room there
+
+    [[gnu::always_inline]] void settle() noexcept {
+        if (kAdmission && ended != 0) {
+            session->end_sends(qp->handle().index, ended);
+            ended = 0;
+        }
+    }
+    [[gnu::always_inline]] void publish(Turn& turn) noexcept {
+        if (written != 0) {
+            session->publish_written(turn, written);
+        }
+    }
+};
+
+}  // namespace
+
+std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& session, std::uint32_t taken) noexcept {
+    // A request with continuations may have gone beyond the burst.
+    const std::uint32_t most = room(turn, session, turn.options.submit_burst - std::min(taken, turn.options.submit_burst));
+    ibv_send_wr* wr = turn.chains.send_wrs();
+    ibv_sge* sge = turn.chains.sges();
+    const auto front = session.submissions().front();
+    SendRun run;
+    std::uint32_t at = taken;
+    for (const std::uint32_t end = taken + most; at < end; ++at, ++wr, ++sge) {
+        std::uint64_t last = 0;
+        if (!front.ready(at, last)) {
+            break;
+        }
+        RequestHead head(last);
+        if (head.qp_bits() != run.handle) {
+            run.settle(turn, session);
+            if (!run.begin(turn, qps_mask, session, head)) [[unlikely]] {
+                break;
+            }
+        }
+        WorkerQp* const qp = run.qp;
+        if (!head.is_plain() || !head.is_one_of(qp->ordinary()) || run.left == 0) [[unlikely]] {
+            break;
+        }
+        const SharedWords request = front.words(at);
+        // Each word is asked for once, so what was checked is what is used (I7).
+        std::uint64_t addr = request[2];
+        std::uint64_t length_and_lkey = request[3];
+        const std::uint64_t rkey_and_sample = request[6];
+        const auto length = static_cast<std::uint32_t>(length_and_lkey);
+        const bool is_inline = (head.flags() & kInline) != 0;
+        if (is_inline && (length > std::min<std::uint32_t>(WorkRequest::kOwnPayload, qp->inline_max()) || !head.is_one_of(kInlineOpcodes))) [[unlikely]] {
+            break;
+        }
+        const bool takes_credit = run.limited && takes_receive(head.opcode());
+        if (takes_credit && is_send(head.opcode()) && (is_inline || head.num_sge() != 0) && length > run.message_max) [[unlikely]] {
+            break;
+        }
+        if (ClientShare* const client = session.options().client; client != nullptr) [[unlikely]] {
+            if (!session.has_share_left(turn, at)) {
+                break;
+            }
+            client->use(is_inline || head.num_sge() != 0 ? length : 0);
+        }
+        if (is_inline) {
+            head = head.as_inline();
+            auto* const payload = reinterpret_cast<Word*>(turn.chains.take_inline(WorkRequest::kOwnPayload));
+            payload[0] = request[1];
+            payload[1] = addr;
+            addr = reinterpret_cast<std::uintptr_t>(payload);
+            length_and_lkey = length;
+        }
+
+        // From here on it is taken.
+        if (takes_credit) {
+            qp->gate().take(1);
+        }
+        --run.left;
+        ++run.taken;
+        SendQueue& sends = qp->sends();
+        const std::uint32_t position = sends.entries().next_position();
+        InFlightEntry& entry = sends.entries().push();
+        entry.post(request[0], &session, static_cast<std::uint32_t>(length_and_lkey >> 32), head);
+        if (entry.replies_in_line()) [[unlikely]] {
+            session.expect_reply(at);
+        }
+        if (const auto since = static_cast<std::uint32_t>(rkey_and_sample >> 32); kStageLatency && since != 0) [[unlikely]] {
+            session.begin_sample(turn, entry, since);
+        }
+        bool signal = (head.flags() & kSignaled) != 0;
+        if (!signal) {
+            run.count(session);  // with this one
+            session.take_unsignaled();
+            signal = sends.must_signal() || session.must_signal(*run.share);
+            turn.counters.forced_signals.add(signal);
+        }
+        sends.count_signal(signal);
+
+        wr->wr_id = WrId::pack_send(head.qp_bits(), position);
+        wr->sg_list = sge;
+        wr->num_sge = is_inline ? 1 : static_cast<int>(head.num_sge());
+        wr->opcode = static_cast<ibv_wr_opcode>(head.opcode());
+        wr->send_flags = (head.flags() & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
+        wr->imm_data = htonl(static_cast<std::uint32_t>(request[5]));  // read with the opcodes that have one
+        wr->wr.rdma.remote_addr = request[4];
+        wr->wr.rdma.rkey = static_cast<std::uint32_t>(rkey_and_sample);
+        words_of(*sge)[0] = addr;
+        words_of(*sge)[1] = length_and_lkey;
+        *run.end = wr;
+        run.end = &wr->next;
+    }
+    run.settle(turn, session);
+    const std::uint32_t n = at - taken;
+    turn.chains.use(n);
+    turn.counters.sends.add(n);
+    return n;
+}
+
+std::uint32_t route_ordinary(Turn& turn, const Tables& tables, WorkerCq& cq, const ibv_wc* wcs, std::uint32_t i, std::uint32_t n) noexcept {
+    EndRun run;
+    for (; i < n; ++i) {
+        const ibv_wc& wc = wcs[i];
+        const std::uint64_t id = wc.wr_id;
+        if (wc.status != IBV_WC_SUCCESS || !names_send(id)) [[unlikely]] {
+            break;
+        }
+        if (id >> 32 != run.handle) {
+            run.settle();
+            run.handle = SendRun::kNone;
+            run.qp = tables.qp_at(WrId::unpack(id).qp.index);
+            if (run.qp == nullptr || bits_of(run.qp->handle()) != id >> 32 || run.qp->in_error()) [[unlikely]] {
+                break;
+            }
+            run.handle = id >> 32;
+        }
+        InFlightTable& sends = run.qp->sends().entries();
+        if (sends.empty() || sends.offset_of(static_cast<std::uint32_t>(id)) != 0) [[unlikely]] {
+            break;
+        }
+        const InFlightEntry& entry = sends.front();
+        if (!entry.is_ordinary() || entry.session->wide()) [[unlikely]] {
+            break;
+        }
+        const auto opcode = entry.opcode;
+        constexpr OpcodeMask kWithLength = opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::atomic_cmp_and_swp) | opcode_bit(Opcode::atomic_fetch_and_add);
+        const std::uint32_t byte_len = allows(kWithLength, opcode) ? wc.byte_len : 0;
+        if (entry.replies_in_line()) [[unlikely]] {
+            if (!entry.session->complete_in_line(turn, run.qp->handle().index, byte_len)) {
+                break;
+            }
+            cq.forget(*entry.session);  // so that the next poll does not ask for the ring's line
+            (void)sends.pop();
+            continue;
+        }
+        if (entry.session != run.session || run.written >= run.most) {
+            run.settle();
+            run.publish(turn);
+            run.session = entry.session;
+            run.written = 0;
+            run.most = run.session->write_room(std::min(n - i, kPublishedAtOnce));
+            if (run.most == 0) [[unlikely]] {
+                break;
+            }
+        }
+        if (!planted(Bug::lost_ordinary)) {
+            run.session->write(run.written++, entry.tag, run.handle, byte_len, opcode);
+        }
+        (void)sends.pop();
+        ++run.ended;
+    }
+    run.settle();
+    run.publish(turn);
+    if (run.session != nullptr) {
+        cq.serve(run.session);
+    }
+    return i;
+}
+
+}  // namespace pollcore

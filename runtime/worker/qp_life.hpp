@@ -1,0 +1,73 @@
+// The life of a queue pair, as a table.
+//
+// Thread safety: pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "pollcore/queue_pair.hpp"
+
+namespace pollcore {
+
+enum class QpLife : std::uint8_t {
+    init,      ///< takes receives
+    ready,     ///< takes everything
+    failing,   ///< in error since this step; what follows comes in the part of the step for it
+    failed,    ///< in error: everything is completed by the device's flush, or by the runtime in its turn
+    draining,  ///< waits until nothing is in flight, or the deadline
+    emptying,  ///< waits until its CQs were seen empty
+    gone,      ///< the control thread's
+};
+
+enum class QpEvent : std::uint8_t {
+    activate,  ///< RTS
+    fail,      ///< a bad completion, a fault of the flow control, a CQ that failed, a command
+    end_life,  ///< the part of the step came: WorkerQp::end_life
+    leave,     ///< a command: it is to be drained, or is destroyed, reset or lost with its device
+    drained,   ///< nothing is in flight, or it is not waited for any longer
+    emptied,   ///< nothing of it stands in its CQs
+    renew,     ///< it was reset: the next life begins
+    forget,    ///< it was destroyed
+};
+
+inline constexpr std::size_t kQpLives = 7;
+inline constexpr std::size_t kQpEvents = 8;
+
+namespace qp_life_detail {
+
+inline constexpr QpLife kNone{0xff};  // nothing happens
+using Row = std::array<QpLife, kQpEvents>;
+using enum QpLife;
+
+// clang-format off
+inline constexpr std::array<Row, kQpLives> kTable{{
+    //               activate fail     end_life leave     drained   emptied renew  forget
+    /* init */     Row{ready, failing, kNone,   kNone,    kNone,    kNone,  kNone, kNone},
+    /* ready */    Row{kNone, failing, kNone,   kNone,    kNone,    kNone,  kNone, kNone},
+    /* failing */  Row{kNone, kNone,   failed,  kNone,    kNone,    kNone,  kNone, kNone},
+    /* failed */   Row{kNone, kNone,   kNone,   draining, kNone,    kNone,  init,  gone},
+    /* draining */ Row{kNone, kNone,   kNone,   draining, emptying, kNone,  kNone, kNone},
+    /* emptying */ Row{kNone, kNone,   kNone,   draining, kNone,    failed, kNone, kNone},
+    /* gone */     Row{kNone, kNone,   kNone,   kNone,    kNone,    kNone,  kNone, kNone},
+}};
+// clang-format on
+
+}  // namespace qp_life_detail
+
+/// What becomes of `life` when `event` happens; `life` where nothing does.
+[[nodiscard]] constexpr QpLife after(QpLife life, QpEvent event) noexcept {
+    const QpLife next = qp_life_detail::kTable[static_cast<std::size_t>(life)][static_cast<std::size_t>(event)];
+    return next == qp_life_detail::kNone ? life : next;
+}
+[[nodiscard]] constexpr bool in_error(QpLife life) noexcept { return life >= QpLife::failing && life < QpLife::gone; }
+/// What sessions see of it.
+[[nodiscard]] constexpr QpState state_of(QpLife life) noexcept {
+    return life == QpLife::init    ? QpState::init
+           : life == QpLife::ready ? QpState::ready
+           : life == QpLife::gone  ? QpState::closed
+                                   : QpState::error;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,177 @@
+#include "worker/recv_queue.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/flow.hpp"
+#include "worker/worker_qp.hpp"
+
+namespace pollcore {
+namespace {
+
+// Receives that one queue gets from its pool in one step (I10).
+constexpr std::uint32_t kFillMax = 64;
+
+}  // namespace
+
+// ---- In ----
+
+bool RecvQueue::fill(Turn& turn, std::uint32_t& posted) noexcept {
+    BufferPool& pool = *pool_.pool();
+    if (qp_ != nullptr && qp_->parked()) {
+        return true;
+    }
+    if (ended_ || pool.session().broken()) {
+        return false;
+    }
+    // Of entries that never completed there may be more than are posted.
+    const std::uint32_t n = std::min({pool_.available(), table_.room(), kFillMax});
+    pool_.count_taken(n);
+    for (std::uint32_t i = 0; i < n; ++i) {
+        if (!turn.chains.room(1, 0)) {
+            turn.chains.ring(turn);
+        }
+        const std::uint32_t buffer = pool_.take();
+        const std::uint32_t place = table_.push();
+        table_.at(place) = {.tag = pool_tag(pool.handle(), buffer),
+                            .session = &pool.session(),
+                            .lkey = pool.memory().lkey,
+                            .opcode = qp_ != nullptr ? Opcode::recv : Opcode::srq_recv,
+                            .flags = kSignaled,
+                            .num_sge = 1,
+                            .kind = InFlightEntry::Kind::pooled};
+        ibv_sge* const sge = turn.chains.take_sges(1);
+        *sge = pool.sge(buffer);
+        chain(turn, place, {sge, 1});
+    }
+    turn.counters.receives.add(n);
+    pool.counters().refills.add(n != 0);
+    posted += n;
+    return n == kFillMax;
+}
+
+void RecvQueue::post(Turn& turn) noexcept {
+    ibv_recv_wr* next = std::exchange(head_, nullptr);
+    tail_ = nullptr;
+    std::uint32_t n = std::exchange(chained_, 0u);
+    while (next != nullptr) {
+        ibv_recv_wr* bad = nullptr;
+        turn.counters.receive_doorbells.add();
+        if (post_chain(next, bad) == 0) [[likely]] {
+            break;
+        }
+        // What stands before the bad one was posted. What follows it gets its own chance, since it may be another session's.
+        bad = bad != nullptr ? bad : next;
+        next = bad->next;
+        refuse(turn, *bad);
+        --n;
+    }
+    if (watcher_ != nullptr && n != 0) [[unlikely]] {
+        watcher_->receives_posted(turn, n);
+    }
+}
+
+// It was never in the queue, so its completion keeps to no order of it and comes at once, as an error of the call would.
+[[gnu::cold]] void RecvQueue::refuse(Turn& turn, ibv_recv_wr& bad) noexcept {
+    const auto place = static_cast<std::uint32_t>(bad.wr_id) & WrId::kPositionMask;
+    const InFlightEntry entry = table_.at(place);
+    if (table_.erase(place)) {
+        for (ibv_recv_wr* wr = bad.next; wr != nullptr; wr = wr->next) {
+            wr->wr_id = id_base_ | ((wr->wr_id - 1) & WrId::kPositionMask);
+        }
+    }
+    turn.counters.post_failures.add();
+    if (entry.kind != InFlightEntry::Kind::pooled) {
+        complete_by_runtime(turn, entry, Status::post_refused);
+        return;
+    }
+    pool_.return_unused(static_cast<std::uint32_t>(entry.tag));
+    // Where there is another, it is tried again when that one is taken; else in the next step.
+    if (pool_.posted() == 0) {
+        refill(turn);
+    }
+}
+
+// ---- Out ----
+
+void RecvQueue::complete_pooled(Turn& turn, std::uint32_t buffer, Completion& completion, Flow* flow, const ibv_wc* datagram) noexcept {
+    if (qp_ == nullptr) {
+        completion.srq = srq_;
+    }
+    bool is_message = completion.ok();
+    if (flow != nullptr && (flow->watches_receives() || completion.opcode == CompletionOpcode::recv_rdma_with_imm)) [[unlikely]] {
+        is_message = !flow->received(turn, completion, true) && is_message;
+    }
+    messages_ += completion.ok();
+    if (!is_message) [[unlikely]] {
+        pool_.return_unused(buffer);
+        if (pool_.low()) {
+            refill(turn);  // it goes on, or its other queue pairs do
+        }
+        return;
+    }
+    pool_.hand_out(turn, buffer, completion, datagram);
+    if (pool_.low()) {
+        pool_.count_low();
+        if (pool_.wants()) {
+            refill(turn);
+        }
+    }
+}
+
+[[gnu::noinline]] void RecvQueue::tell(Turn& turn, const Completion& completion, Flow& flow) noexcept {
+    if (flow.watches_receives()) {
+        (void)flow.received(turn, completion, false);  // what is no message the application has asked for
+    }
+}
+
+[[gnu::cold]] void RecvQueue::complete_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept {
+    Completion completion;
+    completion.status = status;
+    completion.flags = kByRuntime;
+    deliver(turn, entry, completion, nullptr);
+}
+
+void RecvQueue::complete_unposted(Turn& turn) noexcept {
+    while (const InFlightEntry* entry = table_.pop_unposted()) {
+        if (entry->kind == InFlightEntry::Kind::unposted) {
+            complete_by_runtime(turn, *entry, ended_status_);
+        }
+    }
+}
+
+void RecvQueue::buffer_released(Turn& turn) noexcept {
+    if (ended_ && qp_ != nullptr) {
+        qp_->look_again(turn);  // it may have waited for a buffer to tell the end with
+    } else {
+        refill(turn);
+    }
+}
+
+// ---- The end ----
+
+[[gnu::cold]] void RecvQueue::tell_end(Turn& turn, QpHandle qp, Status cause) noexcept {
+    if (pool_.pool() == nullptr) {
+        return;
+    }
+    Completion completion;
+    completion.qp = qp;
+    completion.status = cause == Status::success ? Status::wr_flush_err : cause;
+    completion.flags = kByRuntime;
+    (void)pool_.tell_end(turn, completion);  // again when a buffer is released, or the last receive is back
+}
+
+[[gnu::cold]] void RecvQueue::complete_leftovers(Turn& turn, Status status) noexcept {
+    table_.take_all([&](const InFlightEntry& entry) {
+        if (entry.kind == InFlightEntry::Kind::pooled) {
+            pool_.return_unused(static_cast<std::uint32_t>(entry.tag));
+        } else if (entry.kind == InFlightEntry::Kind::posted) {
+            turn.counters.cut_short.add(qp_ != nullptr);
+            complete_by_runtime(turn, entry, status);
+        } else if (entry.kind == InFlightEntry::Kind::unposted) {
+            complete_by_runtime(turn, entry, ended_status_);
+        }
+    });
+}
+
+}  // namespace pollcore

@@ -1,0 +1,217 @@
+// A receive queue: a queue pair's own, or a shared one. Its receives come from sessions, or from a receive pool that keeps it filled.
+//
+// Thread safety: made by the control thread, the worker's from the command that adds its queue pair or shared receive queue until the
+// answer to the one that forgets it.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
+#include "pollcore/completion.hpp"
+#include "pollcore/handle.hpp"
+#include "worker/chains.hpp"
+#include "worker/due_list.hpp"
+#include "worker/gather.hpp"
+#include "worker/recv_table.hpp"
+#include "worker/turn.hpp"
+#include "worker/worker_pool.hpp"
+#include "worker/worker_session.hpp"
+#include "worker/wr_id.hpp"
+
+namespace pollcore {
+
+class Flow;
+
+/// Flow control is told of receives that the provider has taken.
+class ReceiveWatcher {
+public:
+    virtual void receives_posted(Turn& turn, std::uint32_t n) noexcept = 0;
+
+protected:
+    ~ReceiveWatcher() = default;
+};
+
+class RecvQueue final : public PoolTaker::User {
+public:
+    struct Options {
+        std::uint32_t depth = 0;
+        std::uint32_t sges_max = 1;
+        std::uint32_t device = 0;  ///< whose keys its receives name
+        std::uint32_t pd = 0;      ///< the control thread's number of it
+    };
+    /// A queue pair's.
+    RecvQueue(const Options& options, WorkerQp& qp)
+        : table_(RecvTable::Order::as_posted, options.depth, options.sges_max), qp_(&qp), device_(options.device), pd_(options.pd) {}
+    /// A shared one, `srq`'s.
+    RecvQueue(const Options& options, SrqHandle srq)
+        : id_base_(SrqWrId{srq, 0}.pack()), table_(RecvTable::Order::any, options.depth, options.sges_max), srq_(srq), device_(options.device), pd_(options.pd) {}
+
+    // ---- What it is wired to, before the worker has it ----
+
+    /// The provider's queue; null, where it is gone.
+    void set_provider(ibv_qp* qp) noexcept { verbs_qp_ = qp; }
+    void set_provider(ibv_srq* srq) noexcept { verbs_srq_ = srq; }
+    void set_watcher(ReceiveWatcher* watcher) noexcept { watcher_ = watcher; }
+    /// Keeps it filled from now on (PoolTaker::begin).
+    template <class... Share>
+    void fill_from(BufferPool& pool, Share... share) noexcept {
+        pool_.begin(pool, share...);
+    }
+    [[nodiscard]] BufferPool* pool() const noexcept { return pool_.pool(); }
+    [[nodiscard]] const PoolTaker& taker() const noexcept { return pool_; }
+    /// Receives of the pool that something came to in this life, modulo 2^32.
+    [[nodiscard]] std::uint32_t messages() const noexcept { return messages_; }
+
+    // ---- Receives go in ----
+
+    [[nodiscard]] bool full() const noexcept { return table_.full(); }
+    /// In flight, or waiting for their turn to complete.
+    [[nodiscard]] std::uint32_t size() const noexcept { return table_.size(); }
+    /// A session's receive, which its books have; not when full(), and where the chains have room. `slots` has its continuations.
+    template <class Slots>
+    [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, const WorkRequest& request, const Slots& slots, std::size_t slot) noexcept {
+        const std::uint32_t place = table_.push();
+        InFlightEntry& entry = table_.at(place);
+        entry = entry_of(session, request, kSignaled, request.num_sge);
+        if (ended_) [[unlikely]] {
+            // Some providers never flush a receive that is posted in ERR (H1), so it is not posted.
+            table_.leave_unposted(place);
+            complete_unposted(turn);
+            return;
+        }
+        const std::span<ibv_sge> sges = gather(turn.chains, request, slots, slot);
+        if (sges.size() > 1) {
+            table_.set_more_keys(place, sges.subspan(1));
+        }
+        chain(turn, place, sges);
+        turn.counters.receives.add();
+    }
+    /// It has few receives of its pool's left, if it takes from one.
+    void refill(Turn& turn) noexcept {
+        if (pool_.pool() != nullptr && !ended_) {
+            turn.refills.add(*this);
+        }
+    }
+    /// Chains what its pool has for it, some at a time. True: there may be more.
+    [[nodiscard]] bool fill(Turn& turn, std::uint32_t& posted) noexcept;
+    /// The chain goes to the provider, and what it refuses of it ends.
+    void post(Turn& turn) noexcept;
+
+    // ---- And come out ----
+
+    /// What is in flight at a place that a work completion names; null: nothing.
+    [[nodiscard]] const InFlightEntry* find(std::uint32_t place) noexcept { return table_.find(place); }
+    /// That of `entry`, which find() gave, has completed as `completion` says, on the queue pair that it names. `flow`: that one's flow
+    /// control. `datagram`: what was received, if it was one.
+    [[gnu::always_inline]] void complete(Turn& turn, std::uint32_t place, const InFlightEntry& entry, Completion& completion, Flow* flow,
+                                         const ibv_wc* datagram) noexcept {
+        if (entry.kind == InFlightEntry::Kind::pooled) {
+            const auto buffer = static_cast<std::uint32_t>(entry.tag);
+            table_.remove(place);
+            complete_pooled(turn, buffer, completion, flow, datagram);
+        } else {
+            deliver(turn, entry, completion, datagram);
+            table_.remove(place);
+            if (flow != nullptr) [[unlikely]] {
+                tell(turn, completion, *flow);
+            }
+        }
+        if (table_.has_unposted()) [[unlikely]] {
+            complete_unposted(turn);
+        }
+    }
+
+    // ---- Its end ----
+
+    /// From now on nothing is posted, and a receive that is taken ends with `status` when its turn comes.
+    void end(Status status) noexcept {
+        ended_ = true;
+        ended_status_ = status;
+    }
+    /// All receives of a queue pair in error are back: the application is told once that no message comes to a pool's buffer.
+    void tell_end(Turn& turn, QpHandle qp, Status cause) noexcept;
+    /// No device touches them any more: what is left completes with `status`.
+    void complete_leftovers(Turn& turn, Status status) noexcept;
+    /// A new life of its queue pair begins, under this handle.
+    void begin_life(QpHandle qp) noexcept {
+        qp_handle_ = qp;
+        id_base_ = WrId{qp, true, 0}.pack();
+        ended_ = false;
+        messages_ = 0;
+        pool_.renew();
+    }
+    void dismiss(Turn& turn) noexcept {
+        turn.refills.remove(*this);
+        pool_.dismiss();
+    }
+
+    // ---- For a search of what is in use ----
+
+    [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept { return table_.uses_key(lkey); }
+    [[nodiscard]] std::uint32_t device() const noexcept { return device_; }
+    [[nodiscard]] std::uint32_t pd() const noexcept { return pd_; }
+
+    void prefetch(std::uint32_t place) const noexcept { table_.prefetch(place); }
+
+    void buffer_released(Turn& turn) noexcept override;
+
+    ChainLink<RecvQueue> link;
+    Due due;  ///< of Turn::refills
+
+private:
+    [[gnu::always_inline]] void chain(Turn& turn, std::uint32_t place, std::span<ibv_sge> sges) noexcept {
+        ibv_recv_wr& wr = turn.chains.take_recv_wr();
+        wr.wr_id = id_base_ | (place & WrId::kPositionMask);
+        wr.next = nullptr;
+        wr.sg_list = sges.data();
+        wr.num_sge = static_cast<int>(sges.size());
+        (tail_ != nullptr ? tail_->next : head_) = &wr;
+        tail_ = &wr;
+        ++chained_;
+        turn.chains.recvs.add(*this);
+    }
+    [[nodiscard]] int post_chain(ibv_recv_wr* chain, ibv_recv_wr*& bad) noexcept {
+        return verbs_srq_ != nullptr ? ibv_post_srq_recv(verbs_srq_, chain, &bad) : ibv_post_recv(verbs_qp_, chain, &bad);
+    }
+    void refuse(Turn& turn, ibv_recv_wr& bad) noexcept;
+    [[gnu::noinline]] void complete_pooled(Turn& turn, std::uint32_t buffer, Completion& completion, Flow* flow, const ibv_wc* datagram) noexcept;
+    void tell(Turn& turn, const Completion& completion, Flow& flow) noexcept;
+    [[gnu::always_inline]] void deliver(Turn& turn, const InFlightEntry& entry, Completion& completion, const ibv_wc* datagram) noexcept {
+        completion.flags |= kFromRecvQueue;
+        if (completion.opcode != CompletionOpcode::recv_rdma_with_imm) {
+            completion.opcode = CompletionOpcode::recv;
+        }
+        if (qp_ != nullptr) [[likely]] {
+            completion.qp = qp_handle_;
+            entry.session->complete(turn, qp_handle_.index, entry, completion, true, datagram);
+        } else {
+            completion.srq = srq_;
+            completion.tag = entry.tag;
+            entry.session->complete_shared_recv(turn, completion, datagram);
+        }
+    }
+    void complete_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
+    /// What the provider does not have completes now that all before it has (I2).
+    void complete_unposted(Turn& turn) noexcept;
+
+    ibv_qp* verbs_qp_ = nullptr;
+    ibv_srq* verbs_srq_ = nullptr;
+    ibv_recv_wr* head_ = nullptr;
+    ibv_recv_wr* tail_ = nullptr;
+    std::uint32_t chained_ = 0;
+    std::uint32_t messages_ = 0;
+    bool ended_ = false;
+    Status ended_status_ = Status::wr_flush_err;
+    std::uint64_t id_base_ = 0;
+    RecvTable table_;
+    PoolTaker pool_{*this};
+    ReceiveWatcher* watcher_ = nullptr;
+    WorkerQp* qp_ = nullptr;  // whose it is; null: a shared one
+    QpHandle qp_handle_;
+    SrqHandle srq_;
+    std::uint32_t device_ = 0;
+    std::uint32_t pd_ = 0;
+};
+
+}  // namespace pollcore

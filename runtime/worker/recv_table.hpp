@@ -1,0 +1,201 @@
+// The receives that a receive queue has in flight.
+//
+// A queue pair's own complete in the order in which they were posted, as far as the device is concerned, and the runtime keeps to that
+// order with those that it completes itself. Receives of a shared receive queue complete in any order (H4): a completion frees its slot
+// wherever it stands.
+//
+// Thread safety: the worker's alone.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <span>
+
+#include "pollcore/own_lines.hpp"
+#include "worker/in_flight.hpp"
+
+namespace pollcore {
+
+/// Receives in flight, by slot.
+class SlotTable {
+public:
+    SlotTable() = default;
+    /// Room for `depth` entries; `sges_max` keys each.
+    SlotTable(std::uint32_t depth, std::uint32_t sges_max)
+        : more_keys_per_entry_(sges_max > 1 ? sges_max - 1 : 0),
+          entries_(depth, InFlightEntry{.kind = InFlightEntry::Kind::done}),
+          more_keys_(std::size_t{depth} * more_keys_per_entry_) {
+        free_.reserve(depth);
+        for (std::uint32_t slot = depth; slot > 0; --slot) {
+            free_.push_back(slot - 1);
+        }
+    }
+
+    [[nodiscard]] std::uint32_t depth() const noexcept { return static_cast<std::uint32_t>(entries_.size()); }
+    [[nodiscard]] std::uint32_t size() const noexcept { return depth() - static_cast<std::uint32_t>(free_.size()); }
+    [[nodiscard]] bool full() const noexcept { return free_.empty(); }
+    [[nodiscard]] std::uint32_t room() const noexcept { return static_cast<std::uint32_t>(free_.size()); }
+    [[nodiscard]] bool in_flight(std::uint32_t slot) const noexcept {
+        return slot < depth() && entries_[slot].with_provider();
+    }
+    [[nodiscard]] InFlightEntry& at(std::uint32_t slot) noexcept { return entries_[slot]; }
+
+    /// A slot for an entry that the caller fills in; not when full.
+    [[nodiscard]] std::uint32_t take() noexcept {
+        const std::uint32_t slot = free_.back();
+        free_.pop_back();
+        return slot;
+    }
+    void give_back(std::uint32_t slot) noexcept {
+        entries_[slot].kind = InFlightEntry::Kind::done;
+        free_.push_back(slot);
+    }
+    /// The keys of the entry's SGEs after the first.
+    void set_more_keys(std::uint32_t slot, std::span<const ibv_sge> more) noexcept {
+        for (std::size_t i = 0; i < more.size() && i < more_keys_per_entry_; ++i) {
+            more_keys_[std::size_t{slot} * more_keys_per_entry_ + i] = more[i].lkey;
+        }
+    }
+    /// True when an entry in flight uses this key.
+    [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
+        for (std::uint32_t slot = 0; slot < depth(); ++slot) {
+            const InFlightEntry& entry = entries_[slot];
+            if (!in_flight(slot) || entry.num_sge == 0) {
+                continue;
+            }
+            if (entry.lkey == lkey) {
+                return true;
+            }
+            for (std::uint32_t i = 0; i + 1 < entry.num_sge; ++i) {
+                if (more_keys_[std::size_t{slot} * more_keys_per_entry_ + i] == lkey) {
+                    return true;
+                }
+            }
+        }
+        return false;
+    }
+
+private:
+    std::uint32_t more_keys_per_entry_ = 0;
+    OwnLines<InFlightEntry> entries_;
+    OwnLines<std::uint32_t> more_keys_;
+    OwnLines<std::uint32_t> free_;  // the last that was given back first, since it is in the cache
+};
+
+/// A place is a position or a slot; WrId::kPositionBits of it travel.
+class RecvTable {
+public:
+    enum class Order : std::uint8_t { as_posted, any };
+
+    RecvTable() = default;
+    /// Room for `depth` entries; `sges_max` keys each.
+    RecvTable(Order order, std::uint32_t depth, std::uint32_t sges_max) : any_(order == Order::any) {
+        if (any_) {
+            slots_ = SlotTable(depth, sges_max);
+        } else {
+            positions_ = InFlightTable(depth, sges_max);
+        }
+    }
+
+    [[nodiscard]] bool full() const noexcept { return any_ ? slots_.full() : positions_.full(); }
+    [[nodiscard]] std::uint32_t room() const noexcept { return any_ ? slots_.room() : positions_.room(); }
+    [[nodiscard]] std::uint32_t size() const noexcept { return any_ ? slots_.size() : positions_.size(); }
+
+    /// A place for an entry that the caller fills in; not when full.
+    [[nodiscard]] std::uint32_t push() noexcept {
+        if (any_) {
+            return slots_.take();
+        }
+        (void)positions_.push();
+        return positions_.next_position() - 1;
+    }
+    [[nodiscard]] InFlightEntry& at(std::uint32_t place) noexcept { return any_ ? slots_.at(place) : positions_.at(full_position(place)); }
+    /// The keys of the SGEs after the first, of the entry that was pushed last.
+    void set_more_keys(std::uint32_t place, std::span<const ibv_sge> more) noexcept {
+        any_ ? slots_.set_more_keys(place, more) : positions_.push_more_keys(more);
+    }
+    /// What the provider has at a place that a work completion names; null: nothing.
+    [[nodiscard]] [[gnu::always_inline]] InFlightEntry* find(std::uint32_t place) noexcept {
+        if (any_) {
+            return slots_.in_flight(place) ? &slots_.at(place) : nullptr;
+        }
+        const std::uint32_t offset = positions_.offset_of(place);
+        if (offset >= positions_.size()) [[unlikely]] {
+            return nullptr;
+        }
+        InFlightEntry& entry = positions_.at(positions_.head_position() + offset);
+        return entry.with_provider() ? &entry : nullptr;
+    }
+    /// It has completed.
+    [[gnu::always_inline]] void remove(std::uint32_t place) noexcept {
+        if (any_) {
+            slots_.give_back(place);
+        } else if (positions_.offset_of(place) == 0) [[likely]] {
+            (void)positions_.pop();
+        } else {
+            positions_.at(full_position(place)).kind = InFlightEntry::Kind::done;
+            ++strays_;
+        }
+    }
+    /// The provider did not take it. True: those behind it have moved up by one place.
+    [[nodiscard]] bool erase(std::uint32_t place) noexcept {
+        if (any_) {
+            slots_.give_back(place);
+            return false;
+        }
+        positions_.erase(full_position(place));
+        return true;
+    }
+    /// The front is one that the provider does not have.
+    [[nodiscard]] bool has_unposted() const noexcept { return strays_ != 0 && !positions_.front().with_provider(); }
+    /// The newest entry is one that the provider will not have.
+    void leave_unposted(std::uint32_t place) noexcept {
+        at(place).kind = InFlightEntry::Kind::unposted;
+        ++strays_;
+    }
+    /// Removes the front if the provider does not have it; else null. The reference holds until the next push.
+    [[nodiscard]] const InFlightEntry* pop_unposted() noexcept {
+        if (!has_unposted()) {
+            return nullptr;
+        }
+        --strays_;
+        return &positions_.pop();
+    }
+    /// Removes all there are.
+    template <class Take>
+    void take_all(Take&& take) noexcept {
+        if (!any_) {
+            strays_ = 0;
+            while (!positions_.empty()) {
+                take(positions_.pop());
+            }
+            return;
+        }
+        for (std::uint32_t slot = 0; slot < slots_.depth(); ++slot) {
+            if (slots_.in_flight(slot)) {
+                const InFlightEntry entry = slots_.at(slot);
+                slots_.give_back(slot);
+                take(entry);
+            }
+        }
+    }
+    [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept { return any_ ? slots_.uses_key(lkey) : positions_.uses_key(lkey); }
+    void prefetch(std::uint32_t place) const noexcept {
+        if (!any_) {
+            positions_.prefetch(place);
+        }
+    }
+
+private:
+    [[nodiscard]] std::uint32_t full_position(std::uint32_t travelled) const noexcept {
+        return positions_.head_position() + positions_.offset_of(travelled);
+    }
+
+    bool any_ = false;
+    std::uint32_t strays_ = 0;  // of positions_, those that the provider does not have
+    InFlightTable positions_;
+    SlotTable slots_;
+};
+
+}  // namespace pollcore

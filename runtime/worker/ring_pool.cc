@@ -1,0 +1,96 @@
+#include "worker/ring_pool.hpp"
+
+#include "worker/worker_qp.hpp"
+
+namespace pollcore {
+
+void RingPool::begin(Turn& turn, WorkerQp& qp, Flow& flow, bool in_order) noexcept {
+    ring_.begin(qp.handle(), in_order);
+    qp_ = &qp;
+    flow_ = &flow;
+    turn.rings.add(*this);
+}
+
+[[gnu::noinline]] std::uint32_t RingPool::take_records(Turn& turn) noexcept {
+    if (session().broken()) [[unlikely]] {
+        return 0;
+    }
+    session().prefetch_completions();  // fetching the line from an application that watches it takes as long as a hop
+    std::uint32_t taken = 0;
+    WriteRing::Record record;
+    while (taken < turn.options.complete_burst && !ring_.full()) {
+        const WriteRing::Look look = ring_.look(record);
+        if (look != WriteRing::Look::record) {
+            if (look == WriteRing::Look::lie) [[unlikely]] {
+                qp_->fail_flow(turn, FlowFault::too_many_messages);
+            }
+            if (qp_->in_error() && taken == 0) [[unlikely]] {
+                tell_end(turn);
+            }
+            break;
+        }
+        Completion completion;
+        completion.qp = qp_->handle();
+        completion.byte_len = record.header.length;
+        completion.imm_data = record.header.imm_data;
+        completion.flags = record.header.with_imm ? kWithImm : 0;
+        hand_out(turn, record.place, completion);  // the application first
+        ring_.hand_out(record);
+        ++taken;
+    }
+    if (taken != 0) {
+        counters().delivered.add(taken);
+        counters().torn.raise_to(ring_.torn());
+        turn.counters.completions.add(taken);
+    }
+    return taken;
+}
+
+// `completion` says what came.
+[[gnu::noinline]] void RingPool::hand_out(Turn& turn, std::uint32_t place, Completion& completion) noexcept {
+    completion.tag = pool_tag(handle(), place);
+    completion.flags |= kFromRecvQueue | kPooled;
+    completion.opcode = CompletionOpcode::recv;
+    session().hand_out(turn, completion, nullptr);
+    counters().held.add();
+}
+
+// What a queue pair in error had received is delivered; one completion says that no more comes.
+[[gnu::cold]] void RingPool::tell_end(Turn& turn) noexcept {
+    if (!ring_.hold_end()) {
+        return;  // the last one is still with the application
+    }
+    Completion completion;
+    completion.qp = qp_->handle();
+    completion.status = qp_->cause() == Status::success ? Status::wr_flush_err : qp_->cause();
+    completion.flags = kByRuntime;
+    qp_ = nullptr;
+    turn.rings.remove(*this);
+    hand_out(turn, WriteRing::kEnd, completion);
+}
+
+void RingPool::release(Turn& turn, std::span<const std::uint32_t> places) noexcept {
+    for (const std::uint32_t place : places) {
+        if (!ring_.release(place)) [[unlikely]] {
+            counters().bad_releases.add();
+            session().count_refused();
+            continue;
+        }
+        counters().released.add();
+        counters().held.add(-1);
+    }
+    if (qp_ != nullptr && ring_.granted() - told_ >= ring_.lines() / 4) {
+        turn.flows.add(*flow_);
+    }
+}
+
+void RingPool::leave(Turn& turn) noexcept {
+    while (qp_ != nullptr && take_records(turn) != 0) {
+    }
+    if (qp_ != nullptr) {  // no room for the end: it is not told
+        qp_ = nullptr;
+        turn.rings.remove(*this);
+    }
+}
+
+}  // namespace pollcore

@@ -1,0 +1,46 @@
+// From a CQ to the sessions: each work completion finds what it completes by wr_id.
+//
+// Thread safety: the worker's.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
+#include "pollcore/completion.hpp"
+#include "pollcore/own_lines.hpp"
+#include "worker/tables.hpp"
+#include "worker/turn.hpp"
+
+namespace pollcore {
+
+class Router {
+public:
+    Router(Turn& turn, const Tables& tables) : turn_(turn), tables_(tables), wcs_(turn.options.complete_burst), device_times_(turn.options.complete_burst) {}
+
+    /// Where a poll puts its completions: as many as a burst has.
+    [[nodiscard]] ibv_wc* wcs() noexcept { return wcs_.data(); }
+    /// And, of a CQ that has them, the device's times.
+    [[nodiscard]] std::uint64_t* device_times() noexcept { return device_times_.data(); }
+
+    /// The first `n` of wcs().
+    void route(WorkerCq& cq, std::uint32_t n) noexcept;
+    void route_with_times(WorkerCq& cq, std::uint32_t n) noexcept;
+    /// Polling it failed: nothing comes from it any more.
+    void fail(WorkerCq& cq) noexcept;
+
+private:
+    void prefetch_entries(std::uint32_t n) noexcept;
+    void route(WorkerCq& cq, const ibv_wc& wc) noexcept;
+    static void serve(WorkerCq& cq, const InFlightEntry& entry) noexcept;
+    void complete_send(WorkerCq& cq, WorkerQp& qp, std::uint32_t position, const ibv_wc& wc) noexcept;
+    void complete_recv(WorkerCq& cq, WorkerQp& qp, std::uint32_t place, const ibv_wc& wc) noexcept;
+    void complete_shared_recv(const ibv_wc& wc) noexcept;
+
+    Turn& turn_;
+    const Tables& tables_;
+    OwnLines<ibv_wc> wcs_;
+    OwnLines<std::uint64_t> device_times_;
+};
+
+}  // namespace pollcore

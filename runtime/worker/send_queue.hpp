@@ -1,0 +1,140 @@
+// A send queue: what of it is in flight, its chain, and when it needs a signal. It knows neither flow control nor the queue pair's life.
+//
+// Thread safety: made by the control thread, the worker's from the command that adds its queue pair until the answer to the one that
+// forgets it.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "base/planted.hpp"
+#include "pollcore/handle.hpp"
+#include "worker/in_flight.hpp"
+#include "worker/turn.hpp"
+
+namespace pollcore {
+
+class SendQueue {
+public:
+    struct Options {
+        std::uint32_t depth = 0;
+        std::uint32_t sges_max = 1;
+        std::uint32_t signal_interval = 1;  ///< a signal at least this often
+    };
+
+    explicit SendQueue(const Options& options) : entries_(options.depth, options.sges_max), signal_interval_(options.signal_interval) {}
+    SendQueue(const SendQueue&) = delete;  // it points into itself
+    SendQueue& operator=(const SendQueue&) = delete;
+
+    /// The provider's queue pair; null, where it is gone.
+    void set_provider(ibv_qp* qp) noexcept { qp_ = qp; }
+    [[nodiscard]] ibv_qp* provider() const noexcept { return qp_; }
+
+    [[nodiscard]] InFlightTable& entries() noexcept { return entries_; }
+    [[nodiscard]] const InFlightTable& entries() const noexcept { return entries_; }
+
+    // ---- What a step may take ----
+
+    /// Requests that it may still have in this step, of `burst`.
+    [[nodiscard]] [[gnu::always_inline]] std::uint32_t budget_left(const Turn& turn) noexcept {
+        if (budget_step_ != turn.number()) {
+            budget_step_ = turn.number();
+            budget_used_ = 0;
+        }
+        return turn.options.qp_burst - std::min(budget_used_, turn.options.qp_burst);
+    }
+    void use_budget(std::uint32_t n) noexcept { budget_used_ += n; }
+    /// Takes one of the budget. False: there is none left.
+    [[nodiscard]] [[gnu::always_inline]] bool take_budget(const Turn& turn) noexcept {
+        const bool left = budget_left(turn) != 0;
+        budget_used_ += left;
+        return left;
+    }
+
+    // ---- Signals ----
+
+    /// A signal that nobody asked for keeps things moving, before unsignaled work could fill the queue.
+    [[nodiscard]] bool must_signal() const noexcept { return !planted(Bug::wedged) && unsignaled_run_ + 1 >= signal_interval_; }
+    void count_signal(bool signaled) noexcept { unsignaled_run_ = signaled ? 0 : unsignaled_run_ + 1; }
+    /// One that may have carried a signal was not posted: the next makes up for it.
+    void signal_next() noexcept { unsignaled_run_ = signal_interval_; }
+
+    // ---- The chain ----
+
+    [[nodiscard]] ibv_send_wr** chain_end() noexcept { return chain_end_; }
+    void set_chain_end(ibv_send_wr** end) noexcept { chain_end_ = end; }
+    void append(ibv_send_wr& wr) noexcept {
+        *chain_end_ = &wr;
+        chain_end_ = &wr.next;
+    }
+    /// The chain, which goes out.
+    [[nodiscard]] ibv_send_wr* take_chain() noexcept {
+        *std::exchange(chain_end_, &chain_) = nullptr;
+        return std::exchange(chain_, nullptr);
+    }
+    /// Posts it. The first that the provider refused; null: none.
+    [[nodiscard]] [[gnu::always_inline]] ibv_send_wr* post(Turn& turn, ibv_send_wr* chain) noexcept {
+        ibv_send_wr* bad = nullptr;
+        turn.counters.send_doorbells.add();
+        if (ibv_post_send(qp_, chain, &bad) == 0) [[likely]] {
+            return nullptr;
+        }
+        return bad != nullptr ? bad : chain;
+    }
+    /// A work request that was refused was never in the queue. Its place is given back at once, or refused ones between others would take
+    /// the room that those were promised. What stands behind it in its chain moves up.
+    [[nodiscard]] InFlightEntry take_refused(Turn& turn, ibv_send_wr& bad) noexcept;
+
+    /// Posts one by itself, with its entry: what the runtime needs for itself, announces, or binds. `post` gets the provider's queue pair, the
+    /// wr_id and the entry, and returns what the provider did. False: it was refused, and has no entry any more.
+    template <class Post>
+    [[nodiscard]] bool post_now(Turn& turn, QpHandle handle, const InFlightEntry& entry, Post&& post) noexcept {
+        const std::uint32_t position = entries_.next_position();
+        InFlightEntry& pushed = entries_.push();
+        pushed = entry;
+        turn.counters.send_doorbells.add();
+        if (post(qp_, WrId{handle, false, position}.pack(), pushed) == 0) [[likely]] {
+            return true;
+        }
+        turn.counters.post_failures.add();
+        (void)entries_.pop_back();
+        return false;
+    }
+    /// As that, of an ordinary work request, which gets its wr_id here.
+    [[nodiscard]] bool post_now(Turn& turn, QpHandle handle, const InFlightEntry& entry, ibv_send_wr& wr) noexcept {
+        return post_now(turn, handle, entry, [&](ibv_qp* qp, std::uint64_t wr_id, const InFlightEntry&) {
+            wr.wr_id = wr_id;
+            ibv_send_wr* bad = nullptr;
+            return ibv_post_send(qp, &wr, &bad);
+        });
+    }
+
+    // ---- Failures ----
+
+    /// In this life a request has failed, or its completion was lost: what stands behind it must complete, signaled or not, since what is
+    /// flushed does.
+    [[nodiscard]] bool failed() const noexcept { return failed_; }
+    void fail() noexcept { failed_ = true; }
+    /// Nothing is in flight.
+    void begin_life() noexcept {
+        unsignaled_run_ = 0;
+        failed_ = false;
+    }
+
+private:
+    // What a send and its completion look at.
+    ibv_qp* qp_ = nullptr;
+    ibv_send_wr* chain_ = nullptr;
+    ibv_send_wr** chain_end_ = &chain_;
+    InFlightTable entries_;
+    std::uint64_t budget_step_ = 0;  // the step that budget_used_ counts
+    std::uint32_t budget_used_ = 0;
+    std::uint32_t unsignaled_run_ = 0;
+    std::uint32_t signal_interval_;
+    bool failed_ = false;
+};
+
+}  // namespace pollcore

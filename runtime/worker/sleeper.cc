@@ -1,0 +1,109 @@
+#include "worker/sleeper.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/event_fd.hpp"
+#include "base/planted.hpp"
+
+namespace pollcore {
+namespace {
+
+// Acknowledging takes a mutex of the provider, so it is done for so many events at once.
+constexpr std::uint32_t kEventsPerAck = 64;
+
+// Taken from one channel at a time (I10).
+constexpr std::uint32_t kEventsPerLook = 64;
+
+}  // namespace
+
+bool Sleeper::has(const CompletionChannel* channel) const noexcept {
+    return std::find(channels_.begin(), channels_.end(), channel) != channels_.end();
+}
+
+WorkerCq* Sleeper::find(const ibv_cq& cq) const noexcept {
+    for (WorkerCq* known : tables_.polled_cqs()) {
+        if (known->options().cq == &cq) {
+            return known;
+        }
+    }
+    return nullptr;
+}
+
+bool Sleeper::arm() noexcept {
+    (void)take_events();  // of CQs that were armed before
+    for (WorkerCq* cq : tables_.polled_cqs()) {
+        if (cq->failed() || cq->armed()) {
+            continue;
+        }
+        if (!cq->arm(turn_.options.solicited_only)) {
+            turn_.counters.failed_arms.add();
+            return false;
+        }
+    }
+    return true;
+}
+
+std::uint32_t Sleeper::take_events() noexcept {
+    std::uint32_t taken = 0;
+    for (std::size_t i = 0; i < channels_.size();) {
+        CompletionChannel& channel = *channels_[i];
+        ibv_cq* verbs_cq = nullptr;
+        int result = 0;
+        for (std::uint32_t n = 0; n < kEventsPerLook && (result = channel.next_event(verbs_cq)) == 0; ++n) {
+            ++taken;
+            turn_.counters.cq_events.add();
+            WorkerCq* const cq = find(*verbs_cq);
+            if (cq == nullptr) {
+                channel.acknowledge(*verbs_cq, 1);  // it was removed, and whoever destroys it waits for this
+                turn_.counters.cq_event_acks.add();
+                continue;
+            }
+            if (cq->take_event(planted(Bug::missed_rearm)) == kEventsPerAck) {
+                acknowledge(*cq);
+            }
+        }
+        if (result != 0 && result != EAGAIN) [[unlikely]] {
+            // Its device is lost, or nothing is known of it: what is on it makes no more events, and cannot be slept for.
+            for (WorkerCq* cq : tables_.polled_cqs()) {
+                if (cq->options().channel == &channel) {
+                    acknowledge(*cq);
+                    cq->leave_channel();
+                }
+            }
+            channels_.erase(channels_.begin() + static_cast<std::ptrdiff_t>(i));
+            turn_.counters.failed_channels.add();
+            ++taken;  // nobody is to sleep for what makes no more events
+            continue;
+        }
+        ++i;
+    }
+    return taken;
+}
+
+void Sleeper::acknowledge(WorkerCq& cq) noexcept { turn_.counters.cq_event_acks.add(cq.acknowledge()); }
+
+std::uint64_t Sleeper::look_again_ns() const noexcept {
+    std::uint64_t earliest = CompletionChannel::kNever;
+    for (CompletionChannel* channel : channels_) {
+        earliest = std::min(earliest, channel->look_again_ns());
+    }
+    return earliest;
+}
+
+bool Sleeper::awake() noexcept {
+    (void)command_sleep_.rest();
+    for (CompletionChannel* channel : channels_) {
+        channel->awake();
+    }
+    return std::exchange(slept_, false);
+}
+
+void Sleeper::knock() noexcept {
+    if (turn_.options.bell >= 0 && command_sleep_.take()) {
+        signal_event(turn_.options.bell);
+    }
+}
+
+}  // namespace pollcore

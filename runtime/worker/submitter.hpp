@@ -1,0 +1,42 @@
+// From a session's ring to chains: one per queue and burst.
+//
+// The worker repeats the session's admission on its own figures, since a client's library is not trusted.
+//
+// Thread safety: the worker's.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "pollcore/work_request.hpp"
+#include "worker/tables.hpp"
+#include "worker/turn.hpp"
+
+namespace pollcore {
+
+class Submitter {
+public:
+    Submitter(Turn& turn, const Tables& tables) : turn_(turn), tables_(tables) {}
+
+    /// Takes what stands in the session's ring, up to a burst. Returns how many requests there were.
+    std::uint32_t submit(WorkerSession& session) noexcept;
+
+private:
+    enum class Take : std::uint8_t { taken, later };
+
+    void prefetch_qps(const WorkerSession& session) const noexcept;
+    [[nodiscard]] Take take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    [[nodiscard]] Take take_recv(WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept;
+    [[nodiscard]] Take take_send(WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept;
+    [[nodiscard]] Take take_other(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    void take_shared_recv(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    void take_release(WorkerSession& session, const WorkRequest& line) noexcept;
+    [[nodiscard]] bool has_room(WorkerSession& session) noexcept;
+
+    Turn& turn_;
+    const Tables& tables_;
+};
+
+}  // namespace pollcore

@@ -1,0 +1,292 @@
+// The loop body of a worker, and how it falls asleep.
+#include "worker/worker.hpp"
+
+#include <algorithm>
+
+#include "base/planted.hpp"
+#include "worker/extended_poll.hpp"
+#include "worker/ring_pool.hpp"
+
+namespace pollcore {
+
+Worker::Worker(const WorkerOptions& options) : turn_(options), tables_(options.qps_max), command_memory_(ring_bytes<Command>(kCommandSlots)) {
+    format_ring<Command>(command_memory_.data(), kCommandSlots);
+    commands_ = RingConsumer<Command>(command_memory_.data(), kCommandSlots);
+}
+
+std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
+    turn_.begin(now);
+    std::uint32_t work = 0;
+    if (commands_.ready() || !closing_.empty() || !in_use_.idle() || turn_.answers.behind()) [[unlikely]] {
+        work += run_commands();
+    }
+    std::uint32_t looked = 0;
+    do {
+        work += take_submissions();
+        work += take_completions();
+        work += look_at_rings();
+    } while (++looked < looks && work == 0);
+    if (!turn_.refills.empty()) [[unlikely]] {
+        work += refill();
+    }
+    if (!turn_.flows.empty()) [[unlikely]] {
+        work += turn_flows();
+    }
+    if (!turn_.lives.empty()) [[unlikely]] {
+        work += turn_lives();
+    }
+    turn_.end();
+    turn_.counters.steps.add(looked);
+    if (work != 0) {
+        turn_.counters.busy_steps.add();
+    }
+    if (!turn_.told().empty()) [[unlikely]] {
+        wake_applications();
+    }
+    return work;
+}
+
+// What a look that finds nothing does is all in the next three functions: how soon a request is seen depends on how short such a look is.
+
+[[gnu::always_inline]] inline std::uint32_t Worker::take_submissions() noexcept {
+    std::uint32_t work = 0;
+    const std::size_t n = tables_.polled_sessions().size();
+    const std::size_t first = first_session_ < n ? first_session_ : 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        WorkerSession& session = *tables_.polled_sessions()[first + i < n ? first + i : first + i - n];
+        if (!session.submissions().ready()) {
+            session.release_rest();
+        } else if (!session.broken()) [[likely]] {
+            work += submitter_.submit(session);
+        }
+    }
+    if (work != 0) {
+        first_session_ = first + 1;
+        turn_.chains.ring(turn_);
+    }
+    return work;
+}
+
+[[gnu::always_inline]] inline std::uint32_t Worker::take_completions() noexcept {
+    std::uint32_t work = 0;
+    const std::size_t n = tables_.polled_cqs().size();
+    const std::size_t first = first_cq_ < n ? first_cq_ : 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        WorkerCq& cq = *tables_.polled_cqs()[first + i < n ? first + i : first + i - n];
+        if (!cq.polled()) [[unlikely]] {
+            continue;
+        }
+        if (cq.options().extended == nullptr) [[likely]] {
+            work += poll_plain(cq);
+        } else {
+            work += poll_extended(cq);
+        }
+    }
+    if (work != 0) {
+        first_cq_ = first + 1;
+    }
+    return work;
+}
+
+[[gnu::always_inline]] inline std::uint32_t Worker::look_at_rings() noexcept {
+    std::uint32_t work = 0;
+    for (std::size_t i = 0; i < turn_.rings.items().size(); ++i) {
+        if (RingPool& ring = *turn_.rings.items()[i]; ring.begun()) [[unlikely]] {
+            work += ring.take_records(turn_);
+        }
+    }
+    return work;
+}
+
+/// take_completions() where it need not be short.
+[[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept { return take_completions(); }
+
+[[gnu::always_inline]] inline std::uint32_t Worker::poll_plain(WorkerCq& cq) noexcept {
+    return polled(cq, ibv_poll_cq(cq.options().cq, static_cast<int>(turn_.options.complete_burst), router_.wcs()), false);
+}
+
+// Not inlined: what it needs of registers would make the look by ibv_poll_cq longer.
+[[gnu::noinline]] std::uint32_t Worker::poll_extended(WorkerCq& cq) noexcept {
+    if (cq.options().device_time) [[unlikely]] {
+        return poll_with_times(cq);
+    }
+    return polled(cq, read_extended(cq, static_cast<int>(turn_.options.complete_burst), router_.wcs(), nullptr), false);
+}
+
+[[gnu::noinline]] std::uint32_t Worker::poll_with_times(WorkerCq& cq) noexcept {
+    const int n = read_extended(cq, static_cast<int>(turn_.options.complete_burst), router_.wcs(), router_.device_times());
+    return polled(cq, n, true);
+}
+
+[[gnu::always_inline]] inline std::uint32_t Worker::polled(WorkerCq& cq, int n, bool with_times) noexcept {
+    if (n < static_cast<int>(turn_.options.complete_burst)) {
+        cq.count_emptied();
+    }
+    if (n == 0) {
+        return 0;
+    }
+    if (n < 0) [[unlikely]] {
+        router_.fail(cq);
+        return 0;
+    }
+    const auto taken = static_cast<std::uint32_t>(n);
+    if (with_times) {
+        router_.route_with_times(cq, taken);
+    } else {
+        router_.route(cq, taken);
+    }
+    cq.count_taken(taken);
+    turn_.counters.completions.add(taken);
+    return taken;
+}
+
+// ---- What is due ----
+
+// A queue is filled when it has few receives left, several at once with one doorbell: at the end of a step, so that all that was released
+// and received in it counts.
+[[gnu::noinline]] std::uint32_t Worker::refill() noexcept {
+    std::uint32_t posted = 0;
+    turn_.refills.turn([&](RecvQueue& queue) { return queue.fill(turn_, posted) ? DueList<RecvQueue>::Then::stay : DueList<RecvQueue>::Then::leave; });
+    if (posted != 0) {
+        turn_.chains.ring(turn_);
+    }
+    return posted;
+}
+
+[[gnu::noinline]] std::uint32_t Worker::turn_flows() noexcept {
+    std::uint32_t work = 0;
+    turn_.flows.turn([&](Flow& flow) {
+        return flow.turn(turn_, work) ? DueList<Flow>::Then::stay : DueList<Flow>::Then::leave;
+    });
+    return work;
+}
+
+/// The part of a step in which queue pairs end: nothing is half taken or half completed here, and nothing is chained.
+[[gnu::noinline]] std::uint32_t Worker::turn_lives() noexcept {
+    std::uint32_t ended = 0;
+    turn_.lives.turn([&](WorkerQp& qp) {
+        const std::uint32_t index = qp.handle().index;
+        const std::optional<WorkerQp::Left> left = qp.turn(turn_, turn_.answers.room());
+        if (!left) {
+            return qp.waits_for_turn() ? DueList<WorkerQp>::Then::stay : DueList<WorkerQp>::Then::leave;
+        }
+        ++ended;
+        qp.due.leave();
+        if (left->forgotten) {
+            tables_.remove_qp(index);
+        }
+        turn_.answers.answer(left->command, left->kind, index);  // one that was forgotten is the control thread's from here on
+        return DueList<WorkerQp>::Then::gone;
+    });
+    return ended;
+}
+
+// ---- Falling asleep, and being woken ----
+
+bool Worker::fall_asleep(std::uint64_t now) noexcept {
+    turn_.resume(now);
+    if (turn_.options.bell < 0 || !at_rest()) {
+        return false;
+    }
+    for (WorkerSession* session : tables_.polled_sessions()) {
+        session->expect_worker_asleep();
+    }
+    sleeper_.expect_commands();
+    schedule_point(SchedulePoint::arm);
+    if (sleeper_.arm() && (planted(Bug::no_last_look) || !look_again())) {
+        turn_.counters.sleeps.add();
+        turn_.counters.asleep.set(1);
+        sleeper_.sleep();
+        return true;
+    }
+    wake_up(now);
+    return false;
+}
+
+// Nothing is under way that goes on without an event.
+bool Worker::at_rest() const noexcept {
+    if (turn_.options.solicited_only && turn_.reading()) {
+        return false;  // a read's completion is not solicited, and what it brings may be
+    }
+    return turn_.lives.empty() && closing_.empty() && in_use_.idle() && !turn_.answers.behind() && turn_.refills.empty() &&
+           std::none_of(tables_.polled_cqs().begin(), tables_.polled_cqs().end(), [](const WorkerCq* cq) { return cq->parked(); });
+}
+
+// True when there was something.
+bool Worker::look_again() noexcept {
+    schedule_point(SchedulePoint::look);
+    bool found = commands_.ready();
+    for (WorkerSession* session : tables_.polled_sessions()) {
+        session->release_all();
+        found = found || (session->submissions().ready() && !session->broken());
+    }
+    found = look_at_cqs() != 0 || found;
+    found = found || !turn_.lives.empty();  // a CQ that has failed has nothing to take, and its queue pairs end
+    if (!turn_.told().empty()) {
+        wake_applications();
+    }
+    return sleeper_.take_events() != 0 || found || flows_have_news(turn_.now());
+}
+
+void Worker::acknowledge_events() noexcept {
+    for (WorkerCq* cq : tables_.polled_cqs()) {
+        sleeper_.acknowledge(*cq);
+    }
+}
+
+bool Worker::woken(bool rung, std::uint64_t now) noexcept { return rung || sleeper_.take_events() != 0 || flows_have_news(now); }
+
+bool Worker::flows_have_news(std::uint64_t now) const noexcept {
+    const auto& flows = turn_.flows.items();
+    return std::any_of(flows.begin(), flows.end(), [now](const Flow* flow) { return flow->has_news(now); });
+}
+
+std::uint64_t Worker::look_every_ns() const noexcept {
+    std::uint64_t often = CompletionChannel::kNever;
+    for (const Flow* flow : turn_.flows.items()) {
+        often = std::min(often, flow->look_every_ns());
+    }
+    return often;
+}
+
+// Also after fall_asleep() has found something.
+void Worker::wake_up(std::uint64_t now) noexcept {
+    turn_.resume(now);  // the time asleep is no step
+    const bool slept = sleeper_.awake();
+    for (WorkerSession* session : tables_.polled_sessions()) {
+        if (session->worker_awake() || !slept) {
+            continue;
+        }
+        const std::uint64_t woken_at = session->woken_at();
+        turn_.counters.wake_cycles[wake_bucket(woken_at < now ? now - woken_at : 0)].add();
+    }
+    turn_.counters.asleep.set(0);
+}
+
+void Worker::begin_wait() noexcept {
+    turn_.counters.asleep.set(1);
+    heartbeat_.wait();
+}
+
+void Worker::end_wait(std::uint64_t now) noexcept {
+    heartbeat_.begin(now);
+    turn_.counters.asleep.set(0);
+}
+
+const RingConsumer<WorkRequest>* Worker::only_source() const noexcept {
+    const auto& sessions = tables_.polled_sessions();
+    if (sessions.size() != 1 || !sessions.front()->idle() || !turn_.rings.empty() || !turn_.flows.empty() || !at_rest()) {
+        return nullptr;
+    }
+    return &sessions.front()->submissions();
+}
+
+// Once for all completions of a step.
+void Worker::wake_applications() noexcept {
+    for (WorkerSession* session : turn_.told()) {
+        turn_.counters.applications_woken.add(session->wake_told());
+    }
+    turn_.forget_told();
+}
+
+}  // namespace pollcore

@@ -1,0 +1,284 @@
+// The worker's end of a receive pool: which of its buffers is where.
+//
+// A buffer is free, with a taker, or with the application. A taker has no more than its share of the buffers, so takers never wait for
+// each other.
+//
+// Thread safety: made by the control thread, the worker's from add_pool until the answer to remove_pool; held() and counters are for any
+// thread.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "pollcore/completion.hpp"
+#include "pollcore/counters.hpp"
+#include "pollcore/handle.hpp"
+#include "pollcore/own_lines.hpp"
+#include "pollcore/receive_pool.hpp"
+#include "worker/turn.hpp"
+#include "worker/worker_session.hpp"
+
+namespace pollcore {
+
+class PoolTaker;
+
+/// Buffers by number.
+class BufferTable {
+public:
+    BufferTable() = default;
+    explicit BufferTable(std::uint32_t buffers) : places_(buffers), held_(buffers) {
+        free_.reserve(buffers);
+        for (std::uint32_t buffer = buffers; buffer > 0; --buffer) {
+            free_.push_back(buffer - 1);
+        }
+    }
+
+    [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(places_.size()); }
+    [[nodiscard]] std::uint32_t free() const noexcept { return static_cast<std::uint32_t>(free_.size()); }
+    /// Not when none is free.
+    [[nodiscard]] std::uint32_t take() noexcept {
+        const std::uint32_t buffer = free_.back();
+        free_.pop_back();
+        return buffer;
+    }
+    void put_back(std::uint32_t buffer) noexcept { free_.push_back(buffer); }
+
+    void hand_out(std::uint32_t buffer, PoolTaker& taker, QpHandle qp, std::uint32_t delivered) noexcept {
+        places_[buffer] = {.taker = &taker, .with_application = true};
+        const std::uint64_t word = std::uint64_t{qp.index} << 48 | std::uint64_t{qp.generation} << 32 | delivered;
+        held_[buffer].store(word, std::memory_order_relaxed);  // as a counter
+    }
+    [[nodiscard]] bool with_application(std::uint32_t buffer) const noexcept {
+        return buffer < size() && places_[buffer].with_application;
+    }
+    /// One that is with the application is free from now on. Whose it was; null when that one is gone.
+    PoolTaker* take_back(std::uint32_t buffer) noexcept {
+        PoolTaker* taker = places_[buffer].taker;
+        places_[buffer] = {};
+        held_[buffer].store(0, std::memory_order_relaxed);
+        put_back(buffer);
+        return taker;
+    }
+    /// The taker ends; what the application has of it stays with the application.
+    void forget(const PoolTaker& taker) noexcept {
+        for (Place& place : places_) {
+            if (place.taker == &taker) {
+                place.taker = nullptr;
+            }
+        }
+    }
+
+    /// Any thread: what the application has. `delivered` is the pool's count of messages.
+    [[nodiscard]] std::vector<HeldBuffer> held(std::uint32_t delivered) const {
+        std::vector<HeldBuffer> all;
+        for (std::uint32_t buffer = 0; buffer < held_.size(); ++buffer) {
+            const std::uint64_t word = held_[buffer].load(std::memory_order_relaxed);
+            const QpHandle qp{static_cast<std::uint16_t>(word >> 48), static_cast<std::uint16_t>(word >> 32)};
+            if (qp.valid()) {
+                all.push_back({buffer, qp, delivered - static_cast<std::uint32_t>(word)});
+            }
+        }
+        return all;
+    }
+
+private:
+    struct Place {
+        PoolTaker* taker = nullptr;
+        bool with_application = false;
+    };
+
+    OwnLines<Place> places_;
+    OwnLines<std::uint32_t> free_;  // the last that came back first, since it is in the cache
+    std::vector<std::atomic<std::uint64_t>> held_;
+};
+
+/// What a session gets messages from that it has posted no receives for, and gives them back to: buffers (BufferPool), or a write ring
+/// (RingPool).
+class WorkerPool {
+public:
+    struct Options {
+        PoolHandle handle;
+        std::uint32_t session_index = 0;  ///< whose messages they are, at the worker
+        ReceivePoolCounters* counters = nullptr;  ///< where another process sees them; null: its own
+    };
+
+    explicit WorkerPool(const Options& options)
+        : handle_(options.handle), session_index_(options.session_index), counters_(options.counters != nullptr ? options.counters : &own_counters_) {}
+    virtual ~WorkerPool() = default;
+    WorkerPool(const WorkerPool&) = delete;
+    WorkerPool& operator=(const WorkerPool&) = delete;
+
+    [[nodiscard]] PoolHandle handle() const noexcept { return handle_; }
+    [[nodiscard]] ReceivePoolCounters& counters() noexcept { return *counters_; }
+    [[nodiscard]] const ReceivePoolCounters& counters() const noexcept { return *counters_; }
+    [[nodiscard]] std::uint32_t session_index() const noexcept { return session_index_; }
+    [[nodiscard]] WorkerSession& session() const noexcept { return *session_; }
+    /// The worker has it from now on.
+    void set_session(WorkerSession& session) noexcept { session_ = &session; }
+
+    /// The session gives messages back: whatever it says.
+    virtual void release(Turn& turn, std::span<const std::uint32_t> buffers) noexcept = 0;
+    /// Any thread.
+    [[nodiscard]] virtual std::vector<HeldBuffer> held() const = 0;
+    [[nodiscard]] virtual std::uint32_t message_max() const noexcept = 0;
+
+private:
+    PoolHandle handle_;
+    std::uint32_t session_index_;
+    WorkerSession* session_ = nullptr;
+    ReceivePoolCounters own_counters_;
+    ReceivePoolCounters* counters_;
+};
+
+class alignas(kCacheLine) BufferPool final : public WorkerPool {
+public:
+    struct Memory {
+        std::uint64_t addr = 0;
+        std::uint32_t lkey = 0;
+        std::uint32_t buffers = 0;
+        std::uint32_t buffer_bytes = 0;
+        std::uint32_t stride = 0;
+    };
+    BufferPool(const Options& options, const Memory& memory) : WorkerPool(options), memory_(memory), buffers_(memory.buffers) {}
+
+    [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
+    [[nodiscard]] std::uint32_t size() const noexcept { return buffers_.size(); }
+    [[nodiscard]] std::uint32_t free() const noexcept { return buffers_.free(); }
+    [[nodiscard]] ibv_sge sge(std::uint32_t buffer) const noexcept { return sge(buffer, memory_.buffer_bytes); }
+    [[nodiscard]] ibv_sge sge(std::uint32_t buffer, std::uint32_t length) const noexcept {
+        return {.addr = memory_.addr + std::uint64_t{buffer} * memory_.stride, .length = length, .lkey = memory_.lkey};
+    }
+
+    void release(Turn& turn, std::span<const std::uint32_t> buffers) noexcept override;
+    [[nodiscard]] std::vector<HeldBuffer> held() const override {
+        return buffers_.held(static_cast<std::uint32_t>(counters().delivered.value()));
+    }
+    [[nodiscard]] std::uint32_t message_max() const noexcept override { return memory_.buffer_bytes; }
+
+    // By its takers.
+    /// Not when none is free.
+    [[nodiscard]] std::uint32_t take() noexcept { return buffers_.take(); }
+    void put_back(std::uint32_t buffer) noexcept { buffers_.put_back(buffer); }
+    void count_taken(std::uint32_t n) noexcept {
+        session().take_pooled(n);
+        counters().posted.add(n);
+    }
+    void count_come_back() noexcept {
+        session().end_pooled();
+        counters().posted.add(-1);
+    }
+    void hand_out(Turn& turn, PoolTaker& taker, std::uint32_t buffer, Completion& completion, const ibv_wc* datagram) noexcept;
+    /// What the application has of the taker's stays with the application.
+    void forget(const PoolTaker& taker, std::uint32_t held) noexcept {
+        buffers_.forget(taker);
+        counters().orphaned.add(held);
+    }
+
+private:
+    Memory memory_;
+    BufferTable buffers_;
+};
+
+/// What one queue has of a pool of buffers. Whoever takes the buffers is its user.
+class PoolTaker {
+public:
+    /// What is to be done when the application has given one of the taker's buffers back, and few are with the worker.
+    class User {
+    public:
+        virtual void buffer_released(Turn& turn) noexcept = 0;
+
+    protected:
+        ~User() = default;
+    };
+
+    explicit PoolTaker(User& user) : user_(user) {}
+    PoolTaker(const PoolTaker&) = delete;
+    PoolTaker& operator=(const PoolTaker&) = delete;
+
+    /// At most `depth` buffers wait for a message, and `share` are not free. It is filled when `part` of those that wait are used, or a
+    /// quarter: few doorbells, and the queue is never near its end while there are buffers.
+    void begin(BufferPool& pool, std::uint32_t depth, std::uint32_t share,
+               std::uint32_t part = std::numeric_limits<std::uint32_t>::max()) noexcept {
+        pool_ = &pool;
+        depth_ = depth;
+        share_ = share;
+        low_water_ = depth - std::min(std::max(depth / 4, 1u), part);
+    }
+    /// Null: it takes from none.
+    [[nodiscard]] BufferPool* pool() const noexcept { return pool_; }
+    /// With the worker, for a message.
+    [[nodiscard]] std::uint32_t posted() const noexcept { return posted_; }
+    /// With the application.
+    [[nodiscard]] std::uint32_t held() const noexcept { return held_; }
+    /// Buffers that can be taken now.
+    [[nodiscard]] std::uint32_t available() const noexcept {
+        return std::min({depth_ - posted_, share_ - posted_ - held_, pool_->free()});
+    }
+    /// As far as the taker's share is concerned.
+    [[nodiscard]] bool wants() const noexcept { return depth_ != posted_ && share_ != posted_ + held_; }
+    [[nodiscard]] bool low() const noexcept { return posted_ <= low_water_; }
+
+    /// So many will be taken, which are available().
+    void count_taken(std::uint32_t n) noexcept {
+        posted_ += n;
+        pool_->count_taken(n);
+    }
+    [[nodiscard]] std::uint32_t take() noexcept { return pool_->take(); }
+    /// No message will come to it.
+    void return_unused(std::uint32_t buffer) noexcept {
+        come_back();
+        pool_->put_back(buffer);
+    }
+    /// There is a message in it. `completion` says what came, and on which queue pair.
+    void hand_out(Turn& turn, std::uint32_t buffer, Completion& completion, const ibv_wc* datagram) noexcept {
+        come_back();
+        ++held_;
+        pool_->hand_out(turn, *this, buffer, completion, datagram);
+    }
+    /// Counts how near the queue has come to its end.
+    void count_low() noexcept {
+        pool_->counters().low_water.add(posted_ == low_water_);
+        pool_->counters().ran_dry.add(posted_ == 0);
+    }
+    /// With a free buffer the application is told that no message comes any more, once. False: not yet, since there is none, or some are
+    /// still with the worker.
+    bool tell_end(Turn& turn, Completion& completion) noexcept;
+    /// The queue begins again.
+    void renew() noexcept { told_ = false; }
+    /// The application has given one back.
+    void released(Turn& turn) noexcept {
+        --held_;
+        if (low()) {
+            user_.buffer_released(turn);
+        }
+    }
+    /// It ends, and none is with the worker.
+    void dismiss() noexcept {
+        if (pool_ != nullptr && held_ != 0) {
+            pool_->forget(*this, held_);
+        }
+    }
+
+private:
+    void come_back() noexcept {
+        --posted_;
+        pool_->count_come_back();
+    }
+
+    User& user_;
+    BufferPool* pool_ = nullptr;
+    std::uint32_t depth_ = 0;
+    std::uint32_t share_ = 0;
+    std::uint32_t low_water_ = 0;
+    std::uint32_t posted_ = 0;
+    std::uint32_t held_ = 0;
+    bool told_ = false;       // the application knows that no message comes in this life
+};
+
+}  // namespace pollcore

@@ -1,0 +1,352 @@
+// The worker's end of a queue pair: its queues, its flow control, and its life.
+//
+// fail() may be called in the middle of anything, and only marks. What follows from it is end_life(), which the worker calls at the end of
+// the step, when nothing is half taken or half completed.
+//
+// The sequence of an end (H1): the control thread puts the QP into ERR; retire() waits here until everything in flight was flushed, or for
+// a deadline; the control thread destroys the QP; forget() completes what is left. Only then may a buffer be reused whose request no device
+// completed (H2). A reset goes the same way: the QP is RESET instead of destroyed, and renew() lets it go on. A QP whose device was lost has
+// no flush to wait for; lose() completes what it had.
+//
+// Thread safety: made by the control thread, the worker's from add_qp until the answer to forget_qp.
+#pragma once
+
+#include <arpa/inet.h>
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/life.hpp"
+#include "peer/control_block.hpp"
+#include "pollcore/queue_pair.hpp"
+#include "worker/flow.hpp"
+#include "worker/gather.hpp"
+#include "worker/qp_life.hpp"
+#include "worker/recv_queue.hpp"
+#include "worker/send_queue.hpp"
+#include "worker/turn.hpp"
+#include "worker/worker_cq.hpp"
+#include "worker/worker_session.hpp"
+
+namespace pollcore {
+
+class WorkerSrq;
+
+/// What a session may post to a queue pair.
+struct ShareOptions {
+    std::uint32_t session = 0;  ///< index at this worker
+    std::uint32_t send_depth = 0;
+    std::uint32_t recv_depth = 0;
+};
+
+/// Send-queue slots and CQEs that the runtime needs for itself on each queue pair: a marker, whose completion says that everything
+/// before it has ended.
+inline constexpr std::uint32_t kMarkersPerQp = 1;
+
+// The provider reads imm_data in network order; the application gave a number (row 7 of the semantics).
+inline void fill(ibv_send_wr& wr, const WorkRequest& request) noexcept {
+    wr.opcode = static_cast<ibv_wr_opcode>(request.opcode);
+    if (request.opcode >= Opcode::local_inv) [[unlikely]] {
+        wr.invalidate_rkey = request.invalidate_rkey;
+        return;
+    }
+    if (is_atomic(request.opcode)) {
+        wr.wr.atomic.remote_addr = request.remote_addr;
+        wr.wr.atomic.compare_add = request.compare_add;
+        wr.wr.atomic.swap = request.swap;
+        wr.wr.atomic.rkey = request.rkey;
+        return;
+    }
+    wr.wr.rdma.remote_addr = request.remote_addr;
+    wr.wr.rdma.rkey = request.rkey;
+    wr.imm_data = has_imm(request.opcode) ? htonl(request.imm_data) : 0;
+}
+
+[[gnu::noinline]] inline void fill_datagram(ibv_send_wr& wr, const WorkRequest& request, ibv_ah* ah) noexcept {
+    wr.opcode = static_cast<ibv_wr_opcode>(request.opcode);
+    wr.wr.ud.ah = ah;
+    wr.wr.ud.remote_qpn = request.ud.remote_qpn;
+    wr.wr.ud.remote_qkey = request.remote_qkey;
+    wr.imm_data = has_imm(request.opcode) ? htonl(request.imm_data) : 0;
+}
+
+class alignas(kCacheLine) WorkerQp {
+public:
+    struct Options {
+        QpHandle handle;
+        std::uint16_t epoch = 0;  ///< Life::epoch
+        bool datagram = false;    ///< UD
+        bool ready = false;       ///< it is in RTS already
+        OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< what its send queue takes
+        SendQueue::Options send;
+        std::uint32_t recv_depth = 0;  ///< of its own receive queue
+        std::uint32_t sges_max = 1;
+        std::uint32_t inline_max = 0;
+        bool ordinary = true;  ///< false: all its requests go the general way, so that the two ways can be compared
+        std::uint32_t device = 0;  ///< whose keys its requests name
+        std::uint32_t pd = 0;      ///< whose windows, regions and (UD) address handles they name; the control thread's number
+        std::uint32_t send_cq = 0;  ///< index at this worker, as all of them
+        std::uint32_t recv_cq = 0;
+        WorkerSrq* srq = nullptr;  ///< where its receives are taken from; null: it has a receive queue
+        ibv_ah* marker_ah = nullptr;  ///< UD: for the marker, which no provider takes without
+        std::vector<ShareOptions> shares;
+    };
+    explicit WorkerQp(const Options& options);
+    WorkerQp(const WorkerQp&) = delete;
+    WorkerQp& operator=(const WorkerQp&) = delete;
+
+    // ---- What it is wired to, before the worker has it ----
+
+    void set_flow(std::unique_ptr<Flow> flow) noexcept { flow_ = std::move(flow); }
+    void set_provider(ibv_qp& qp) noexcept;
+    [[nodiscard]] const Options& options() const noexcept { return options_; }
+
+    /// Its place among the worker's objects: what it was made for.
+    void add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerCq& send_cq, WorkerCq& recv_cq) noexcept;
+
+    // ---- What the ways of a request ask ----
+
+    [[nodiscard]] QpHandle handle() const noexcept { return handle_; }
+    /// Asks for the lines that a send and its completion look at. `qp` may be null.
+    static void prefetch(const WorkerQp* qp) noexcept {
+        const auto address = reinterpret_cast<std::uintptr_t>(qp);
+        __builtin_prefetch(reinterpret_cast<const void*>(address), 1);
+        __builtin_prefetch(reinterpret_cast<const void*>(address + kCacheLine), 1);
+    }
+    [[nodiscard]] OpcodeMask opcodes() const noexcept { return opcodes_; }
+    /// What of these goes by ordinary.cc, as it is now.
+    [[nodiscard]] OpcodeMask ordinary() const noexcept { return ordinary_; }
+    [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
+    [[nodiscard]] std::uint32_t sges_max() const noexcept { return options_.sges_max; }
+    [[nodiscard]] bool datagram() const noexcept { return datagram_; }
+    [[nodiscard]] std::uint32_t pd() const noexcept { return options_.pd; }
+    [[nodiscard]] std::uint32_t device() const noexcept { return options_.device; }
+    [[nodiscard]] std::uint32_t qp_num() const noexcept { return qp_num_; }
+    [[nodiscard]] WorkerSrq* srq() const noexcept { return options_.srq; }
+    [[nodiscard]] Gate& gate() noexcept { return gate_; }
+    [[nodiscard]] SendQueue& sends() noexcept { return sends_; }
+    [[nodiscard]] const SendQueue& sends() const noexcept { return sends_; }
+    [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
+    [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
+    /// Null: without flow control.
+    [[nodiscard]] Flow* flow() const noexcept { return flow_.get(); }
+    [[nodiscard]] QpLife life() const noexcept { return life_; }
+    [[nodiscard]] bool in_error() const noexcept { return pollcore::in_error(life_); }
+    [[nodiscard]] bool parked() const noexcept { return parked_ != 0; }
+    [[nodiscard]] Status cause() const noexcept { return cause_; }
+    /// Of what comes when it is in error already.
+    [[nodiscard]] Status unposted_status() const noexcept { return unposted_status_; }
+
+    /// A session's request for the send queue, which was admitted: to the provider, or to the flow control. `slot`: where it stands in the
+    /// session's ring.
+    [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot,
+                                     ibv_ah* ah) noexcept {
+        // In error, too, as long as what waits has not ended: the request ends behind it.
+        if (flow_ != nullptr && (!in_error() || life_ == QpLife::failing || flush_held_) && flow_->hold(turn, session, share, request, slot)) [[unlikely]] {
+            return;
+        }
+        post(turn, session, share, request, session.submissions(), slot, ah);
+    }
+    /// Into the chain; in error, among what ends in its turn. `slots` has the continuations of the request, which stands in `slot`.
+    template <class Slots>
+    [[gnu::always_inline]] void post(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, const Slots& slots,
+                                     std::size_t slot, ibv_ah* ah) noexcept;
+    /// The chain goes to the provider, and what it refuses of it ends.
+    [[gnu::always_inline]] void post_sends(Turn& turn) noexcept {
+        if (ibv_send_wr* const chain = sends_.take_chain(); chain != nullptr) [[likely]] {
+            if (ibv_send_wr* const bad = sends_.post(turn, chain); bad != nullptr) [[unlikely]] {
+                end_refused(turn, bad);
+            }
+        }
+    }
+    /// A request that was not posted ends behind what was, as all in error.
+    void leave_unposted(Turn& turn, const InFlightEntry& entry) noexcept;
+    /// A request that the provider refused, and that is in no table, ends at once.
+    void refuse(Turn& turn, const InFlightEntry& entry) noexcept;
+    /// A request that is in no table ends with success, or as the device said.
+    void end_send(Turn& turn, const InFlightEntry& entry, Completion& completion) noexcept;
+    void end_send_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept;
+
+    /// The work completion of the entry at `offset` from the front, and of all unsignaled ones before it.
+    void complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc) noexcept;
+
+    // ---- Its life ----
+
+    /// In error from here on. `device_too`: the device has the queue pair in ERR. Else the control thread will see to that, and
+    /// device_follows() is called.
+    void fail(Turn& turn, Status cause, bool device_too = true) noexcept;
+    /// Its peer broke the agreement, or the flow control cannot go on.
+    void fail_flow(Turn& turn, FlowFault fault) noexcept;
+    [[nodiscard]] bool completes_on(const WorkerCq& cq) const noexcept { return send_cq_ == &cq || recv_cq_ == &cq; }
+    /// A CQ of its has failed: nothing comes of it any more.
+    void lose_cq(Turn& turn) noexcept;
+    /// end_life() is to look at it (again).
+    void look_again(Turn& turn) noexcept {
+        look_again_ = true;
+        turn.lives.add(*this);
+    }
+    /// What it was to leave for is over.
+    struct Left {
+        std::uint64_t command = 0;
+        AnswerKind kind{};
+        bool forgotten = false;
+    };
+    /// The part of the step for it, while it stands in Turn::lives. `may_leave`: its command can be answered.
+    [[nodiscard]] std::optional<Left> turn(Turn& turn, bool may_leave) noexcept;
+    /// It need stay in Turn::lives.
+    [[nodiscard]] bool waits_for_turn() const noexcept { return look_again_ || leave_.way != Leaving::none; }
+
+    void park() noexcept;
+    /// `state`: what the control thread has made of it.
+    void unpark(Turn& turn, QpState state, Status cause, bool device_lags) noexcept;
+    void start_flow(Turn& turn, const FlowStart& start) noexcept { flow_->start(turn, start); }
+
+    /// Ways out of service. Each is answered when it is over.
+    enum class Leaving : std::uint8_t { none, retire, forget, renew, lose };
+    struct Leave {
+        Leaving way = Leaving::none;
+        std::uint64_t command = 0;
+        Status cause = Status::qp_closed;
+        bool device_lags = false;    ///< it is not known to be in ERR at its device by now
+        std::uint64_t deadline = 0;  ///< retire
+        std::uint32_t quiet = 0;     ///< retire: cycles after which receives that nothing flushes are given up; 0: never
+        std::uint32_t life = 0;      ///< renew: see life_of()
+        QpState state = QpState::init;  ///< renew
+    };
+    void leave(Turn& turn, const Leave& how) noexcept;
+    /// What sessions may know of it changes.
+    void publish_record() noexcept;
+
+    // What a send and its completion look at: two lines from here.
+    ChainLink<WorkerQp> link;
+
+private:
+    /// The one writer of the life. What follows from it for the hot loops is known at once.
+    void happens(QpEvent event) noexcept {
+        life_ = after(life_, event);
+        choose_way();
+    }
+    void choose_way() noexcept;
+    void end_life(Turn& turn) noexcept;
+    [[nodiscard]] std::optional<Left> advance(Turn& turn) noexcept;
+    [[nodiscard]] bool drained(Turn& turn) noexcept;
+    [[nodiscard]] bool only_late_receives(const Turn& turn) noexcept;
+    void complete_leftovers(Turn& turn) noexcept;
+    void begin_life(Turn& turn, Life life, QpState state) noexcept;
+    void drop(Turn& turn) noexcept;
+    void open_shares() noexcept;
+    void cover(Turn& turn) noexcept;
+    void post_marker(Turn& turn) noexcept;
+
+    void complete_own(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
+    [[gnu::always_inline]] void complete(Turn& turn, const InFlightEntry& entry, Completion& completion) noexcept;
+    [[gnu::always_inline]] void retire(Turn& turn, const InFlightEntry& entry) noexcept;
+    void complete_unposted(Turn& turn) noexcept;
+    void end_refused(Turn& turn, ibv_send_wr* bad) noexcept;
+    void break_off(Turn& turn, ibv_send_wr* chain) noexcept;
+    void post_other(Turn& turn, Share& share, const WorkRequest& request) noexcept;
+
+    SendQueue sends_;
+    std::unique_ptr<Flow> flow_;
+    QpHandle handle_;
+    Gate gate_;
+    OpcodeMask opcodes_;
+    OpcodeMask ordinary_ = 0;
+    std::uint16_t inline_max_;
+    QpLife life_ = QpLife::init;
+    bool datagram_;
+    // A receive besides these.
+    RecvQueue recvs_;
+    // Cold.
+    std::uint16_t parked_ = 0;  // nesting
+    Status cause_ = Status::success;
+    bool cover_wanted_ = false;      // a marker is to follow when one can be posted
+    bool marker_in_flight_ = false;
+    bool device_lags_ = false;       // in error, and on its device maybe not: nothing is posted to it
+    bool flush_held_ = false;        // as that, and the peer may still act on what waits
+    Status leftover_status_ = Status::qp_closed;    // of what no device completed
+    Status unposted_status_ = Status::wr_flush_err; // of what came when it was in error already
+    std::uint16_t epoch_;
+    std::uint32_t qp_num_ = 0;
+    Options options_;
+    std::vector<WorkerSession*> sessions_;  // by share
+    WorkerCq* send_cq_ = nullptr;
+    WorkerCq* recv_cq_ = nullptr;
+    // On its way out of service.
+    Leave leave_;
+    bool look_again_ = false;
+    bool timed_out_ = false;
+    std::uint32_t recvs_left_ = 0;
+    std::uint64_t quiet_since_ = 0;  // recvs_left_ has not changed
+    WorkerCq::Mark send_mark_;
+    WorkerCq::Mark recv_mark_;
+
+public:
+    Due due;  ///< of Turn::lives
+};
+
+template <class Slots>
+[[gnu::always_inline]] inline void WorkerQp::post(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, const Slots& slots,
+                                                  std::size_t slot, ibv_ah* ah) noexcept {
+    const bool is_inline = (request.flags & kInline) != 0;
+    const bool signaled = (request.flags & kSignaled) != 0;
+    const bool framed = flow_ != nullptr && flow_->frames() && is_send(request.opcode);
+    const std::size_t inline_bytes = !is_inline ? 0 : framed ? flow_->framed_bytes(request.sge.length) : inline_room(request.sge.length);
+    if (!turn.chains.room(std::size_t{request.num_sge} + framed, inline_bytes) || request.opcode == Opcode::bind_mw) [[unlikely]] {
+        turn.chains.ring(turn);  // a bind goes by itself, behind what was submitted before it
+    }
+    const std::uint32_t position = sends_.entries().next_position();
+    InFlightEntry& entry = sends_.entries().push();
+    entry = entry_of(session, request, InFlightEntry::known(request.flags), is_inline ? std::uint8_t{0} : request.num_sge);
+    if (ah != nullptr) [[unlikely]] {
+        entry.ah = request.ud.ah();
+    }
+    if (request.submitted_at != 0) [[unlikely]] {
+        session.begin_sample(turn, entry, request.submitted_at);
+    }
+    if (in_error() || request.opcode == Opcode::bind_mw) [[unlikely]] {
+        post_other(turn, share, request);
+        return;
+    }
+    const bool signal = signaled || sends_.must_signal() || session.must_signal(share);
+    if (signal && !signaled) {
+        turn.counters.forced_signals.add();
+    }
+    sends_.count_signal(signal);
+
+    ibv_send_wr& wr = turn.chains.take_send_wr();
+    wr.wr_id = WrId{handle_, false, position}.pack();
+    wr.send_flags = (request.flags & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
+    if (ah != nullptr) [[unlikely]] {
+        fill_datagram(wr, request, ah);
+    } else {
+        fill(wr, request);
+    }
+    if (is_inline) {
+        wr.sg_list = gather_inline(turn.chains, request, slots, slot, inline_bytes);
+        wr.num_sge = 1;
+    } else {
+        const std::span<ibv_sge> sges = gather(turn.chains, request, slots, slot);
+        wr.sg_list = sges.data();
+        wr.num_sge = request.num_sge;
+        if (sges.size() > 1) {
+            sends_.entries().push_more_keys(sges.subspan(1));
+        }
+    }
+    if (framed) [[unlikely]] {
+        if (!is_inline) {
+            (void)turn.chains.take_sges(1);
+        }
+        flow_->frame(wr, request, position);
+    }
+    sends_.append(wr);
+    turn.counters.sends.add();
+    turn.chains.sends.add(*this);
+}
+
+}  // namespace pollcore

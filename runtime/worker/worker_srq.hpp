@@ -1,0 +1,87 @@
+// The worker's end of a shared receive queue: its receives, and the queue pairs that take them.
+//
+// Which queue pair took a receive is known by the work completion's qp_num only, which is valid whatever the status.
+//
+// Thread safety: made by the control thread, the worker's from add_srq until the answer to forget_srq.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "pollcore/limits.hpp"
+#include "worker/qp_numbers.hpp"
+#include "worker/recv_queue.hpp"
+#include "worker/worker_qp.hpp"
+#include "worker/worker_session.hpp"
+
+namespace pollcore {
+
+class alignas(kCacheLine) WorkerSrq {
+public:
+    struct Options {
+        SrqHandle handle;
+        std::uint32_t depth = 0;
+        std::uint32_t sges_max = 1;
+        std::uint32_t device = 0;
+        std::uint32_t pd = 0;
+        std::uint32_t session = 0;  ///< index at the worker: submits the receives and gets all completions
+    };
+
+    explicit WorkerSrq(const Options& options)
+        : options_(options),
+          recvs_({.depth = options.depth, .sges_max = options.sges_max, .device = options.device, .pd = options.pd}, options.handle) {}
+    WorkerSrq(const WorkerSrq&) = delete;
+    WorkerSrq& operator=(const WorkerSrq&) = delete;
+
+    [[nodiscard]] const Options& options() const noexcept { return options_; }
+    [[nodiscard]] SrqHandle handle() const noexcept { return options_.handle; }
+    [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
+    [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
+    /// Set by add(); whose receives they are.
+    [[nodiscard]] const WorkerSession* session() const noexcept { return session_; }
+
+    /// The worker has it from now on.
+    void add(Turn& turn, WorkerSession& session) noexcept {
+        session_ = &session;
+        publish_record();
+        recvs_.refill(turn);
+    }
+    /// Takes nothing more; what it has, and what it does not take, ends with `status`.
+    void retire(Status status) noexcept {
+        closing_ = true;
+        leftover_status_ = status;
+        recvs_.end(status);
+        publish_record();
+    }
+    [[nodiscard]] bool closing() const noexcept { return closing_; }
+    [[nodiscard]] Status leftover_status() const noexcept { return leftover_status_; }
+    /// It exists no more, nor do queue pairs that use it.
+    void complete_leftovers(Turn& turn) noexcept { recvs_.complete_leftovers(turn, leftover_status_); }
+
+    /// For one queue pair more. Throws std::bad_alloc.
+    void make_room() { qps_.make_room(); }
+    void add(WorkerQp& qp) noexcept { qps_.add(qp.qp_num(), &qp); }
+    void remove(const WorkerQp& qp) noexcept { qps_.remove(qp.qp_num()); }
+    /// Null: a number that names none is a provider's mistake.
+    [[nodiscard]] WorkerQp* find(std::uint32_t qp_num) const noexcept { return qps_.find(qp_num); }
+
+private:
+    void publish_record() noexcept {
+        const SrqStatusWord word{.generation = options_.handle.generation,
+                                 .sges_max = static_cast<std::uint8_t>(options_.sges_max),
+                                 .depth = recvs_.pool() != nullptr ? 0 : options_.depth};
+        session_->publish_srq(options_.handle.index, closing_ ? 0 : word.pack());
+    }
+
+    Options options_;
+    RecvQueue recvs_;
+    bool closing_ = false;
+    Status leftover_status_ = Status::srq_closed;
+    WorkerSession* session_ = nullptr;
+    QpNumberTable qps_;
+};
+
+}  // namespace pollcore
