@@ -31,7 +31,7 @@ void BlockFlow::begin_life(Turn&) noexcept {
 
 void BlockFlow::set_gate() noexcept {
     close_gate();
-    if (flows() && !qp_.in_error()) {
+    if (flows() && !frames() && !qp_.in_error()) {
         qp_.gate().open(credit_, message_max_);
         gate_open_ = true;
     }
@@ -197,6 +197,20 @@ bool BlockFlow::passed_over(Turn&, const InFlightEntry&, Status) noexcept {
 
 // ---- Each step ----
 
+// A peer that has vanished is silent, as one is that has no receives. So that what waits for it learns of it, it is told once more what it
+// knows: that write ends by the transport's retries, and the queue pair with it.
+[[gnu::always_inline]] inline bool BlockFlow::probe(Turn& turn) noexcept {
+    if ((waiting_.empty() && !announced_) || turn.options.probe_cycles == 0) {
+        probe_at_ = 0;
+        return false;
+    }
+    if (probe_at_ != 0 && turn.now() < probe_at_) {
+        return false;
+    }
+    const bool is_due = std::exchange(probe_at_, turn.now() + turn.options.probe_cycles) != 0;
+    return is_due && write_grants(turn);
+}
+
 bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
     if (qp_.in_error() || !connected_) {
         return false;
@@ -247,20 +261,6 @@ std::uint32_t BlockFlow::agree(Turn& turn) noexcept {
         work += terms_sent_;
     }
     return work;
-}
-
-// A peer that has vanished is silent, as one is that has no receives. So that what waits for it learns of it, it is told once more what it
-// knows: that write ends by the transport's retries, and the queue pair with it.
-bool BlockFlow::probe(Turn& turn) noexcept {
-    if ((waiting_.empty() && !announced_) || turn.options.probe_cycles == 0) {
-        probe_at_ = 0;
-        return false;
-    }
-    if (probe_at_ != 0 && turn.now() < probe_at_) {
-        return false;
-    }
-    const bool is_due = std::exchange(probe_at_, turn.now() + turn.options.probe_cycles) != 0;
-    return is_due && write_grants(turn);
 }
 
 bool BlockFlow::has_news(std::uint64_t now) const noexcept {

@@ -42,7 +42,7 @@ void RingFlow::take_terms(const FlowTerms& terms) noexcept {
     if (!take_credit(lines + skipped)) {
         return false;
     }
-    target_.skipped = skipped;
+    next_ = {.length = length, .position = consumed() - lines, .skipped = skipped};
     return true;
 }
 
@@ -54,13 +54,10 @@ bool RingFlow::hold(Turn& turn, WorkerSession& session, Share& share, const Work
 
 /// Makes the send of what `wr` has gathered a write of a record, in the room that it was given.
 void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept {
-    std::uint32_t length = 0;
-    for (int i = 0; i < wr.num_sge; ++i) {
-        length += wr.sg_list[i].length;
-    }
-    const std::uint32_t at = consumed() - record_lines(length);
+    const std::uint32_t length = next_.length;
+    const std::uint32_t at = next_.position;
     const RecordHeader header{.length = length,
-                              .skipped = target_.skipped,
+                              .skipped = next_.skipped,
                               .with_imm = has_imm(request.opcode),
                               .imm_data = has_imm(request.opcode) ? request.imm_data : 0};
     const RecordHeader::Words words = header.pack(at, target_.seed);

@@ -52,6 +52,13 @@ private:
     Frames frames_;
     RingPool* pool_;
     RingTarget target_;
+    // The record that is posted next: it has its room.
+    struct Next {
+        std::uint32_t length = 0;
+        std::uint32_t position = 0;
+        std::uint32_t skipped = 0;
+    };
+    Next next_;
 };
 
 }  // namespace pollcore

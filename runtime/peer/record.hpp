@@ -117,7 +117,6 @@ struct RingTarget {
     std::uint32_t lines = 0;
     std::uint64_t seed = 0;
     bool sums = true;  ///< the seal of a record has its payload in it
-    std::uint32_t skipped = 0;  ///< by the record that is posted next
 };
 
 /// What a record needs beside its payload, while it is on its way. Registered memory.

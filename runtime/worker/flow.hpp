@@ -70,9 +70,9 @@ public:
     [[nodiscard]] bool frames() const noexcept { return frames_; }
     /// Bytes that an inline payload of `length` takes with its frame.
     [[nodiscard]] virtual std::uint32_t framed_bytes(std::uint32_t length) const noexcept { return length; }
-    /// Frames the send that `wr` has gathered, which has room for one SGE more, or framed_bytes() of inline payload. `position`: its place in
-    /// the send queue.
-    virtual void frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept;
+    /// Makes `wr`, which has gathered a send, what goes to the peer. It has room for one SGE more, or framed_bytes() of inline payload.
+    /// `position`: its place in the send queue.
+    virtual void frame(ibv_send_wr&, const WorkRequest&, std::uint32_t) noexcept {}
     /// The provider refused a request. `others`: some of its chain follow. True: they must not go without it, and the connection is to end.
     [[nodiscard]] virtual bool refused(Opcode opcode, bool others) noexcept = 0;
 
@@ -142,7 +142,5 @@ private:
     bool frames_ = false;
     bool watches_receives_ = false;
 };
-
-inline void Flow::frame(ibv_send_wr&, const WorkRequest&, std::uint32_t) noexcept {}
 
 }  // namespace pollcore

@@ -61,7 +61,8 @@ inline constexpr std::array<Row, kQpLives> kTable{{
     const QpLife next = qp_life_detail::kTable[static_cast<std::size_t>(life)][static_cast<std::size_t>(event)];
     return next == qp_life_detail::kNone ? life : next;
 }
-[[nodiscard]] constexpr bool in_error(QpLife life) noexcept { return life >= QpLife::failing && life < QpLife::gone; }
+/// Nothing is posted to it any more.
+[[nodiscard]] constexpr bool in_error(QpLife life) noexcept { return life >= QpLife::failing; }
 /// What sessions see of it.
 [[nodiscard]] constexpr QpState state_of(QpLife life) noexcept {
     return life == QpLife::init    ? QpState::init

@@ -147,7 +147,7 @@ public:
     [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot,
                                      ibv_ah* ah) noexcept {
         // In error, too, as long as what waits has not ended: the request ends behind it.
-        if (flow_ != nullptr && (!in_error() || life_ == QpLife::failing || flush_held_) && flow_->hold(turn, session, share, request, slot)) [[unlikely]] {
+        if (flow_ != nullptr && (life_ <= QpLife::failing || flush_held_) && flow_->hold(turn, session, share, request, slot)) [[unlikely]] {
             return;
         }
         post(turn, session, share, request, session.submissions(), slot, ah);
@@ -324,7 +324,7 @@ template <class Slots>
     wr.send_flags = (request.flags & (kFence | kSolicited | kInline)) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
     if (ah != nullptr) [[unlikely]] {
         fill_datagram(wr, request, ah);
-    } else {
+    } else if (!framed) [[likely]] {
         fill(wr, request);
     }
     if (is_inline) {
