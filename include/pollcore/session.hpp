@@ -20,9 +20,7 @@
 
 #include "pollcore/completion.hpp"
 #include "pollcore/latency.hpp"
-#include "pollcore/own_lines.hpp"
 #include "pollcore/queue_pair.hpp"
-#include "pollcore/spsc_ring.hpp"
 #include "pollcore/work_request.hpp"
 
 namespace pollcore {
@@ -87,40 +85,7 @@ struct [[nodiscard]] Submitted {
     Refusal refusal = Refusal::none;
 };
 
-/// The runtime's side of closing a session. Lives as long as any session made by it.
-class SessionHost {
-public:
-    SessionHost() noexcept;
-    virtual ~SessionHost() = default;
-    /// This is a forked child of the process that made it: none of its threads are here, and what it has is the parent's.
-    [[nodiscard]] bool is_forked() const noexcept;
-    /// Its process has made this queue pair and has not closed it. Any thread; does not wait.
-    [[nodiscard]] virtual bool has_queue_pair(QpHandle qp) const noexcept = 0;
-    /// Retires the session's queue pairs and detaches it from its worker; afterwards the rings are the
-    /// caller's alone, with the last completions in them.
-    virtual void close_session(std::uint32_t session_id) noexcept = 0;
-    /// Releases the session's shared memory.
-    virtual void release_session(std::uint32_t session_id) noexcept = 0;
-
-private:
-    int process_;
-};
-
-/// By what the two sides of a session wake each other. The descriptors live as long as the SessionHost.
-struct SessionWaking {
-    int worker_fd = -1;       ///< eventfd on which the worker sleeps; -1: it does not
-    int application_fd = -1;  ///< the one that the worker writes: Session::event_fd()
-    std::chrono::nanoseconds spin{0};  ///< for so long wait() looks by itself before it sleeps
-    bool application_socket = false;  ///< that is no eventfd but the receiving end of a socket pair: its worker trusts no other process
-};
-
-class InFlightLog;
-class RequestHead;
-struct SessionLayout;
-struct SessionHeader;
-struct QpRecord;
-struct SrqRecord;
-struct SessionStages;
+class SessionCore;
 
 /// Figures of one session since it was opened. Accepted = completed + retired + in flight, always.
 struct SessionFigures {
@@ -136,17 +101,15 @@ struct SessionFigures {
 
 /// When the daemon that serves an attached session ends without a word, each request in flight completes with
 /// Status::daemon_gone, once the kernel says that it is gone, and no device writes the buffers any more.
-class alignas(kCacheLine) Session {
+class Session {
 public:
-    Session() = default;
-    /// Joins a formatted session block; made by Context::open_session.
-    /// With a log where the worker may end without a word, since it is in another process.
-    Session(std::shared_ptr<SessionHost> host, std::uint32_t id, std::uint32_t worker, void* block,
-            const SessionLayout& layout, const SessionWaking& waking = {}, std::shared_ptr<InFlightLog> log = nullptr,
-            bool check_thread = false);
+    /// Names no session: it takes and gives nothing.
+    Session() noexcept;
+    /// Made by Context::open_session.
+    explicit Session(std::unique_ptr<SessionCore> core) noexcept;
     ~Session();
-    Session(Session&& other) noexcept;
-    Session& operator=(Session&& other) noexcept;
+    Session(Session&&) noexcept;
+    Session& operator=(Session&&) noexcept;
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
@@ -182,7 +145,7 @@ public:
     /// For a program with an event loop of its own: readable when wait() may have nothing to wait for, once arm() has returned
     /// true. It may be readable for nothing. -1 without SessionOptions::events. The session's; poll it, and leave reading it
     /// to arm().
-    [[nodiscard]] int event_fd() const noexcept { return waking_.application_fd; }
+    [[nodiscard]] int event_fd() const noexcept;
     /// Asks the worker to make event_fd() readable with the next completion or retirement, once. False: there is one already,
     /// or something was refused since the submission ring was full, and nothing was asked for: try again. As
     /// ibv_req_notify_cq(3), and the look after it.
@@ -206,13 +169,13 @@ public:
     [[nodiscard]] SessionFigures figures() noexcept;
     /// Where the time of this session's requests went since it was opened, in a sample of them. Any thread.
     [[nodiscard]] StageLatency stage_latency() const noexcept;
-    [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
-    [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
-    [[nodiscard]] bool valid() const noexcept { return header_ != nullptr; }
+    [[nodiscard]] std::uint32_t id() const noexcept;
+    [[nodiscard]] std::uint32_t worker() const noexcept;
+    [[nodiscard]] bool valid() const noexcept { return core_ != nullptr; }
 
     /// The next call may come from another thread, for SessionOptions::check_thread. What this thread did so far must be visible there,
     /// by a mutex for example.
-    void hand_over() noexcept { owner_ = 0; }
+    void hand_over() noexcept;
 
     /// Closes the session's queue pairs and takes it off its worker. Every request still in flight gets its
     /// completion; poll() still gives what is left. Blocks for the time that retiring queue pairs takes.
@@ -220,136 +183,7 @@ public:
     void close() noexcept;
 
 private:
-    // What the application's side counts per queue pair; private to this side.
-    struct QpAccount {
-        // As long as QpRecord::status is this: what an ordinary request may be, and what it may have.
-        std::uint64_t known_status = 0;
-        std::uint32_t send_depth = 0;
-        OpcodeMask ordinary = 0;
-        std::uint16_t inline_max = 0;
-
-        std::uint16_t generation = 0;
-        std::uint16_t epoch = 0;  ///< of the life that is counted
-        std::uint32_t send_outstanding = 0;
-        std::uint32_t recv_outstanding = 0;
-        std::uint32_t retired_seen = 0;
-    };
-    static_assert(sizeof(QpAccount) == kCacheLine / 2);
-    // Bits of attention_.
-    static constexpr std::uint8_t kUnusable = 1;       // closed, or names nothing: takes no requests
-    static constexpr std::uint8_t kThreadChecked = 2;  // SessionOptions::check_thread
-    static constexpr std::uint8_t kLogged = 4;         // log_ is there
-
-    struct SrqAccount {
-        std::uint16_t generation = 0;
-        std::uint32_t outstanding = 0;
-    };
-
-    [[nodiscard]] bool admits_at_once(RequestHead head, std::uint32_t inline_length) noexcept;
-    [[nodiscard]] std::size_t ordinary_room(std::size_t wanted) noexcept;
-    [[nodiscard]] std::size_t write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
-    [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
-                                std::uint64_t bytes, std::uint32_t slots, std::size_t ahead = 0) noexcept;
-    [[nodiscard]] Refusal admit_own(const WorkRequest& request, std::size_t ahead = 0) noexcept;
-    [[nodiscard]] Refusal admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept;
-    [[gnu::cold]] Refusal refuse_unknown(QpHandle qp) const noexcept;
-    [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
-                                       std::size_t ahead) noexcept;
-    static void learn(QpAccount& account, std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept;
-    [[nodiscard]] Refusal admit_slots(std::uint32_t slots, std::size_t ahead) noexcept;
-    void count_refused() noexcept;
-    [[nodiscard]] WorkRequest summed(const WorkRequest& request, std::span<const Sge> sges) noexcept;
-    [[nodiscard]] QpAccount& account(QpHandle qp) noexcept;
-    [[nodiscard]] SrqAccount& account(SrqHandle srq) noexcept;
-    [[nodiscard]] bool begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept;
-    void refresh_retired(QpHandle qp) noexcept;
-    [[nodiscard]] bool completion_room() noexcept;
-    [[nodiscard]] bool refresh_completion_room() noexcept;
-    void count_accepted(const WorkRequest& request) noexcept;
-    void sample(WorkRequest& slot, Opcode opcode) noexcept;
-    void follow(WorkRequest& slot, Opcode opcode) noexcept;
-    void follow_one_of(std::span<const WorkRequest> requests) noexcept;
-    void sampled(std::uint32_t since) noexcept;
-    [[nodiscard]] std::uint64_t expect_reply(const WorkRequest& request) noexcept;
-    [[nodiscard]] bool read_reply(Completion& completion) noexcept;
-    void keep_reply() noexcept;
-    [[nodiscard]] bool take_reply(Completion& completion) noexcept;
-    [[nodiscard]] std::size_t reserve_slots(std::size_t wanted) noexcept;
-    [[nodiscard]] bool has_reply() const noexcept;
-    [[nodiscard]] std::uint64_t taken() const noexcept;
-    void destroy() noexcept;
-    template <class Record>
-    [[nodiscard]] std::size_t take(std::span<Record> out) noexcept;
-    template <class Record>
-    [[nodiscard]] std::size_t take_from_ring(std::span<Record> out) noexcept;
-    template <class Record>
-    [[nodiscard]] std::size_t take_awaiting(std::span<Record> out) noexcept;
-    template <class Record>
-    [[nodiscard]] std::size_t complete_untaken(std::span<Record> out) noexcept;
-    template <class Record>
-    [[nodiscard]] std::size_t complete_gone(std::span<Record> out) noexcept;
-    void take_stock() noexcept;
-    [[nodiscard]] bool left_to_complete() noexcept;
-    void note(const WorkRequest& request) noexcept;
-    void settle_out_of_turn(const Completion& completion, std::uint32_t in_flight) noexcept;
-    void submitted() noexcept;
-    void wake_worker() noexcept;
-    [[nodiscard]] bool need_not_wait() const noexcept;
-    [[nodiscard]] bool tell_news() noexcept;
-    [[nodiscard]] bool expect_news() noexcept;
-    void sleep(std::chrono::nanoseconds most) noexcept;
-    void settle(const Completion& completion) noexcept;
-    void settle_sends(QpHandle qp, std::uint32_t ended) noexcept;
-    void settle_other(const Completion& completion) noexcept;
-    [[nodiscard]] bool logs() const noexcept { return (attention_ & kLogged) != 0; }
-    void check_thread() noexcept;
-    [[gnu::cold]] void check_owner() noexcept;
-
-    // Read on every call.
-    RingProducer<WorkRequest> submissions_;
-    RingConsumer<Completion> completions_;
-    SessionHeader* header_ = nullptr;
-    QpRecord* records_ = nullptr;               // written by the worker
-    std::atomic<std::uint64_t>* retired_ = nullptr;  // per QP, written by the worker
-    OwnLines<QpAccount> accounts_;  // by QP index
-    std::uint32_t qps_mask_ = 0;
-    std::uint32_t completion_slots_ = 0;
-    std::uint32_t wide_ = 0;  // a completion takes 1 << wide_ slots of the ring
-    std::uint8_t attention_ = kUnusable;  // 0: an open session that needs no care
-    bool worker_sleeps_ = false;
-    bool summing_ = false;  // the request that was just admitted needs the sum of its payload
-    std::uint64_t accepted_ = 0;
-    std::uint64_t next_sample_ = 0;  // the next that is followed is the first for which accepted_ has come so far
-    std::uint32_t last_burst_ = 0;    // what the last poll that found something took from the ring
-    std::uint32_t followed_ = 0;      // requests that were
-    std::uint64_t retired_seen_ = 0;  // over all queue pairs
-    // One more than the index of the slot where the marked request may be answered; 0: nowhere; kKept: it was, and kept_ is the answer.
-    std::uint64_t awaited_ = 0;
-    std::uint64_t replied_ = 0;  // completions that came so
-    bool marked_ = false;        // a request that was marked to be answered in its line has not completed
-    bool past_lives_ = false;    // the ring may hold completions of a queue pair's life before
-    std::uint64_t refused_ = 0;
-    std::uint64_t pooled_taken_ = 0;  // completions that no request of this session asked for
-    SessionStages* stages_ = nullptr;
-    SrqRecord* srq_records_ = nullptr;  // written by the worker
-    OwnLines<SrqAccount> srq_accounts_;  // by SRQ index
-    // Cold.
-    SessionWaking waking_;
-    std::uint32_t id_ = 0;
-    std::uint32_t worker_ = 0;
-    std::uint64_t untaken_slots_ = 0;     // of those that no worker will take, completed here
-    std::uint64_t untaken_requests_ = 0;
-    std::uint64_t retired_told_ = 0;  // by wait() or arm()
-    bool end_told_ = false;           // by arm()
-    bool wants_slots_ = false;        // a request was refused for want of them, and this has not been told
-    std::shared_ptr<InFlightLog> log_;  // null: whoever serves this session ends it in order
-    static constexpr std::uint64_t kKept = ~std::uint64_t{0};
-    Completion kept_;                   // of a request whose slot was written again before this was polled
-    bool stock_taken_ = false;          // the daemon is gone, and what is left is known
-    std::uint32_t gone_left_ = 0;       // requests that complete as daemon_gone
-    std::uint32_t gone_index_ = 0;      // queues below have none
-    std::shared_ptr<SessionHost> host_;
-    std::uint64_t owner_ = 0;  // the thread that uses it, where that is checked: its number in the kernel. 0: none so far
+    std::unique_ptr<SessionCore> core_;
 };
 
 }  // namespace pollcore

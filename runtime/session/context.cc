@@ -8,6 +8,7 @@
 #include "base/undo.hpp"
 #include "peer/record.hpp"
 #include "session/control_side.hpp"
+#include "session/session_core.hpp"
 
 namespace pollcore {
 namespace {
@@ -99,10 +100,14 @@ Session Context::open_session(const SessionOptions& options) {
         control_->close_session(opened.id);
         control_->release_session(opened.id);
     });
-    Session session(control_, opened.id, opened.worker, opened.block, opened.layout, opened.waking, std::move(opened.log),
-                    options.check_thread);
+    auto core = std::make_unique<SessionCore>(control_, opened.block, opened.layout,
+                                              SessionCore::Options{.id = opened.id,
+                                                                   .worker = opened.worker,
+                                                                   .waking = opened.waking,
+                                                                   .log = std::move(opened.log),
+                                                                   .check_thread = options.check_thread});
     close.keep();
-    return session;
+    return Session(std::move(core));
 }
 
 QueuePair Context::create_queue_pair(const QueuePairOptions& options) {

@@ -27,6 +27,7 @@
 #include "session/application_events.hpp"
 #include "session/layout.hpp"
 #include "session/live_queue_pairs.hpp"
+#include "session/session_host.hpp"
 #include "session/text.hpp"
 
 namespace pollcore {
@@ -95,6 +96,8 @@ struct PoolSpec {
 }
 
 // ---- What is made ----
+
+class InFlightLog;
 
 struct OpenedSession {
     std::uint32_t id = 0;

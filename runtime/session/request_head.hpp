@@ -26,7 +26,7 @@ public:
     static_assert(kOpcode == 32 && kFlags == 40 && kNumSge == 48 && offsetof(WorkRequest, ring_lap) == 63);
 
     // Two bits beside the flags of a caller's. A session sets the first, where the worker may write the completion in the request's own
-    // line (worker/reply.hpp); the worker then sets the second.
+    // line (worker/worker_session.hpp); the worker then sets the second.
     static constexpr std::uint8_t kReplyInLine = 1 << 6;
     static constexpr std::uint8_t kReplied = 1 << 7;
     /// The word that then holds Completion::byte_len and, above it, sampled_at.

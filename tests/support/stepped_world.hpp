@@ -21,6 +21,7 @@
 #include "flow/credit_flow.hpp"
 #include "flow/ring_flow.hpp"
 #include "pollcore/session.hpp"
+#include "session/session_core.hpp"
 #include "worker/worker.hpp"
 #include "worker/worker_proxy.hpp"
 
@@ -208,8 +209,9 @@ public:
                                                                                  .device_time = options_.device_time && ends.empty()});
         const auto index = static_cast<std::uint32_t>(ends.size());
         proxy.add_session(index, *end->worker_end);
-        end->session = Session(std::make_shared<NoHost>(), index + 1, 0, end->block, end->layout,
-                               {options_.worker.bell, end->application_fd.get(), std::chrono::nanoseconds(0)});
+        end->session = Session(std::make_unique<SessionCore>(
+            std::make_shared<NoHost>(), end->block, end->layout,
+            SessionCore::Options{.id = index + 1, .waking = {options_.worker.bell, end->application_fd.get(), std::chrono::nanoseconds(0)}}));
         ends.push_back(std::move(end));
         return index;
     }

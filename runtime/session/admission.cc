@@ -1,4 +1,4 @@
-// The application's side of a session, where work goes in: admission, submission, and buffers that are given back.
+// Requests in: what decides on this side whether one is taken (I3), and how it is written; and buffers that are given back.
 #include <algorithm>
 #include <cstring>
 
@@ -7,104 +7,72 @@
 #include "base/event_fd.hpp"
 #include "base/planted.hpp"
 #include "peer/record.hpp"
-#include "pollcore/session.hpp"
-#include "session/in_flight_log.hpp"
-#include "session/layout.hpp"
-#include "session/owner_check.hpp"
-#include "session/reply.hpp"
+#include "session/session_core.hpp"
 
 namespace pollcore {
 
-// ---- Admission (I3): what decides on this side whether a work request is taken: admit(), and for requests like one that it let
-// through, admits_at_once() with ordinary_room(). ----
-
-[[gnu::always_inline]] inline Session::QpAccount& Session::account(QpHandle qp) noexcept {
-    QpAccount& account = accounts_[qp.index];
-    if (account.generation != qp.generation) [[unlikely]] {
-        // The index was given to another queue pair, or another life: nothing of the old one is in flight any more, but what it
-        // completed with may stand in the ring.
-        past_lives_ = past_lives_ || account.send_outstanding != 0;
-        account = QpAccount{.generation = qp.generation};
-    }
-    return account;
-}
-
-Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
-    SrqAccount& account = srq_accounts_[srq.index];
-    if (account.generation != srq.generation) {
-        account = SrqAccount{.generation = srq.generation};
-    }
-    return account;
-}
+// ---- Admission: admit(), and for requests like one that it let through admits_at_once() and admits_short(), with ordinary_room() ----
 
 /// The generation has come again, and nothing of the life that the account is of is in flight any more. False as long as what that one
 /// completed with may stand in the ring.
-[[gnu::cold, gnu::noinline]] bool Session::begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept {
-    if (account.send_outstanding != 0 || account.recv_outstanding != 0) {
-        if (completions_.ready() || awaited_ != 0) {
-            return false;
-        }
-        account = QpAccount{.generation = account.generation};
+[[gnu::cold, gnu::noinline]] bool SessionCore::begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept {
+    if ((account.sends() != 0 || account.recvs() != 0) && (inbox_.ready() || inbox_.awaits_reply())) {
+        return false;
     }
-    account.epoch = epoch;
-    account.retired_seen = 0;
+    account.begin_epoch(epoch);
     return true;
 }
 
-[[gnu::noinline]] void Session::refresh_retired(QpHandle qp) noexcept {
-    QpAccount& mine = account(qp);
-    // Acquire, with the release in the worker's publication: buffers of retired requests are free.
-    const auto now = RetiredWord::unpack(retired_[qp.index].load(std::memory_order_acquire));
-    if (now.generation != qp.generation) {
-        return;  // reset meanwhile
-    }
-    mine.send_outstanding -= now.count - mine.retired_seen;
-    mine.retired_seen = now.count;
-}
-
-[[gnu::always_inline]] inline bool Session::completion_room() noexcept {
+[[gnu::always_inline]] inline bool SessionCore::completion_room() noexcept {
     // Taken completions count only once the worker can know that their slots are free.
-    return accepted_ + pooled_taken_ - retired_seen_ - replied_ - (completions_.published() >> wide_) < completion_slots_ ||
-           refresh_completion_room();
-}
-
-[[gnu::noinline]] bool Session::refresh_completion_room() noexcept {
-    completions_.publish();
-    retired_seen_ = header_->retired.load(std::memory_order_acquire);
-    return accepted_ + pooled_taken_ - retired_seen_ - replied_ - (completions_.published() >> wide_) < completion_slots_;
-}
-
-/// For a plain request: true when all that admit() looks at of the queue pair is as it was when it let a request like this one through.
-[[gnu::always_inline]] inline bool Session::admits_at_once(RequestHead head, std::uint32_t inline_length) noexcept {
-    const std::uint32_t index = head.qp_index();
-    if (index > qps_mask_) [[unlikely]] {
-        return false;
+    if (accounts_.room(inbox_.given_back()) != 0) [[likely]] {
+        return true;
     }
-    const QpAccount& mine = accounts_[index];
-    // Acquire, with the worker's release: as in admit().
-    return records_[index].status.load(std::memory_order_acquire) == mine.known_status && head.qp_generation() == mine.generation &&
-           head.is_one_of(mine.ordinary) && inline_length <= mine.inline_max && (!kAdmission || mine.send_outstanding < mine.send_depth);
+    refresh_room();
+    return accounts_.room(inbox_.given_back()) != 0;
+}
+
+[[gnu::noinline]] void SessionCore::refresh_room() noexcept {
+    inbox_.give_back();
+    accounts_.refresh();
+}
+
+/// For a plain request: the account of its queue pair, when all that admit() looks at of that is as it was when it let a request through, and
+/// another one has room. Else null.
+[[gnu::always_inline]] inline QpAccount* SessionCore::known(RequestHead head, std::uint32_t inline_length) noexcept {
+    const std::uint32_t index = head.qp_index();
+    if (index > accounts_.qps_mask()) [[unlikely]] {
+        return nullptr;
+    }
+    QpAccount& mine = accounts_.at(index);
+    const bool as_it_was = mine.knows(accounts_.status(index)) && head.qp_generation() == mine.generation() && inline_length <= mine.inline_max() &&
+                           (!kAdmission || mine.sends() < mine.send_depth());
+    return as_it_was ? &mine : nullptr;
+}
+
+[[gnu::always_inline]] inline bool SessionCore::admits_at_once(RequestHead head, std::uint32_t inline_length, std::uint64_t bytes) noexcept {
+    const QpAccount* const mine = known(head, inline_length);
+    return mine != nullptr && (mine->admits(head) || (mine->admits_short(head) && bytes <= accounts_.message_max(head.qp_index())));
 }
 
 // Inlined, so that each way of submitting has only those checks that it can fail.
-[[gnu::always_inline]] inline Refusal Session::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
-                       std::uint64_t bytes, std::uint32_t slots, std::size_t ahead) noexcept {
+[[gnu::always_inline]] inline Refusal SessionCore::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
+                                                         std::uint64_t bytes, std::uint32_t slots, std::size_t ahead) noexcept {
     if ((attention_ & kUnusable) != 0) [[unlikely]] {
         return Refusal::session_closed;
     }
     const RequestHead head = head_of(request);
-    if (slots == 1 && head.is_plain(kInline | RequestHead::kReplyInLine) && admits_at_once(head, inline_length)) [[likely]] {
+    if (slots == 1 && head.is_plain(kInline | RequestHead::kReplyInLine) && admits_at_once(head, inline_length, bytes)) [[likely]] {
         return admit_slots(slots, ahead);
     }
     if (request.opcode == Opcode::srq_recv) [[unlikely]] {
         return inline_length != 0 ? Refusal::bad_flags : admit_shared(request, num_sge, slots, ahead);
     }
-    if (request.qp.index > qps_mask_ || !request.qp.valid()) [[unlikely]] {
+    if (request.qp.index > accounts_.qps_mask() || !request.qp.valid()) [[unlikely]] {
         return Refusal::stale_handle;
     }
-    QpRecord& record = records_[request.qp.index];
-    // Acquire, with the worker's release: the limits belong to this status.
-    const std::uint64_t status = record.status.load(std::memory_order_acquire);
+    const QpRecord& record = accounts_.record(request.qp.index);
+    const std::uint64_t status = accounts_.status(request.qp.index);
     const auto qp = QpStatusWord::unpack(status);
     if (qp.generation != request.qp.generation && !planted(Bug::stale_handle)) [[unlikely]] {
         return refuse_unknown(request.qp);
@@ -119,8 +87,8 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
         return Refusal::too_many_sges;
     }
     const auto limits = QpLimitsWord::unpack(record.limits.load(std::memory_order_relaxed));
-    QpAccount& mine = account(request.qp);
-    if (mine.epoch != qp.epoch && !begin_epoch(mine, qp.epoch)) [[unlikely]] {
+    QpAccount& mine = accounts_.renewed(request.qp);
+    if (mine.epoch() != qp.epoch && !begin_epoch(mine, qp.epoch)) [[unlikely]] {
         return Refusal::completion_ring_full;
     }
     if (is_recv(request.opcode)) {
@@ -130,7 +98,7 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
         if (request.flags != 0 || inline_length != 0) [[unlikely]] {
             return Refusal::bad_flags;
         }
-        if (mine.recv_outstanding >= limits.recv_depth) {
+        if (mine.recvs() >= limits.recv_depth) {
             return Refusal::receive_queue_full;
         }
     } else {
@@ -169,17 +137,17 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
             }
             summing_ = (qp.flags & QpStatusWord::kSums) != 0;
         }
-        if (mine.send_outstanding >= limits.send_depth) {
+        if (mine.sends() >= limits.send_depth) {
             if (limits.send_depth == 0) {
                 return Refusal::no_share;
             }
-            refresh_retired(request.qp);
-            if (mine.send_outstanding >= limits.send_depth) {
+            accounts_.refresh_retired(request.qp);
+            if (mine.sends() >= limits.send_depth) {
                 return Refusal::send_queue_full;
             }
         }
-        if (mine.known_status != status) [[unlikely]] {
-            learn(mine, status, limits.opcodes, limits.send_depth);
+        if (!mine.knows(status)) [[unlikely]] {
+            mine.learn(status, limits.opcodes, limits.send_depth);  // from here on admits_at_once() knows what this status means
         }
     }
     if (slots > submissions_.capacity()) [[unlikely]] {
@@ -189,16 +157,16 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
 }
 
 /// The worker has told this session nothing of the queue pair.
-[[gnu::noinline]] Refusal Session::refuse_unknown(QpHandle qp) const noexcept {
+[[gnu::noinline]] Refusal SessionCore::refuse_unknown(QpHandle qp) const noexcept {
     return host_->has_queue_pair(qp) ? Refusal::no_share : Refusal::stale_handle;
 }
 
 /// Admits a request that has its SGE, if any, in itself.
-[[gnu::always_inline]] inline Refusal Session::admit_own(const WorkRequest& request, std::size_t ahead) noexcept {
+[[gnu::always_inline]] inline Refusal SessionCore::admit_own(const WorkRequest& request, std::size_t ahead) noexcept {
     return request.num_sge == 1 ? admit(request, 1, 0, request.sge.length, 1, ahead) : admit_without_sge(request, ahead);
 }
 
-[[gnu::noinline]] Refusal Session::admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept {
+[[gnu::noinline]] Refusal SessionCore::admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept {
     if (request.num_sge > 1) {
         return Refusal::too_many_sges;
     }
@@ -208,24 +176,15 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     return admit(request, 0, 0, 0, 1, ahead);
 }
 
-/// From here on admits_at_once() knows what this status means.
-[[gnu::noinline]] void Session::learn(QpAccount& account, std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept {
-    const auto qp = QpStatusWord::unpack(status);
-    const bool ordinary = qp.sges_max > 0 && (qp.flags & (QpStatusWord::kCredits | QpStatusWord::kSums)) == 0;
-    account.known_status = status;
-    account.ordinary = ordinary ? static_cast<OpcodeMask>(opcodes & RequestHead::kOrdinary) : OpcodeMask{0};
-    account.send_depth = send_depth;
-    account.inline_max = qp.inline_max;
-}
-
-[[gnu::noinline]] void Session::keep_reply() noexcept {
-    if (awaited_ != kKept) {
-        awaited_ = read_reply(kept_) ? kKept : 0;
-    }
+/// RingProducer::reserve.
+[[gnu::always_inline]] inline std::size_t SessionCore::reserve_slots(std::size_t wanted) noexcept {
+    const std::size_t n = submissions_.reserve(wanted);
+    inbox_.make_way(n);
+    return n;
 }
 
 /// What every request needs: the slots of its own and one for its completion.
-[[gnu::always_inline]] inline Refusal Session::admit_slots(std::uint32_t slots, std::size_t ahead) noexcept {
+[[gnu::always_inline]] inline Refusal SessionCore::admit_slots(std::uint32_t slots, std::size_t ahead) noexcept {
     if (!completion_room()) {
         return Refusal::completion_ring_full;
     }
@@ -236,14 +195,13 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     return Refusal::none;
 }
 
-[[gnu::noinline]] Refusal Session::admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
+[[gnu::noinline]] Refusal SessionCore::admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
                                                 std::size_t ahead) noexcept {
     const SrqHandle handle = request.srq;
     if (handle.index >= kSrqsMax || !handle.valid()) {
         return Refusal::stale_handle;
     }
-    // Acquire, with the worker's release: from here on the queue is there.
-    const auto srq = SrqStatusWord::unpack(srq_records_[handle.index].status.load(std::memory_order_acquire));
+    const auto srq = SrqStatusWord::unpack(accounts_.srq_status(handle.index));
     if (srq.generation != handle.generation) {
         return Refusal::stale_handle;
     }
@@ -256,33 +214,33 @@ Session::SrqAccount& Session::account(SrqHandle srq) noexcept {
     if (srq.depth == 0) {
         return Refusal::not_receiver;
     }
-    if (account(handle).outstanding >= srq.depth) {
+    if (accounts_.shared_recvs(handle) >= srq.depth) {
         return Refusal::srq_full;
     }
     return admit_slots(slots, ahead);
 }
 
-[[gnu::noinline]] void Session::note(const WorkRequest& request) noexcept {
+[[gnu::noinline]] void SessionCore::note(const WorkRequest& request) noexcept {
     (request.opcode == Opcode::srq_recv ? log_->srq(request.srq.index)
      : is_recv(request.opcode)          ? log_->recvs(request.qp.index)
                                         : log_->sends(request.qp.index))
         .add(request);
 }
 
-[[gnu::always_inline]] inline void Session::count_accepted(const WorkRequest& request) noexcept {
-    ++accepted_;
+[[gnu::always_inline]] inline void SessionCore::count_accepted(const WorkRequest& request) noexcept {
     if (planted(Bug::late_word)) {
         wake_worker();
     }
     if (logs()) [[unlikely]] {
         note(request);
     }
-    if (request.opcode == Opcode::srq_recv) [[unlikely]] {
-        ++account(request.srq).outstanding;
-        return;
-    }
-    QpAccount& mine = account(request.qp);
-    ++(is_recv(request.opcode) ? mine.recv_outstanding : mine.send_outstanding);
+    accounts_.count(request);
+}
+
+/// Of a request that was counted and is being written: bits for its last word.
+[[gnu::always_inline]] inline std::uint64_t SessionCore::expect_reply(const WorkRequest& request) noexcept {
+    const RequestHead head = head_of(request);
+    return inbox_.expect_reply(head, !accounts_.past_lives() && accounts_.of(request.qp).sends() == 1);
 }
 
 // ---- Submission ----
@@ -308,7 +266,7 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 }  // namespace
 
 /// The request with the sum of its payload (FlowControl::ring).
-[[gnu::noinline]] WorkRequest Session::summed(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+[[gnu::noinline]] WorkRequest SessionCore::summed(const WorkRequest& request, std::span<const Sge> sges) noexcept {
     summing_ = false;
     PayloadSum sum;
     for (const Sge& sge : sges) {
@@ -319,56 +277,55 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return with;
 }
 
-[[gnu::always_inline]] inline void Session::count_refused() noexcept {
+[[gnu::always_inline]] inline void SessionCore::count_refused() noexcept {
     ++refused_;
     summing_ = false;
 }
 
 /// A request that stands in its slot and is not published may be the one of many that is followed.
-[[gnu::always_inline]] inline void Session::sample(WorkRequest& slot, Opcode opcode) noexcept {
-    if (kStageLatency && accepted_ >= next_sample_) [[unlikely]] {
+[[gnu::always_inline]] inline void SessionCore::sample(WorkRequest& slot, Opcode opcode) noexcept {
+    if (kStageLatency && accounts_.accepted() >= next_sample_) [[unlikely]] {
         follow(slot, opcode);
     }
 }
 
 // Of receives there is no time to be told: the next send is it.
-[[gnu::noinline]] void Session::follow(WorkRequest& slot, Opcode opcode) noexcept {
+[[gnu::noinline]] void SessionCore::follow(WorkRequest& slot, Opcode opcode) noexcept {
     if (is_recv(opcode)) {
         return;
     }
     // Up to 64 more or fewer, in no pattern: what a program repeats, a signal for every 64th send and 32 receives at once, would else be
     // met always in the same place.
     const std::uint32_t scattered = ++followed_ * 2654435761u >> 25;
-    next_sample_ = accepted_ + kLatencySampleEvery - 64 + scattered;
+    next_sample_ = accounts_.accepted() + kLatencySampleEvery - 64 + scattered;
     slot.submitted_at = static_cast<std::uint32_t>(cycles_now()) | 1;  // 0: it is not followed
 }
 
 /// Of those that are written: not always the first, which waits the least.
-[[gnu::noinline]] void Session::follow_one_of(std::span<const WorkRequest> requests) noexcept {
-    const std::size_t begin = accepted_ % requests.size();
-    for (std::size_t i = 0; i < requests.size() && accepted_ >= next_sample_; ++i) {
+[[gnu::noinline]] void SessionCore::follow_one_of(std::span<const WorkRequest> requests) noexcept {
+    const std::size_t begin = accounts_.accepted() % requests.size();
+    for (std::size_t i = 0; i < requests.size() && accounts_.accepted() >= next_sample_; ++i) {
         const std::size_t at = (begin + i) % requests.size();
         follow(submissions_.written(at), requests[at].opcode);
     }
 }
 
 // A worker that never sleeps costs no more than the question.
-[[gnu::always_inline]] inline void Session::submitted() noexcept {
+[[gnu::always_inline]] inline void SessionCore::submitted() noexcept {
     if (worker_sleeps_ && !planted(Bug::late_word)) [[unlikely]] {
         wake_worker();
     }
 }
 
-[[gnu::noinline]] void Session::wake_worker() noexcept {
-    if (header_->worker_sleep.take()) {
+[[gnu::noinline]] void SessionCore::wake_worker() noexcept {
+    if (header_.worker_sleep.take()) {
         // Relaxed: for a statistic; the worker reads it after it has seen the event.
-        header_->woken_at.store(cycles_now(), std::memory_order_relaxed);
+        header_.woken_at.store(cycles_now(), std::memory_order_relaxed);
         signal_event(waking_.worker_fd);
     }
 }
 
-Refusal Session::try_submit(const WorkRequest& request) noexcept {
-    check_thread();
+[[gnu::always_inline]] inline Refusal SessionCore::try_submit(const WorkRequest& request) noexcept {
     submissions_.prefetch();
     const Refusal refusal = admit_own(request);
     if (refusal != Refusal::none) {
@@ -396,35 +353,31 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
 }
 
 /// So many requests have room whatever they are. Where each has to be noted, none goes this way.
-[[gnu::always_inline]] inline std::size_t Session::ordinary_room(std::size_t wanted) noexcept {
+[[gnu::always_inline]] inline std::size_t SessionCore::ordinary_room(std::size_t wanted) noexcept {
     if ((attention_ & (kUnusable | kLogged)) != 0) [[unlikely]] {
         return 0;
     }
     if (!kAdmission) {
         return reserve_slots(wanted);
     }
-    const auto room = [&]() -> std::uint64_t {
-        // More than there are slots, where messages of pools were taken and their slots not yet given back.
-        const std::uint64_t used = accepted_ + pooled_taken_ - retired_seen_ - replied_ - (completions_.published() >> wide_);
-        return completion_slots_ - std::min<std::uint64_t>(used, completion_slots_);
-    };
-    if (room() < wanted) [[unlikely]] {
-        (void)refresh_completion_room();
+    if (accounts_.room(inbox_.given_back()) < wanted) [[unlikely]] {
+        refresh_room();
     }
-    return std::min<std::size_t>(room(), reserve_slots(wanted));
+    return std::min<std::size_t>(accounts_.room(inbox_.given_back()), reserve_slots(wanted));
 }
 
 /// Of `requests` those at the front that admit() would let through at once, behind `ahead` that are written. Returns how many.
-[[gnu::always_inline]] inline std::size_t Session::write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept {
+[[gnu::noinline]] std::size_t SessionCore::write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept {
     const std::size_t reserved = ordinary_room(ahead + requests.size());
     const std::size_t most = std::min(requests.size(), reserved - std::min(ahead, reserved));
     // Requests of one queue pair often stand together: it is looked up, and its account is written, once for all of them.
     std::uint64_t looked_up = ~std::uint64_t{0};  // no handle's bits
     QpAccount* mine = nullptr;
-    std::uint32_t outstanding = 0;
+    std::uint32_t more = 0;
+    std::uint32_t room = 0;
     const auto settle = [&] {
         if (mine != nullptr) {
-            mine->send_outstanding = outstanding;
+            mine->count_sends(more);
         }
     };
     std::size_t n = 0;
@@ -436,33 +389,68 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
         if (head.qp_bits() != looked_up) {
             settle();
             mine = nullptr;
-            if (!admits_at_once(head, 0)) [[unlikely]] {
+            QpAccount* const account = known(head, 0);
+            if (account == nullptr || !account->admits(head)) [[unlikely]] {
                 break;
             }
             looked_up = head.qp_bits();
-            mine = &accounts_[head.qp_index()];
-            outstanding = mine->send_outstanding;
-        } else if (!head.is_one_of(mine->ordinary) || (kAdmission && outstanding >= mine->send_depth)) [[unlikely]] {
+            mine = account;
+            room = mine->send_depth() - mine->sends();
+            more = 0;
+        } else if (!mine->admits(head) || (kAdmission && more >= room)) [[unlikely]] {
             break;
         }
-        outstanding += kAdmission;
+        more += kAdmission;
         submissions_.write(ahead + n, requests[n]);
     }
     settle();
-    accepted_ += n;
+    accounts_.count_ordinary(n);
     return n;
 }
 
-Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
+/// As write_ordinary(), of messages to one queue pair whose peer limits their length.
+[[gnu::noinline]] std::size_t SessionCore::write_short(std::span<const WorkRequest> requests, std::size_t ahead) noexcept {
+    const RequestHead first = head_of(requests.front());
+    if (!first.is_plain_with_sge(kInline | RequestHead::kReplyInLine) || !admits_at_once(first, 0, requests.front().sge.length)) {
+        return 0;
+    }
+    const std::size_t reserved = ordinary_room(ahead + requests.size());
+    QpAccount& mine = accounts_.at(first.qp_index());
+    const std::size_t most = std::min({requests.size(), reserved - std::min(ahead, reserved), std::size_t{mine.send_depth() - mine.sends()}});
+    const std::uint32_t longest = accounts_.message_max(first.qp_index());
+    std::size_t n = 0;
+    for (; n < most; ++n) {
+        const RequestHead head = head_of(requests[n]);
+        if (!head.is_plain_with_sge(kInline | RequestHead::kReplyInLine) || head.qp_bits() != first.qp_bits() || !mine.admits_short(head) ||
+            requests[n].sge.length > longest) {
+            break;
+        }
+        submissions_.write(ahead + n, requests[n]);
+    }
+    mine.count_sends(static_cast<std::uint32_t>(n));
+    accounts_.count_ordinary(n);
+    return n;
+}
+
+[[gnu::always_inline]] inline Submitted SessionCore::try_submit(std::span<const WorkRequest> requests) noexcept {
     if (requests.size() == 1) {
         const Refusal refusal = try_submit(requests.front());
         return {refusal == Refusal::none, refusal};
     }
-    check_thread();
     submissions_.prefetch();
-    Submitted result;
     // Written and not yet published: the worker sees all of them at once, and rings one doorbell.
-    while ((result.accepted += write_ordinary(requests.subspan(result.accepted), result.accepted)) < requests.size()) {
+    Submitted result{.accepted = write_ordinary(requests, 0)};
+    while (result.accepted < requests.size()) {
+        const std::span<const WorkRequest> rest = requests.subspan(result.accepted);
+        const RequestHead head = head_of(rest.front());
+        const QpAccount& account = accounts_.of(rest.front().qp);
+        const std::size_t n = account.admits(head)         ? write_ordinary(rest, result.accepted)
+                              : account.admits_short(head) ? write_short(rest, result.accepted)
+                                                           : 0;
+        if (n != 0) [[likely]] {
+            result.accepted += n;
+            continue;
+        }
         const WorkRequest& request = requests[result.accepted];
         const std::size_t ahead = result.accepted;
         result.refusal = admit_own(request, ahead);
@@ -479,7 +467,7 @@ Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
         ++result.accepted;
     }
     if (result.accepted > 0) {
-        if (kStageLatency && accepted_ >= next_sample_) [[unlikely]] {
+        if (kStageLatency && accounts_.accepted() >= next_sample_) [[unlikely]] {
             follow_one_of(requests.first(result.accepted));
         }
         submissions_.commit(result.accepted);
@@ -488,8 +476,7 @@ Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
     return result;
 }
 
-Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
-    check_thread();
+[[gnu::always_inline]] inline Refusal SessionCore::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
     if (sges.size() > kSgesMax) {
         count_refused();
         return Refusal::too_many_sges;
@@ -529,8 +516,7 @@ Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sge
     return Refusal::none;
 }
 
-Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
-    check_thread();
+[[gnu::always_inline]] inline Refusal SessionCore::try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
     if (payload.size() > kInlineMax) {
         count_refused();
         return Refusal::inline_too_long;
@@ -577,8 +563,7 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
 }
 
 // Those of one pool that stand together share a slot of the ring.
-Submitted Session::release(std::span<const Completion> completions) noexcept {
-    check_thread();
+[[gnu::always_inline]] inline Submitted SessionCore::release(std::span<const Completion> completions) noexcept {
     Submitted result;
     if ((attention_ & kUnusable) != 0) {
         result.refusal = Refusal::session_closed;
@@ -586,7 +571,7 @@ Submitted Session::release(std::span<const Completion> completions) noexcept {
     }
     std::size_t slots = 0;
     // What was polled leaves the ring here, as far as the worker can see: a buffer that it gets back may fill the slot again.
-    completions_.publish();
+    inbox_.give_back();
     while (result.accepted < completions.size()) {
         if (!completions[result.accepted].pooled()) {
             ++result.accepted;
@@ -614,6 +599,54 @@ Submitted Session::release(std::span<const Completion> completions) noexcept {
         submitted();
     }
     return result;
+}
+
+// ---- As Session has them ----
+
+namespace {
+
+constexpr Submitted kNoSession{0, Refusal::session_closed};
+
+}  // namespace
+
+Refusal Session::try_submit(const WorkRequest& request) noexcept {
+    if (core_ == nullptr) [[unlikely]] {
+        return Refusal::session_closed;
+    }
+    core_->check_thread(this);
+    return core_->try_submit(request);
+}
+
+Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
+    if (core_ == nullptr) [[unlikely]] {
+        return kNoSession;
+    }
+    core_->check_thread(this);
+    return core_->try_submit(requests);
+}
+
+Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+    if (core_ == nullptr) [[unlikely]] {
+        return Refusal::session_closed;
+    }
+    core_->check_thread(this);
+    return core_->try_submit(request, sges);
+}
+
+Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
+    if (core_ == nullptr) [[unlikely]] {
+        return Refusal::session_closed;
+    }
+    core_->check_thread(this);
+    return core_->try_submit_inline(request, payload);
+}
+
+Submitted Session::release(std::span<const Completion> completions) noexcept {
+    if (core_ == nullptr) [[unlikely]] {
+        return kNoSession;
+    }
+    core_->check_thread(this);
+    return core_->release(completions);
 }
 
 }  // namespace pollcore

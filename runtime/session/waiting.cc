@@ -8,10 +8,7 @@
 #include "base/cpu_pause.hpp"
 #include "base/event_fd.hpp"
 #include "base/planted.hpp"
-#include "pollcore/session.hpp"
-#include "session/layout.hpp"
-#include "session/owner_check.hpp"
-#include "session/reply.hpp"
+#include "session/session_core.hpp"
 
 namespace pollcore {
 
@@ -23,50 +20,40 @@ constexpr int kLooksPerClock = 16;
 }  // namespace
 
 // There is news, or the session has ended, and then there may be completions that no worker made.
-bool Session::need_not_wait() const noexcept {
+bool SessionCore::need_not_wait() const noexcept {
     // Acquire, with the worker's release when it lets the session go, or retires what was unsignaled.
-    return completions_.ready() || has_reply() || header_->retired.load(std::memory_order_acquire) != retired_told_ ||
-           header_->closed.load(std::memory_order_acquire) != 0;
+    return inbox_.ready() || header_.retired.load(std::memory_order_acquire) != retired_told_ ||
+           header_.closed.load(std::memory_order_acquire) != 0;
 }
 
 /// Whether there is something to tell, which is told by this.
-bool Session::tell_news() noexcept {
-    const std::uint64_t retired = header_->retired.load(std::memory_order_acquire);
+bool SessionCore::tell_news() noexcept {
+    const std::uint64_t retired = header_.retired.load(std::memory_order_acquire);
     const bool more_retired = std::exchange(retired_told_, retired) != retired;
     const bool more_slots = wants_slots_ && submissions_.unreleased() < submissions_.capacity();
     wants_slots_ = wants_slots_ && !more_slots;
-    return completions_.ready() || has_reply() || more_retired || more_slots ||
-           (header_->closed.load(std::memory_order_acquire) != 0 && (completions_.ready() || has_reply() || left_to_complete()));
-}
-
-/// The session has ended; are there completions that poll() makes by itself?
-bool Session::left_to_complete() noexcept {
-    if (logs() && header_->closed.load(std::memory_order_acquire) == SessionHeader::kDaemonGone) {
-        take_stock();
-        return gone_left_ != 0;
-    }
-    return untaken_slots_ < submissions_.unreleased();
+    return inbox_.ready() || more_retired || more_slots ||
+           (header_.closed.load(std::memory_order_acquire) != 0 && left_to_complete());
 }
 
 /// Asks to be woken. False: there is something to tell.
-bool Session::expect_news() noexcept {
+bool SessionCore::expect_news() noexcept {
     if (waking_.application_socket) {
         drain_socket(waking_.application_fd);
     } else {
         (void)drain_event(waking_.application_fd);
     }
-    header_->application_sleep.expect();
+    header_.application_sleep.expect();
     schedule_point(SchedulePoint::look);
     if (!planted(Bug::careless_sleeper) && need_not_wait()) {
-        (void)header_->application_sleep.rest();
+        (void)header_.application_sleep.rest();
         return false;
     }
     return true;
 }
 
-bool Session::arm() noexcept {
-    check_thread();
-    if (waking_.application_fd < 0 || header_ == nullptr || std::exchange(wants_slots_, false)) {
+bool SessionCore::arm() noexcept {
+    if (waking_.application_fd < 0 || std::exchange(wants_slots_, false)) {
         return false;
     }
     if (expect_news()) {
@@ -76,12 +63,8 @@ bool Session::arm() noexcept {
     return !tell_news() && std::exchange(end_told_, true);
 }
 
-bool Session::wait(std::chrono::nanoseconds timeout) noexcept {
-    check_thread();
+bool SessionCore::wait(std::chrono::nanoseconds timeout) noexcept {
     using Clock = std::chrono::steady_clock;
-    if (header_ == nullptr) {
-        return false;
-    }
     const bool sleeps = waking_.application_fd >= 0;
     const auto began = Clock::now();
     for (;;) {
@@ -90,7 +73,7 @@ bool Session::wait(std::chrono::nanoseconds timeout) noexcept {
                 if (tell_news()) {
                     return true;
                 }
-                if (header_->closed.load(std::memory_order_acquire) != 0) {
+                if (header_.closed.load(std::memory_order_acquire) != 0) {
                     return false;  // and nothing will come any more
                 }
             }
@@ -108,12 +91,30 @@ bool Session::wait(std::chrono::nanoseconds timeout) noexcept {
 
 // Until event_fd() is readable; a signal, or a wake-up for nothing, ends it too. max(): without a timer, which takes a
 // virtual machine longer than all the rest.
-void Session::sleep(std::chrono::nanoseconds most) noexcept {
+void SessionCore::sleep(std::chrono::nanoseconds most) noexcept {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);
     const timespec limit{.tv_sec = seconds.count(), .tv_nsec = (most - seconds).count()};
     pollfd readable{.fd = waking_.application_fd, .events = POLLIN, .revents = 0};
     (void)::ppoll(&readable, 1, most == std::chrono::nanoseconds::max() ? nullptr : &limit, nullptr);
-    (void)header_->application_sleep.rest();
+    (void)header_.application_sleep.rest();
+}
+
+// ---- As Session has them ----
+
+bool Session::arm() noexcept {
+    if (core_ == nullptr) {
+        return false;
+    }
+    core_->check_thread(this);
+    return core_->arm();
+}
+
+bool Session::wait(std::chrono::nanoseconds timeout) noexcept {
+    if (core_ == nullptr) {
+        return false;
+    }
+    core_->check_thread(this);
+    return core_->wait(timeout);
 }
 
 }  // namespace pollcore

@@ -1,0 +1,211 @@
+// What a session has in flight, as its own side counts it: per queue pair, per shared receive queue, and in all. Beside it stands what the
+// worker publishes, in the session's block.
+//
+// Thread safety: the session's.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "base/bare.hpp"
+#include "pollcore/completion.hpp"
+#include "pollcore/own_lines.hpp"
+#include "pollcore/queue_pair.hpp"
+#include "pollcore/work_request.hpp"
+#include "session/layout.hpp"
+#include "session/request_head.hpp"
+
+namespace pollcore {
+
+/// One queue pair's.
+class QpAccount {
+public:
+    QpAccount() = default;
+    explicit QpAccount(std::uint16_t generation) : generation_(generation) {}
+
+    [[nodiscard]] std::uint16_t generation() const noexcept { return generation_; }
+    [[nodiscard]] std::uint32_t sends() const noexcept { return sends_; }
+    [[nodiscard]] std::uint32_t recvs() const noexcept { return recvs_; }
+    /// As last seen.
+    [[nodiscard]] std::uint32_t retired() const noexcept { return retired_seen_; }
+
+    void count_sends(std::uint32_t n) noexcept { sends_ += n; }
+    void count_recv() noexcept { ++recvs_; }
+    void end_sends(std::uint32_t n) noexcept { sends_ -= n; }
+    void end_recv() noexcept { --recvs_; }
+    /// The worker has retired so many in all, modulo 2^32.
+    void retire(std::uint32_t count) noexcept {
+        sends_ -= count - retired_seen_;
+        retired_seen_ = count;
+    }
+
+    // What an ordinary request may be, and what it may have, as long as QpRecord::status is what it was.
+    [[nodiscard]] bool knows(std::uint64_t status) const noexcept { return known_status_ == status; }
+    void learn(std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept;
+    [[nodiscard]] bool admits(RequestHead head) const noexcept { return head.is_one_of(ordinary_); }
+    /// As admits(), where the message is no longer than the peer's receives.
+    [[nodiscard]] bool admits_short(RequestHead head) const noexcept { return head.is_one_of(static_cast<OpcodeMask>(ordinary_ >> kShort)); }
+    [[nodiscard]] std::uint32_t send_depth() const noexcept { return send_depth_; }
+    [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
+
+    /// Of the life that is counted (Life::epoch).
+    [[nodiscard]] std::uint16_t epoch() const noexcept { return epoch_; }
+    /// The generation has come again, and nothing of the life before is in flight.
+    void begin_epoch(std::uint16_t epoch) noexcept {
+        if (sends_ != 0 || recvs_ != 0) {
+            *this = QpAccount(generation_);
+        }
+        epoch_ = epoch;
+        retired_seen_ = 0;
+    }
+
+private:
+    static constexpr unsigned kShort = 8;  // in ordinary_, where those begin that admits_short() is about
+
+    std::uint64_t known_status_ = 0;
+    std::uint32_t send_depth_ = 0;
+    OpcodeMask ordinary_ = 0;
+    std::uint16_t inline_max_ = 0;
+
+    std::uint16_t generation_ = 0;
+    std::uint16_t epoch_ = 0;
+    std::uint32_t sends_ = 0;  // in flight
+    std::uint32_t recvs_ = 0;
+    std::uint32_t retired_seen_ = 0;
+};
+static_assert(sizeof(QpAccount) == kCacheLine / 2);
+
+class Accounts {
+public:
+    Accounts(void* block, const SessionLayout& layout)
+        : header_(*session_header(block)),
+          records_(at_offset<QpRecord>(block, layout.records())),
+          retired_(at_offset<std::atomic<std::uint64_t>>(block, layout.retired())),
+          qps_(layout.qps_max),
+          qps_mask_(layout.qps_max - 1),
+          completion_slots_(layout.completion_slots),
+          srq_records_(at_offset<SrqRecord>(block, layout.srq_records())),
+          srqs_(kSrqsMax) {}
+
+    // ---- What the worker publishes ----
+
+    [[nodiscard]] std::uint32_t qps_mask() const noexcept { return qps_mask_; }
+    [[nodiscard]] const QpRecord& record(std::uint32_t index) const noexcept { return records_[index]; }
+    // Acquire, with the worker's release: the limits belong to this status.
+    [[nodiscard]] std::uint64_t status(std::uint32_t index) const noexcept { return records_[index].status.load(std::memory_order_acquire); }
+    /// With flow control: the longest message that the peer receives; any, as long as it has not said.
+    [[nodiscard]] std::uint32_t message_max(std::uint32_t index) const noexcept {
+        const std::uint32_t longest = MessageLimitsWord::unpack(records_[index].longest.load(std::memory_order_relaxed)).message_max;
+        return longest != 0 ? longest : ~std::uint32_t{0};
+    }
+    [[nodiscard]] std::uint64_t srq_status(std::uint32_t index) const noexcept { return srq_records_[index].status.load(std::memory_order_acquire); }
+    [[nodiscard]] RetiredWord retired_word(std::uint32_t index) const noexcept {
+        // Acquire, with the release in WorkerSession::retire: buffers of retired requests are free.
+        return RetiredWord::unpack(retired_[index].load(std::memory_order_acquire));
+    }
+
+    // ---- Room (I3) ----
+
+    /// Requests beside those that are owed a completion. `given_back`: completions whose places the worker knows to be free. More than the
+    /// slots may be owed, where messages of pools were taken and their places not yet given back.
+    [[nodiscard]] [[gnu::always_inline]] std::uint64_t room(std::uint64_t given_back) const noexcept {
+        const std::uint64_t owed = accepted_ + pooled_taken_ - retired_seen_ - given_back;
+        return completion_slots_ - std::min<std::uint64_t>(owed, completion_slots_);
+    }
+    /// What the worker has retired meanwhile.
+    void refresh() noexcept { retired_seen_ = header_.retired.load(std::memory_order_acquire); }
+
+    // ---- Queue pairs ----
+
+    [[nodiscard]] QpAccount& at(std::uint32_t index) noexcept { return qps_[index]; }
+    [[nodiscard]] const QpAccount& at(std::uint32_t index) const noexcept { return qps_[index]; }
+    /// Whatever index the handle has.
+    [[nodiscard]] QpAccount& of(QpHandle qp) noexcept { return qps_[qp.index & qps_mask_]; }
+    /// The index was given to another queue pair, or another life: nothing of the old one is in flight any more.
+    [[nodiscard]] [[gnu::always_inline]] QpAccount& renewed(QpHandle qp) noexcept {
+        QpAccount& account = qps_[qp.index];
+        if (account.generation() != qp.generation) [[unlikely]] {
+            // What it completed with may stand in the ring.
+            past_lives_ = past_lives_ || account.sends() != 0;
+            account = QpAccount(qp.generation);
+        }
+        return account;
+    }
+    /// The ring may hold completions of a queue pair's life before.
+    [[nodiscard]] bool past_lives() const noexcept { return past_lives_; }
+    /// The ring was seen to be empty.
+    void forget_past_lives() noexcept { past_lives_ = false; }
+    void refresh_retired(QpHandle qp) noexcept;
+
+    // ---- Requests, and their ends ----
+
+    [[nodiscard]] std::uint64_t accepted() const noexcept { return accepted_; }
+    [[nodiscard]] std::uint64_t retired() const noexcept { return retired_seen_; }
+    /// Completions that no request of this session asked for.
+    [[nodiscard]] std::uint64_t pooled_taken() const noexcept { return pooled_taken_; }
+
+    /// `n` ordinary requests, which the queue pairs' accounts have.
+    void count_ordinary(std::uint64_t n) noexcept { accepted_ += n; }
+    [[gnu::always_inline]] void count(const WorkRequest& request) noexcept {
+        ++accepted_;
+        if (request.opcode == Opcode::srq_recv) [[unlikely]] {
+            count_shared(request.srq);
+        } else if (QpAccount& mine = renewed(request.qp); is_recv(request.opcode)) {
+            mine.count_recv();
+        } else {
+            mine.count_sends(1);
+        }
+    }
+    [[gnu::always_inline]] void end_sends(QpHandle qp, std::uint32_t n) noexcept {
+        if (QpAccount& mine = of(qp); mine.generation() == qp.generation) [[likely]] {
+            mine.end_sends(n);
+        }
+    }
+    [[gnu::always_inline]] void end_recv(QpHandle qp) noexcept {
+        if (QpAccount& mine = of(qp); mine.generation() == qp.generation) [[likely]] {
+            mine.end_recv();
+        }
+    }
+    void count_pooled() noexcept { ++pooled_taken_; }
+
+    // ---- Shared receive queues ----
+
+    /// Receives in flight; 0 of a queue that this session has posted none to.
+    [[nodiscard]] std::uint32_t shared_recvs(SrqHandle srq) const noexcept {
+        const SrqAccount& mine = srqs_[srq.index % kSrqsMax];
+        return mine.generation == srq.generation ? mine.outstanding : 0;
+    }
+    void end_shared_recv(SrqHandle srq) noexcept {
+        if (SrqAccount& mine = srqs_[srq.index % kSrqsMax]; mine.generation == srq.generation) {
+            --mine.outstanding;
+        }
+    }
+    [[nodiscard]] SrqHandle srq_at(std::uint16_t index) const noexcept { return {index, srqs_[index].generation}; }
+
+    /// The daemon is gone: `left` requests of all are in flight, so all others have ended one way or another. `polled`: completions that were
+    /// taken. Of the two places where the worker counted what it retired, one may be a burst behind.
+    void settle_retired(std::uint64_t left, std::uint64_t polled) noexcept { retired_seen_ = accepted_ - polled + pooled_taken_ - left; }
+
+private:
+    struct SrqAccount {
+        std::uint16_t generation = 0;
+        std::uint32_t outstanding = 0;
+    };
+    void count_shared(SrqHandle srq) noexcept;
+
+    SessionHeader& header_;
+    QpRecord* records_;                       // written by the worker
+    std::atomic<std::uint64_t>* retired_;     // per QP, written by the worker
+    OwnLines<QpAccount> qps_;                 // by index
+    std::uint32_t qps_mask_;
+    std::uint32_t completion_slots_;
+    std::uint64_t accepted_ = 0;
+    std::uint64_t retired_seen_ = 0;  // over all queue pairs
+    std::uint64_t pooled_taken_ = 0;
+    bool past_lives_ = false;
+    SrqRecord* srq_records_;  // written by the worker
+    OwnLines<SrqAccount> srqs_;  // by index
+};
+
+}  // namespace pollcore

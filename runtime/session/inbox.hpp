@@ -1,0 +1,219 @@
+// What comes back to a session: the completion ring, and the line of a request that may be answered there.
+//
+// At most one request is marked at a time, and when it is submitted nothing else of this session is in flight on its send queue, nor stands
+// in the ring of it. So whatever else of that queue this session is given comes after it. take() looks at its slot and at the completion
+// ring, and one of them says that it has ended. The worker's side: worker/worker_session.hpp.
+//
+// Thread safety: the session's.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "base/bare.hpp"
+#include "base/planted.hpp"
+#include "pollcore/completion.hpp"
+#include "pollcore/spsc_ring.hpp"
+#include "pollcore/work_request.hpp"
+#include "session/completion_opcode.hpp"
+#include "session/layout.hpp"
+#include "session/request_head.hpp"
+
+namespace pollcore {
+
+class Inbox {
+public:
+    /// Requests stand in `submissions`.
+    Inbox(void* block, const SessionLayout& layout, const RingProducer<WorkRequest>& submissions)
+        : completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
+          submissions_(submissions),
+          wide_(layout.wide),
+          stages_(*at_offset<SessionStages>(block, layout.stages())) {}
+    Inbox(const Inbox&) = delete;
+    Inbox& operator=(const Inbox&) = delete;
+
+    /// Is there a completion, wherever it stands?
+    [[nodiscard]] bool ready() const noexcept { return completions_.ready() || has_reply(); }
+    /// A request's line is looked at, beside the ring.
+    [[nodiscard]] bool awaits_reply() const noexcept { return awaited_ != 0; }
+
+    /// Takes up to `out.size()`. `Settle` writes what ended into the books: ends(completion), of any, and sends(qp, n), of ordinary sends.
+    template <class Record, class Settle>
+    [[nodiscard]] [[gnu::always_inline]] std::size_t take(std::span<Record> out, Settle&& settle) noexcept {
+        return awaited_ == 0 ? take_from_ring(out, settle) : take_awaiting(out, settle);
+    }
+
+    /// Completions that were taken.
+    [[nodiscard]] [[gnu::always_inline]] std::uint64_t taken() const noexcept { return (completions_.released() >> wide_) + replied_; }
+    /// Those of them whose places the worker knows to be free.
+    [[nodiscard]] [[gnu::always_inline]] std::uint64_t given_back() const noexcept { return (completions_.published() >> wide_) + replied_; }
+    /// The worker gets to know of all.
+    void give_back() noexcept { completions_.publish(); }
+
+    /// A request was counted and is being written into the next slot, alone in its send queue if `alone`. Bits for its last word.
+    [[nodiscard]] [[gnu::always_inline]] std::uint64_t expect_reply(RequestHead head, bool alone) noexcept {
+        if (marked_ || wide_ != 0 || (head.flags() & kSignaled) == 0 || !allows(RequestHead::kRepliable, head.opcode()) || !alone) {
+            return 0;
+        }
+        marked_ = true;
+        awaited_ = submissions_.produced() + 1;
+        return std::uint64_t{RequestHead::kReplyInLine} << RequestHead::kFlags;
+    }
+    /// The next `n` slots are about to be written. When the worker has given back that of the marked request, an answer stands there already,
+    /// and is kept, or the completion comes by the ring.
+    [[gnu::always_inline]] void make_way(std::size_t n) noexcept {
+        if (awaited_ != 0 && submissions_.produced() + n - awaited_ >= submissions_.capacity()) [[unlikely]] {
+            keep_reply();
+        }
+    }
+
+private:
+    static constexpr std::uint64_t kKept = ~std::uint64_t{0};
+    // Where in the last word of a completion its fields stand.
+    static constexpr unsigned kStatus = 8 * (offsetof(Completion, status) % sizeof(Word));
+    static constexpr unsigned kFlags = 8 * (offsetof(Completion, flags) % sizeof(Word));
+    static constexpr unsigned kSampledAt = 8 * (offsetof(Completion, sampled_at) % sizeof(Word));
+
+    [[nodiscard]] static constexpr std::uint32_t sampled_at(std::uint64_t last) noexcept { return static_cast<std::uint32_t>(last >> kSampledAt); }
+    // A send that succeeded and was not followed: nothing is to be done about it but counting.
+    [[nodiscard]] static constexpr bool is_ordinary(std::uint64_t last) noexcept {
+        constexpr std::uint64_t kOther = std::uint64_t{0xff} << kStatus | std::uint64_t{kFromRecvQueue | kPooled | kNotInLine} << kFlags |
+                                         std::uint64_t{0xffffffff} << kSampledAt;
+        return (last & kOther) == 0;
+    }
+
+    // The two slots of a wide completion are published at once, so the first tells of both.
+    template <class Record, class Settle>
+    [[nodiscard]] [[gnu::always_inline]] std::size_t take_from_ring(std::span<Record> out, Settle&& settle) noexcept {
+        const std::uint32_t wide = wide_;
+        std::size_t n = 0;
+        std::uint64_t last = 0;
+        // Completions of one queue pair often stand together: they are counted once for all.
+        QpHandle qp{};
+        std::uint32_t ended = 0;
+        // A worker publishes bursts. Where the last was one, so is this, and asking for all of its lines at once takes a fifth off the poll.
+        if (last_burst_ > 2 && completions_.ready()) {
+            completions_.prefetch_next(std::min<std::size_t>(last_burst_, out.size()) << wide);
+        }
+        while (n < out.size() && completions_.ready(n << wide, last)) {
+            static_cast<Completion&>(out[n]) = completions_.slot(n << wide);
+            if constexpr (std::is_same_v<Record, WideCompletion>) {
+                static_cast<CompletionExtension&>(out[n]) =
+                    wide != 0 ? std::bit_cast<CompletionExtension>(completions_.slot((n << wide) + 1)) : CompletionExtension{};
+            }
+            if (!kAdmission) {  // nothing is in the books
+                ++n;
+                continue;
+            }
+            if (!is_ordinary(last)) [[unlikely]] {
+                settle.sends(qp, std::exchange(ended, 0));  // what follows looks at the account
+                if ((out[n].flags & kNotInLine) != 0) {
+                    out[n].flags &= static_cast<std::uint8_t>(~kNotInLine);
+                    awaited_ = 0;
+                    marked_ = false;
+                }
+                if (const std::uint32_t since = sampled_at(last); since != 0) {
+                    sampled(since);
+                }
+                settle.ends(out[n]);
+            } else if (out[n].qp == qp) [[likely]] {
+                ++ended;
+            } else {
+                settle.sends(qp, ended);
+                qp = out[n].qp;
+                ended = 1;
+            }
+            ++n;
+        }
+        if (n > 0) {
+            settle.sends(qp, ended);
+            completions_.release(n << wide);
+            last_burst_ = static_cast<std::uint32_t>(n);
+        }
+        return n;
+    }
+
+    // The line is looked at after the ring: of what stood in the ring before, nothing is behind an answer that is not there yet.
+    template <class Record, class Settle>
+    [[nodiscard]] [[gnu::always_inline]] std::size_t take_awaiting(std::span<Record> out, Settle&& settle) noexcept {
+        std::size_t n = 0;
+        while (n < out.size()) {
+            if (awaited_ == 0) {
+                return n + take_from_ring(out.subspan(n), settle);
+            }
+            const std::size_t ready = completions_.ready() ? completions_.peek((out.size() - n) << wide_) >> wide_ : 0;
+            if (!(planted(Bug::ring_first) && ready != 0) && take_reply(out[n])) {
+                settle.sends(out[n].qp, 1);
+                if constexpr (std::is_same_v<Record, WideCompletion>) {
+                    static_cast<CompletionExtension&>(out[n]) = {};
+                }
+                ++n;
+            } else if (ready != 0) {
+                n += take_from_ring(out.subspan(n, ready), settle);
+            } else {
+                break;
+            }
+        }
+        return n;
+    }
+
+    [[nodiscard]] [[gnu::always_inline]] bool has_reply() const noexcept {
+        if (awaited_ == 0 || awaited_ == kKept) {
+            return awaited_ == kKept;
+        }
+        std::uint64_t last = 0;
+        (void)submissions_.answered(awaited_ - 1, last);
+        return (RequestHead(last).flags() & RequestHead::kReplied) != 0;
+    }
+    // From the slot, when it is there.
+    [[nodiscard]] [[gnu::always_inline]] bool read_reply(Completion& completion) noexcept {
+        std::uint64_t last = 0;
+        const WorkRequest& request = submissions_.answered(awaited_ - 1, last);
+        const RequestHead head(last);
+        if ((head.flags() & RequestHead::kReplied) == 0) {
+            return false;
+        }
+        const std::uint64_t word = SharedWords(words_of(const_cast<WorkRequest&>(request)))[RequestHead::kReplyWord];
+        completion = Completion{};
+        completion.tag = request.tag;
+        completion.qp = request.qp;
+        completion.byte_len = static_cast<std::uint32_t>(word);
+        completion.opcode = completion_opcode(head.opcode());
+        if (const auto since = static_cast<std::uint32_t>(word >> 32); since != 0) [[unlikely]] {
+            sampled(since);
+        }
+        return true;
+    }
+    // The awaited completion, when it is there.
+    [[nodiscard]] [[gnu::always_inline]] bool take_reply(Completion& completion) noexcept {
+        if (awaited_ == kKept) [[unlikely]] {
+            completion = kept_;
+        } else if (!read_reply(completion)) {
+            return false;
+        }
+        awaited_ = 0;
+        marked_ = false;
+        ++replied_;
+        return true;
+    }
+    void keep_reply() noexcept;
+    void sampled(std::uint32_t since) noexcept;
+
+    RingConsumer<Completion> completions_;
+    const RingProducer<WorkRequest>& submissions_;
+    std::uint32_t wide_;            // a completion takes 1 << wide_ slots of the ring
+    std::uint32_t last_burst_ = 0;  // what the last poll that found something took from the ring
+    // One more than the index of the slot where the marked request may be answered; 0: nowhere; kKept: it was, and kept_ is the answer.
+    std::uint64_t awaited_ = 0;
+    std::uint64_t replied_ = 0;  // completions that came so
+    bool marked_ = false;        // a request that was marked to be answered in its line has not completed
+    SessionStages& stages_;
+    Completion kept_;            // of a request whose slot was written again before this was polled
+};
+
+}  // namespace pollcore

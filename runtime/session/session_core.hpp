@@ -1,0 +1,180 @@
+// A session as the application's thread has it: what stands behind pollcore::Session.
+//
+//   admission.cc   requests in: what decides whether one is taken (I3), and how it is written
+//   session.cc     completions out, and what the session can be asked; settling.cc: what is rare of it
+//   waiting.cc     wait(), arm()
+//   aftermath.cc   completions that no worker makes
+//
+// Thread safety: the session's, but for stage_latency().
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "pollcore/session.hpp"
+#include "session/accounts.hpp"
+#include "session/in_flight_log.hpp"
+#include "session/inbox.hpp"
+#include "session/layout.hpp"
+#include "session/session_host.hpp"
+
+namespace pollcore {
+
+class alignas(kCacheLine) SessionCore {
+public:
+    struct Options {
+        std::uint32_t id = 0;
+        std::uint32_t worker = 0;
+        SessionWaking waking{};
+        /// Where the worker may end without a word, since it is in another process; null: whoever serves this session ends it in order.
+        std::shared_ptr<InFlightLog> log{};
+        bool check_thread = false;  ///< SessionOptions::check_thread
+    };
+    /// Joins a formatted session block.
+    SessionCore(std::shared_ptr<SessionHost> host, void* block, const SessionLayout& layout, Options options);
+    ~SessionCore();
+    SessionCore(const SessionCore&) = delete;
+    SessionCore& operator=(const SessionCore&) = delete;
+
+    // As Session has them.
+    [[nodiscard]] Refusal try_submit(const WorkRequest& request) noexcept;
+    Submitted try_submit(std::span<const WorkRequest> requests) noexcept;
+    [[nodiscard]] Refusal try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept;
+    [[nodiscard]] Refusal try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept;
+    [[nodiscard]] Submitted release(std::span<const Completion> completions) noexcept;
+    template <class Record>
+    [[nodiscard]] std::size_t poll(std::span<Record> out) noexcept;
+    [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
+    [[nodiscard]] bool arm() noexcept;
+    [[nodiscard]] int event_fd() const noexcept { return waking_.application_fd; }
+    [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
+    /// Of a queue pair that the session has a part in; else of one that is closed.
+    [[nodiscard]] QpStatusWord status(QpHandle qp) const noexcept;
+    [[nodiscard]] MessageLimitsWord message_limits(QpHandle qp) const noexcept;
+    [[nodiscard]] SessionFigures figures() noexcept;
+    [[nodiscard]] StageLatency stage_latency() const noexcept;
+    [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
+    [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
+    void hand_over() noexcept { owner_ = 0; }
+    void close() noexcept;
+
+    /// Each call of a session begins with this. `handle`: where the Session stands; one that was moved may change its thread.
+    [[gnu::always_inline]] void check_thread(const Session* handle) noexcept {
+        if ((attention_ & kThreadChecked) != 0) [[unlikely]] {
+            check_owner(handle);
+        }
+    }
+
+private:
+    // Bits of attention_.
+    static constexpr std::uint8_t kUnusable = 1;       // closed: takes no requests
+    static constexpr std::uint8_t kThreadChecked = 2;  // SessionOptions::check_thread
+    static constexpr std::uint8_t kLogged = 4;         // log_ is there
+
+    // admission.cc
+    [[nodiscard]] QpAccount* known(RequestHead head, std::uint32_t inline_length) noexcept;
+    [[nodiscard]] bool admits_at_once(RequestHead head, std::uint32_t inline_length, std::uint64_t bytes) noexcept;
+    [[nodiscard]] std::size_t ordinary_room(std::size_t wanted) noexcept;
+    [[nodiscard]] std::size_t write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
+    [[nodiscard]] std::size_t write_short(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
+    [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length, std::uint64_t bytes, std::uint32_t slots,
+                                std::size_t ahead = 0) noexcept;
+    [[nodiscard]] Refusal admit_own(const WorkRequest& request, std::size_t ahead = 0) noexcept;
+    [[nodiscard]] Refusal admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept;
+    [[gnu::cold]] Refusal refuse_unknown(QpHandle qp) const noexcept;
+    [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots, std::size_t ahead) noexcept;
+    [[nodiscard]] bool begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept;
+    [[nodiscard]] Refusal admit_slots(std::uint32_t slots, std::size_t ahead) noexcept;
+    [[nodiscard]] bool completion_room() noexcept;
+    void refresh_room() noexcept;
+    [[nodiscard]] std::size_t reserve_slots(std::size_t wanted) noexcept;
+    void count_refused() noexcept;
+    void count_accepted(const WorkRequest& request) noexcept;
+    [[nodiscard]] std::uint64_t expect_reply(const WorkRequest& request) noexcept;
+    void note(const WorkRequest& request) noexcept;
+    [[nodiscard]] WorkRequest summed(const WorkRequest& request, std::span<const Sge> sges) noexcept;
+    void sample(WorkRequest& slot, Opcode opcode) noexcept;
+    void follow(WorkRequest& slot, Opcode opcode) noexcept;
+    void follow_one_of(std::span<const WorkRequest> requests) noexcept;
+    void submitted() noexcept;
+    void wake_worker() noexcept;
+
+    // settling.cc
+    struct Settle;
+    [[gnu::always_inline]] void settle(const Completion& completion) noexcept;
+    void settle_other(const Completion& completion) noexcept;
+    void settle_out_of_turn(const Completion& completion, std::uint32_t in_flight) noexcept;
+
+    // session.cc
+    void check_owner(const Session* handle) noexcept;
+
+    // waiting.cc
+    [[nodiscard]] bool need_not_wait() const noexcept;
+    [[nodiscard]] bool tell_news() noexcept;
+    [[nodiscard]] bool expect_news() noexcept;
+    void sleep(std::chrono::nanoseconds most) noexcept;
+
+    // aftermath.cc
+    template <class Record>
+    [[nodiscard]] std::size_t complete_rest(std::uint32_t closed, std::span<Record> out) noexcept;
+    template <class Record>
+    [[nodiscard]] std::size_t complete_untaken(std::span<Record> out) noexcept;
+    template <class Record>
+    [[nodiscard]] std::size_t complete_gone(std::span<Record> out) noexcept;
+    void take_stock() noexcept;
+    [[nodiscard]] bool left_to_complete() noexcept;
+
+    [[nodiscard]] bool logs() const noexcept { return (attention_ & kLogged) != 0; }
+
+    // Read on every call.
+    RingProducer<WorkRequest> submissions_;
+    Inbox inbox_;
+    Accounts accounts_;
+    SessionHeader& header_;
+    std::uint8_t attention_ = 0;  // 0: an open session that needs no care
+    bool worker_sleeps_ = false;
+    bool summing_ = false;  // the request that was just admitted needs the sum of its payload
+    bool wants_slots_ = false;  // a submission found the ring full, and wait() or arm() has not told of new room
+    std::uint64_t next_sample_ = 0;  // the next that is followed is the first for which as many were accepted
+    std::uint32_t followed_ = 0;     // requests that were
+    std::uint64_t refused_ = 0;
+    // Cold.
+    SessionStages& stages_;
+    SessionWaking waking_;
+    std::uint32_t id_;
+    std::uint32_t worker_;
+    std::uint64_t retired_told_ = 0;  // by wait() or arm()
+    bool end_told_ = false;           // by arm()
+    std::shared_ptr<InFlightLog> log_;
+    std::uint64_t untaken_slots_ = 0;     // of those that no worker will take, completed here
+    std::uint64_t untaken_requests_ = 0;
+    bool stock_taken_ = false;          // the daemon is gone, and what is left is known
+    std::uint32_t gone_left_ = 0;       // requests that complete as daemon_gone
+    std::uint32_t gone_index_ = 0;      // queues below have none
+    std::shared_ptr<SessionHost> host_;
+    std::uint64_t owner_ = 0;  // the thread that uses it, where that is checked: its number in the kernel. 0: none so far
+    const Session* handle_ = nullptr;  // where that thread has it
+};
+
+inline void SessionCore::settle(const Completion& completion) noexcept {
+    if (completion.srq.valid() || completion.pooled()) [[unlikely]] {
+        return settle_other(completion);
+    }
+    QpAccount& mine = accounts_.of(completion.qp);
+    if (mine.generation() != completion.qp.generation) [[unlikely]] {
+        return;
+    }
+    if (logs() && !completion.ok()) [[unlikely]] {
+        settle_out_of_turn(completion, completion.from_recv_queue() ? mine.recvs() : mine.sends());
+    }
+    if (completion.from_recv_queue()) {
+        mine.end_recv();
+    } else {
+        mine.end_sends(1);
+    }
+}
+
+}  // namespace pollcore
