@@ -191,24 +191,6 @@ public:
         tail_ += n;
     }
 
-    /// As many of `wanted` slots as there is room for, written in place by `fill(slot, i)` as for write(), each published when it is
-    /// written. Returns how many.
-    template <std::invocable<T&, std::size_t> Fill>
-    [[nodiscard]] std::size_t produce(std::size_t wanted, Fill&& fill) noexcept {
-        const std::size_t n = reserve(wanted);
-        // Here and not there: in registers, whatever `fill` does.
-        T* const slots = slots_;
-        const std::uint64_t mask = mask_;
-        const std::uint64_t tail = tail_;
-        const unsigned capacity_log2 = capacity_log2_;
-        for (std::size_t i = 0; i < n; ++i) {
-            T& slot = slots[(tail + i) & mask];
-            publish(slot, with_lap(fill(slot, i), ring_detail::lap_of(tail + i, capacity_log2)));
-        }
-        tail_ += n;
-        return n;
-    }
-
     /// reserve(1), write and commit(1) in one. False when the ring is full.
     [[nodiscard]] bool try_push(const T& value) noexcept {
         return try_push([&](T& slot) { return all_but_last(slot, value); });
@@ -323,10 +305,8 @@ public:
           capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
           // Lazily, but so that a small ring never waits for slots that are free.
           release_batch_(capacity / 8 > 64 ? 64 : (capacity / 8 == 0 ? 1 : capacity / 8)),
-          behind_(capacity >= 8 * kBehind ? kBehind : kAnything),
           head_(header_->released.load(std::memory_order_relaxed)),
-          published_(head_),
-          gate_(head_ + behind_) {}
+          published_(head_) {}
 
     RingConsumer(RingConsumer&& other) noexcept { *this = std::move(other); }
     RingConsumer& operator=(RingConsumer&& other) noexcept {
@@ -335,11 +315,8 @@ public:
         mask_ = other.mask_;
         capacity_log2_ = other.capacity_log2_;
         release_batch_ = other.release_batch_;
-        behind_ = other.behind_;
-        looks_ = other.looks_;
         head_ = other.head_;
         published_ = other.published_;
-        gate_ = other.gate_;
         return *this;
     }
     RingConsumer(const RingConsumer&) = delete;
@@ -469,79 +446,19 @@ public:
         }
     }
 
-    /// Gives slots that are ready to `use`, in their order and in place, at most `most`, and then back to the producer. Returns how
-    /// many. Only for a producer that is trusted not to change them.
-    ///
-    /// For a consumer that does nothing else. One that follows its producer closely takes lines from it that are just being written,
-    /// and each goes to and fro twice. So in a stream it stays behind: after 64 slots without an empty look it says 0 until 64 more
-    /// are there, or has been asked 256 times, which is half a microsecond or so. Who looks at other things in between is behind
-    /// anyway, and uses ready().
-    template <std::invocable<const T&> Use>
-    [[nodiscard]] std::size_t consume(std::size_t most, Use&& use) noexcept {
-        std::uint64_t left = gate_ - head_;
-        if (left - 1 >= behind_) [[unlikely]] {  // at the gate, or past it by way of release()
-            if (behind_ != kAnything) {
-                looks_ = look_ahead(slots_[(head_ + behind_ - 1) & mask_], ring_detail::lap_of(head_ + behind_ - 1, capacity_log2_), looks_);
-            }
-            if (looks_ != 0) {
-                return 0;
-            }
-            gate_ = head_ + behind_;
-            left = behind_;
-        }
-        T* const slots = slots_;  // here and not there: in registers, whatever `use` does
-        const std::uint64_t mask = mask_;
-        const unsigned capacity_log2 = capacity_log2_;
-        const std::uint64_t end = head_ + (most < left ? most : left);
-        std::uint64_t index = head_;
-        for (; index != end && is_ready(slots[index & mask], ring_detail::lap_of(index, capacity_log2)); ++index) {
-            schedule_point(SchedulePoint::take);
-            use(std::as_const(slots[index & mask]));
-        }
-        const std::uint64_t n = index - head_;
-        if (n == 0) {
-            gate_ = head_ + behind_;
-            return 0;
-        }
-        release(n);
-        return n;
-    }
-
     [[nodiscard]] bool unpublished() const noexcept { return published_ != head_; }
     [[nodiscard]] std::uint64_t released() const noexcept { return head_; }
     /// What the producer can know of.
     [[nodiscard]] std::uint64_t published() const noexcept { return published_; }
 
 private:
-    // How far behind its producer consume() likes to be; in a ring in which that is much, not at all.
-    static constexpr std::uint32_t kBehind = 64;
-    static constexpr std::uint32_t kAnything = ~std::uint32_t{0};
-
-    [[nodiscard]] static bool is_ready(T& slot, std::uint8_t lap) noexcept {
-        // Acquire, as in ready().
-        return __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE) >> ring_detail::kLapShift == lap;
-    }
-
-    /// Whether the producer is so far ahead that it is not disturbed, or does not seem to come so far: 0; else one look more than
-    /// `looks`. Most looks are at nothing, since each takes the line from the producer. A slot of a batch that is not committed may
-    /// look ready, too; this is no more than a sign.
-    // Not a member function, as RingProducer::read_released.
-    [[nodiscard, gnu::noinline]] static std::uint32_t look_ahead(T& slot, std::uint8_t lap, std::uint32_t looks) noexcept {
-        constexpr std::uint32_t kOneIn = 16;
-        constexpr std::uint32_t kPatience = 256;
-        return (looks % kOneIn == 0 && is_ready(slot, lap)) || looks == kPatience ? 0 : looks + 1;
-    }
-
     RingHeader* header_ = nullptr;
     T* slots_ = nullptr;
     std::uint64_t mask_ = 0;
     unsigned capacity_log2_ = 0;
     std::uint32_t release_batch_ = 1;
-    std::uint32_t behind_ = 0;  // kBehind or kAnything
-    std::uint32_t looks_ = 0;   // at a producer that was too close
     std::uint64_t head_ = 0;
     std::uint64_t published_ = 0;  // RingHeader::released as this side last wrote it
-    std::uint64_t gate_ = 0;       // the index where consume() looks how far the producer is
 };
 
 }  // namespace pollcore

@@ -28,6 +28,7 @@
 #include "items.hpp"
 #include "pollcore/limits.hpp"
 #include "pollcore/spsc_ring.hpp"
+#include "stream_ends.hpp"
 
 namespace pollcore::bench {
 
@@ -41,32 +42,29 @@ public:
 
     class Writer {
     public:
-        explicit Writer(PollcoreRing& ring) noexcept : producer_(ring.memory_, Capacity) {}
+        explicit Writer(PollcoreRing& ring) noexcept : stream_(ring.memory_, Capacity) {}
         template <std::size_t N>
         std::size_t push(std::uint64_t first) noexcept {
-            if constexpr (N == 1) {
-                return producer_.try_push([&](Slot<Bytes>& slot) { return slot.fill(first); });
-            }
-            return producer_.produce(N, [&](Slot<Bytes>& slot, std::size_t i) { return slot.fill(first + i); });
+            return stream_.produce(N, [&](Slot<Bytes>& slot, std::size_t i) { return slot.fill(first + i); });
         }
         void finish() noexcept {}
 
     private:
-        RingProducer<Slot<Bytes>> producer_;
+        StreamProducer<Slot<Bytes>> stream_;
     };
     class Reader {
     public:
-        explicit Reader(PollcoreRing& ring) noexcept : consumer_(ring.memory_, Capacity) {}
+        explicit Reader(PollcoreRing& ring) noexcept : stream_(ring.memory_, Capacity) {}
         template <std::size_t N>
         std::size_t pop(std::uint64_t first, std::uint64_t& wrong) noexcept {
             std::uint64_t bits = 0;
-            const std::size_t n = consumer_.consume(N, [&, number = first](const Slot<Bytes>& slot) mutable { bits |= slot.differs(number++); });
+            const std::size_t n = stream_.consume(N, [&, number = first](const Slot<Bytes>& slot) mutable { bits |= slot.differs(number++); });
             wrong |= bits;
             return n;
         }
 
     private:
-        RingConsumer<Slot<Bytes>> consumer_;
+        StreamConsumer<Slot<Bytes>> stream_;
     };
 
 private:

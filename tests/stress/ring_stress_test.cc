@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "bench/stream_ends.hpp"
 #include "pollcore/completion.hpp"
 #include "pollcore/spsc_ring.hpp"
 #include "pollcore/work_request.hpp"
@@ -83,14 +84,13 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
                     ++next;
                     continue;
                 }
-            } else if (wanted % 3 == 0) {
-                if (const std::size_t n = producer.produce(wanted, [&](T& slot, std::size_t i) { return fill(slot, next + i); }); n > 0) {
-                    next += n;
-                    continue;
-                }
             } else if (const std::size_t n = producer.reserve(wanted); n > 0) {
                 for (std::size_t i = 0; i < n; ++i) {
-                    producer.write(i, make(next + i, static_cast<T*>(nullptr)));
+                    if (wanted % 3 == 0) {
+                        producer.write(i, [&](T& slot) { return fill(slot, next + i); });
+                    } else {
+                        producer.write(i, make(next + i, static_cast<T*>(nullptr)));
+                    }
                 }
                 producer.commit(n);
                 next += n;
@@ -105,7 +105,6 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     std::mt19937 random(seed + 1);
     std::uint64_t next = 0;
     std::uint64_t wrong = 0;
-    std::uint32_t way = 0;
     const auto look = [&wrong](const T& got, std::uint64_t sequence) {
         const T expected = make(sequence, static_cast<T*>(nullptr));
         // The last byte is the ring's.
@@ -113,18 +112,11 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     };
     while (next < kItems) {
         const std::size_t most = 1 + random() % 48;
-        std::size_t n = 0;
-        // Now for long by the one way, now by the other.
-        if (way % 1024 < 512) {
-            n = consumer.consume(most, [&, sequence = next](const T& got) mutable { look(got, sequence++); });
-        } else {
-            n = consumer.peek(most);
-            for (std::size_t i = 0; i < n; ++i) {
-                look(random() % 2 == 0 ? consumer.copy(i) : consumer.slot(i), next + i);
-            }
-            consumer.release(n);
+        const std::size_t n = consumer.peek(most);
+        for (std::size_t i = 0; i < n; ++i) {
+            look(random() % 2 == 0 ? consumer.copy(i) : consumer.slot(i), next + i);
         }
-        ++way;
+        consumer.release(n);
         next += n;
         if (n == 0) {
             consumer.publish();
@@ -198,6 +190,42 @@ TEST(RingStress, AnswersArriveWhole) {
     consumer_thread.join();
     EXPECT_GT(answered, 100u);
     EXPECT_FALSE(producer.broken());
+    ::operator delete(memory, std::align_val_t{kCacheLine});
+}
+
+// The ends that benchmarks use.
+TEST(RingStress, AStreamArrivesWholeAndInOrder) {
+    constexpr std::uint32_t kCapacity = 1024;
+    void* memory = ::operator new(ring_bytes<Completion>(kCapacity), std::align_val_t{kCacheLine});
+    format_ring<Completion>(memory, kCapacity);
+    std::thread producer_thread([&] {
+        bench::StreamProducer<Completion> producer(memory, kCapacity);
+        std::mt19937 random(6);
+        for (std::uint64_t next = 0; next < kItems;) {
+            const std::size_t wanted = std::min<std::uint64_t>(1 + random() % 48, kItems - next);
+            const std::size_t n = producer.produce(wanted, [&](Completion& slot, std::size_t i) { return fill(slot, next + i); });
+            next += n;
+            if (n == 0) {
+                std::this_thread::yield();
+            }
+        }
+    });
+    bench::StreamConsumer<Completion> consumer(memory, kCapacity);
+    std::uint64_t next = 0;
+    std::uint64_t wrong = 0;
+    while (next < kItems) {
+        const std::size_t n = consumer.consume(48, [&, sequence = next](const Completion& got) mutable {
+            const Completion expected = make(sequence++, static_cast<Completion*>(nullptr));
+            wrong += std::memcmp(&got, &expected, sizeof(Completion) - 1) != 0;
+        });
+        next += n;
+        if (n == 0) {
+            consumer.publish();
+            std::this_thread::yield();
+        }
+    }
+    producer_thread.join();
+    EXPECT_EQ(wrong, 0u);
     ::operator delete(memory, std::align_val_t{kCacheLine});
 }
 
