@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "pollcore/export.h"
 #include "pollcore/handle.hpp"
 
 namespace pollcore {
@@ -13,7 +14,7 @@ class ControlSide;
 
 /// An address handle (ibv_create_ah(3)), which all sessions may use on UD queue pairs of its protection domain. Made by
 /// Context::create_address_handle, never on a hot path: it may have to ask the network who is there.
-class AddressHandle {
+class POLLCORE_API AddressHandle {
 public:
     AddressHandle() = default;
     ~AddressHandle();

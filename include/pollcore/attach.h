@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "pollcore/export.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -84,43 +86,43 @@ enum { POLLCORE_WITH_IMM = 1, POLLCORE_BY_RUNTIME = 4, POLLCORE_FROM_RECV_QUEUE 
 typedef int pollcore_refusal;
 
 /* The sentence of this thread's last failure; "" when there was none. Valid until the next one. */
-const char* pollcore_error(void);
-const char* pollcore_refusal_name(pollcore_refusal refusal);
-const char* pollcore_status_name(uint8_t status);
+POLLCORE_API const char* pollcore_error(void);
+POLLCORE_API const char* pollcore_refusal_name(pollcore_refusal refusal);
+POLLCORE_API const char* pollcore_status_name(uint8_t status);
 
 /* `path` NULL: /run/pollcore/pollcored.sock. `name` NULL: as the kernel calls this process. `timeout_ms`: for so long its socket is
  * tried again. */
-pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms);
+POLLCORE_API pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms);
 /* Everything that was made of it completes; what is left of its objects can be ended afterwards. */
-void pollcore_detach(pollcore_attachment* attachment);
-int pollcore_lost(const pollcore_attachment* attachment);
-int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
+POLLCORE_API void pollcore_detach(pollcore_attachment* attachment);
+POLLCORE_API int pollcore_lost(const pollcore_attachment* attachment);
+POLLCORE_API int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
 
 /* `worker` NULL: the one with the fewest sessions. `events`: pollcore_wait may sleep. */
-pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker, uint32_t submission_slots,
+POLLCORE_API pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker, uint32_t submission_slots,
                                         uint32_t completion_slots, int events);
-void pollcore_close_session(pollcore_session* session);
-pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request);
+POLLCORE_API void pollcore_close_session(pollcore_session* session);
+POLLCORE_API pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request);
 /* The first that were taken; `*refusal`, if it is not NULL, says why the next was not. */
-size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count, pollcore_refusal* refusal);
-pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request, const void* payload,
+POLLCORE_API size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count, pollcore_refusal* refusal);
+POLLCORE_API pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request, const void* payload,
                                         size_t length);
-size_t pollcore_poll(pollcore_session* session, pollcore_completion* completions, size_t count);
+POLLCORE_API size_t pollcore_poll(pollcore_session* session, pollcore_completion* completions, size_t count);
 /* 1: there may be something to poll; 0: not within the time. */
-int pollcore_wait(pollcore_session* session, uint64_t timeout_ns);
+POLLCORE_API int pollcore_wait(pollcore_session* session, uint64_t timeout_ns);
 /* -1 without events. */
-int pollcore_event_fd(const pollcore_session* session);
-int pollcore_arm(pollcore_session* session);
+POLLCORE_API int pollcore_event_fd(const pollcore_session* session);
+POLLCORE_API int pollcore_arm(pollcore_session* session);
 /* Requests in flight. */
-uint64_t pollcore_in_flight(pollcore_session* session);
+POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
 
 /* Memory of this process that devices reach, with all rights. `device` NULL: the only one. */
-pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, const char* device);
-void pollcore_free(pollcore_region* region);
-void* pollcore_data(const pollcore_region* region);
-uint64_t pollcore_addr(const pollcore_region* region);
-uint32_t pollcore_lkey(const pollcore_region* region);
-uint32_t pollcore_rkey(const pollcore_region* region);
+POLLCORE_API pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, const char* device);
+POLLCORE_API void pollcore_free(pollcore_region* region);
+POLLCORE_API void* pollcore_data(const pollcore_region* region);
+POLLCORE_API uint64_t pollcore_addr(const pollcore_region* region);
+POLLCORE_API uint32_t pollcore_lkey(const pollcore_region* region);
+POLLCORE_API uint32_t pollcore_rkey(const pollcore_region* region);
 
 typedef struct pollcore_qp_options {
     const char* device;  /* NULL: the only one */
@@ -130,27 +132,27 @@ typedef struct pollcore_qp_options {
     uint32_t inline_max;
 } pollcore_qp_options;
 /* RC. */
-pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options);
-void pollcore_close_qp(pollcore_qp* qp);
-pollcore_qp_handle pollcore_handle(const pollcore_qp* qp);
+POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options);
+POLLCORE_API void pollcore_close_qp(pollcore_qp* qp);
+POLLCORE_API pollcore_qp_handle pollcore_handle(const pollcore_qp* qp);
 /* "ADDRESS:PORT" on a verbs device, a name on a software device. */
-int pollcore_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms);
-int pollcore_disconnect(pollcore_qp* qp);
+POLLCORE_API int pollcore_connect(pollcore_qp* qp, const char* address, uint32_t timeout_ms);
+POLLCORE_API int pollcore_disconnect(pollcore_qp* qp);
 /* A new handle afterwards. */
-int pollcore_reset(pollcore_qp* qp);
+POLLCORE_API int pollcore_reset(pollcore_qp* qp);
 /* For programs with a channel of their own: 48 bytes to give to the peer, and those that it gave. */
 enum { POLLCORE_QP_INFO_BYTES = 48 };
-int pollcore_qp_info(pollcore_qp* qp, void* info);
-int pollcore_connect_to(pollcore_qp* qp, const void* peer_info);
+POLLCORE_API int pollcore_qp_info(pollcore_qp* qp, void* info);
+POLLCORE_API int pollcore_connect_to(pollcore_qp* qp, const void* peer_info);
 
-pollcore_listener* pollcore_listen(pollcore_attachment* attachment, const char* address, const char* device);
-void pollcore_close_listener(pollcore_listener* listener);
-const char* pollcore_listener_address(const pollcore_listener* listener);
+POLLCORE_API pollcore_listener* pollcore_listen(pollcore_attachment* attachment, const char* address, const char* device);
+POLLCORE_API void pollcore_close_listener(pollcore_listener* listener);
+POLLCORE_API const char* pollcore_listener_address(const pollcore_listener* listener);
 /* NULL, and pollcore_error() is "", when none came within the time. */
-pollcore_request* pollcore_next_request(pollcore_listener* listener, uint32_t timeout_ms);
+POLLCORE_API pollcore_request* pollcore_next_request(pollcore_listener* listener, uint32_t timeout_ms);
 /* Both end the request. */
-int pollcore_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms);
-void pollcore_reject(pollcore_request* request);
+POLLCORE_API int pollcore_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout_ms);
+POLLCORE_API void pollcore_reject(pollcore_request* request);
 
 #ifdef __cplusplus
 }

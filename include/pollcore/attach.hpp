@@ -32,6 +32,7 @@
 #include <string>
 
 #include "pollcore/context.hpp"
+#include "pollcore/export.h"
 
 namespace pollcore {
 
@@ -49,7 +50,7 @@ struct AttachOptions {
     std::chrono::milliseconds answer_within{30'000};
 };
 
-class Attachment : public Context {
+class POLLCORE_API Attachment : public Context {
 public:
     /// Throws Error: ENOENT or ECONNREFUSED when there is no daemon at this path, EACCES when this user may not attach, EPROTO when
     /// it is of another version, ENOSPC when it has as many as it takes.
@@ -72,7 +73,7 @@ public:
     [[nodiscard]] std::uint32_t client() const;
 
 private:
-    Attachment(const AttachOptions& options, std::shared_ptr<AttachedState> state);
+    POLLCORE_INTERNAL Attachment(const AttachOptions& options, std::shared_ptr<AttachedState> state);
 
     AttachOptions options_;
     AttachedState* state_ = nullptr;  // Context owns it

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "pollcore/config.hpp"
+#include "pollcore/export.h"
 #include "pollcore/health.hpp"
 #include "pollcore/runtime.hpp"
 
@@ -31,7 +32,7 @@ struct AttachCounts {
     std::chrono::microseconds longest_clean_up{0};  ///< from the death of one until nothing of it was left
 };
 
-class AttachServer {
+class POLLCORE_API AttachServer {
 public:
     /// Listens at config.path, which is made. What a killed daemon of this user has left there is replaced; a file that is removed
     /// later is made anew. The runtime outlives this. Throws Error: EADDRINUSE when another process may have its socket there.

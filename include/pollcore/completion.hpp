@@ -7,6 +7,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "pollcore/export.h"
 #include "pollcore/handle.hpp"
 #include "pollcore/work_request.hpp"
 
@@ -52,9 +53,9 @@ enum class Status : std::uint8_t {
 };
 
 /// The verbs' name, such as "IBV_WC_WR_FLUSH_ERR"; the runtime's own begin with "POLLCORE_".
-[[nodiscard]] std::string_view status_name(Status status) noexcept;
+[[nodiscard]] POLLCORE_API std::string_view status_name(Status status) noexcept;
 /// One sentence in words.
-[[nodiscard]] std::string_view status_text(Status status) noexcept;
+[[nodiscard]] POLLCORE_API std::string_view status_text(Status status) noexcept;
 
 /// What completed. Values of `enum ibv_wc_opcode`; valid on errors too, since the runtime knows what
 /// was posted (the device's own opcode is not read from a failed completion).

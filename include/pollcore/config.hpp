@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "pollcore/error.hpp"
+#include "pollcore/export.h"
 #include "pollcore/limits.hpp"
 
 namespace pollcore {
@@ -196,7 +197,7 @@ struct Config {
 };
 
 /// A configuration that was refused. what() is one line: "FILE:LINE: KEY = VALUE: why; what is accepted".
-class ConfigError : public Error {
+class POLLCORE_API ConfigError : public Error {
 public:
     explicit ConfigError(const std::string& what) : Error(std::errc::invalid_argument, what), message_(what) {}
     /// The line alone: std::system_error would add ": Invalid argument" to it.
@@ -207,13 +208,13 @@ private:
 };
 
 /// Reads and checks a file. Throws ConfigError at the first thing that is wrong.
-[[nodiscard]] Config load_config(const std::filesystem::path& file);
+[[nodiscard]] POLLCORE_API Config load_config(const std::filesystem::path& file);
 /// The same from text; `name` stands for the file in messages.
-[[nodiscard]] Config parse_config(std::string_view text, const std::string& name);
+[[nodiscard]] POLLCORE_API Config parse_config(std::string_view text, const std::string& name);
 /// Checks a configuration that was built in code: names, references, ranges, this machine's cores.
-void validate(const Config& config);
+POLLCORE_API void validate(const Config& config);
 /// The whole effective configuration as TOML that load_config reads back; what stands at its default is
 /// marked by a comment "# default". A worker's core and idle are not, which a file may leave to the machine.
-[[nodiscard]] std::string print_config(const Config& config);
+[[nodiscard]] POLLCORE_API std::string print_config(const Config& config);
 
 }  // namespace pollcore

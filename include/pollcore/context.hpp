@@ -24,6 +24,7 @@
 #include "pollcore/counters.hpp"
 #include "pollcore/error.hpp"
 #include "pollcore/event.hpp"
+#include "pollcore/export.h"
 #include "pollcore/listener.hpp"
 #include "pollcore/memory.hpp"
 #include "pollcore/queue_pair.hpp"
@@ -38,7 +39,7 @@ class ControlSide;
 struct PoolSpec;
 struct RegionInfo;
 
-class Context {
+class POLLCORE_API Context {
 public:
     [[nodiscard]] Session open_session(const SessionOptions& options = {});
     [[nodiscard]] QueuePair create_queue_pair(const QueuePairOptions& options);
@@ -104,18 +105,18 @@ public:
 
 protected:
     Context() = default;
-    explicit Context(std::shared_ptr<ControlSide> control) noexcept;
+    POLLCORE_INTERNAL explicit Context(std::shared_ptr<ControlSide> control) noexcept;
     Context(Context&&) noexcept = default;
     Context& operator=(Context&&) noexcept = default;
     ~Context() = default;
 
     [[nodiscard]] const std::shared_ptr<ControlSide>& control_side() const noexcept { return control_; }
     /// Throws Error(EINVAL) where there is none.
-    [[nodiscard]] ControlSide& control() const;
+    [[nodiscard]] POLLCORE_INTERNAL ControlSide& control() const;
 
 private:
-    [[nodiscard]] MemoryRegion region_of(const RegionInfo& info) const;
-    [[nodiscard]] ReceivePool pool_in(MemoryRegion memory, PoolSpec spec, std::uint32_t message_max, std::uint32_t stride);
+    [[nodiscard]] POLLCORE_INTERNAL MemoryRegion region_of(const RegionInfo& info) const;
+    [[nodiscard]] POLLCORE_INTERNAL ReceivePool pool_in(MemoryRegion memory, PoolSpec spec, std::uint32_t message_max, std::uint32_t stride);
 
     std::shared_ptr<ControlSide> control_;
 };

@@ -4,12 +4,14 @@
 #include <string>
 #include <system_error>
 
+#include "pollcore/export.h"
+
 namespace pollcore {
 
 /// A set-up or control call that failed. what() says what was tried, on what, the cause, and where
 /// something can be done about it, what to do. code() is the cause as an errno value, in
 /// std::generic_category, so `e.code() == std::errc::device_or_resource_busy` works.
-class Error : public std::system_error {
+class POLLCORE_API Error : public std::system_error {
 public:
     Error(int errno_value, const std::string& what)
         : std::system_error(errno_value, std::generic_category(), what) {}

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "pollcore/export.h"
 #include "pollcore/handle.hpp"
 
 namespace pollcore {
@@ -54,7 +55,7 @@ enum class EventType : std::uint8_t {
 inline constexpr std::size_t kVerbsEventTypes = 20;
 
 /// The verbs' name, such as "IBV_EVENT_PORT_ERR"; the runtime's own begin with "POLLCORE_".
-[[nodiscard]] std::string_view event_type_name(EventType type) noexcept;
+[[nodiscard]] POLLCORE_API std::string_view event_type_name(EventType type) noexcept;
 
 struct Event {
     EventType type{};

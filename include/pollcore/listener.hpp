@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "pollcore/export.h"
 #include "pollcore/queue_pair.hpp"
 
 namespace pollcore {
@@ -18,7 +19,7 @@ namespace pollcore {
 class ControlSide;
 
 /// A peer that asks for a connection. Unanswered, it is rejected when destroyed.
-class ConnectionRequest {
+class POLLCORE_API ConnectionRequest {
 public:
     ConnectionRequest() = default;
     ~ConnectionRequest();
@@ -45,7 +46,7 @@ private:
 };
 
 /// A place where peers connect.
-class Listener {
+class POLLCORE_API Listener {
 public:
     Listener() = default;
     ~Listener();

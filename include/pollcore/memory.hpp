@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "pollcore/export.h"
 #include "pollcore/handle.hpp"
 
 namespace pollcore {
@@ -31,10 +32,10 @@ struct Access {
 };
 
 /// A protection domain: QPs reach only regions of their own. Each device has a default one.
-class ProtectionDomain {
+class POLLCORE_API ProtectionDomain {
 public:
     ProtectionDomain() = default;
-    ProtectionDomain(std::shared_ptr<ControlSide> control, std::uint32_t id) noexcept;
+    POLLCORE_INTERNAL ProtectionDomain(std::shared_ptr<ControlSide> control, std::uint32_t id) noexcept;
     ~ProtectionDomain();
     ProtectionDomain(ProtectionDomain&&) noexcept = default;
     ProtectionDomain& operator=(ProtectionDomain&& other) noexcept;
@@ -47,7 +48,7 @@ private:
 };
 
 /// A registered range of memory. Owns the registration, and the memory too if Context::allocate made it.
-class MemoryRegion {
+class POLLCORE_API MemoryRegion {
 public:
     MemoryRegion() = default;
     ~MemoryRegion();
@@ -91,7 +92,7 @@ enum class WindowType : std::uint8_t {
 
 /// A memory window: a part of a region with a key of its own, which work requests bind and end (Opcode::bind_mw,
 /// local_inv, send_with_inv) without a control call. Belongs to a protection domain and to one worker's queue pairs.
-class MemoryWindow {
+class POLLCORE_API MemoryWindow {
 public:
     MemoryWindow() = default;
     ~MemoryWindow();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "pollcore/counters.hpp"
+#include "pollcore/export.h"
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
 #include "pollcore/work_request.hpp"
@@ -170,7 +171,7 @@ struct ConnectOptions {
 };
 
 /// A queue pair that sessions post to. Move-only; closing it completes everything in flight.
-class QueuePair {
+class POLLCORE_API QueuePair {
 public:
     QueuePair() = default;
     ~QueuePair();

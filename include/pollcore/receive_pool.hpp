@@ -43,6 +43,7 @@
 
 #include "pollcore/completion.hpp"
 #include "pollcore/counters.hpp"
+#include "pollcore/export.h"
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
 
@@ -79,7 +80,7 @@ struct HeldBuffer {
 };
 
 /// Move-only. Named by QueuePairOptions::pool and SharedReceiveQueueOptions::pool.
-class ReceivePool {
+class POLLCORE_API ReceivePool {
 public:
     ReceivePool() = default;
     ~ReceivePool();

@@ -29,6 +29,7 @@
 
 #include "pollcore/config.hpp"
 #include "pollcore/context.hpp"
+#include "pollcore/export.h"
 #include "pollcore/health.hpp"
 
 namespace pollcore {
@@ -38,7 +39,7 @@ class Device;
 class Platform;
 class RuntimeState;
 
-class Runtime : public Context {
+class POLLCORE_API Runtime : public Context {
 public:
     /// Opens the devices and starts the workers. Throws ConfigError, and Error: EBUSY when another runtime of this user, or the
     /// machine's daemon, has the core of a worker, unless config.share_cores. The cores are given up by stop().
@@ -46,7 +47,7 @@ public:
     explicit Runtime(const Config& config);
     /// On something else than this machine's threads, clock and memory, for who builds against pollcore's sources: its
     /// simulation does. Null is this machine.
-    Runtime(const Config& config, std::unique_ptr<Platform> platform);
+    POLLCORE_INTERNAL Runtime(const Config& config, std::unique_ptr<Platform> platform);
     ~Runtime();
     Runtime(Runtime&&) noexcept;
     Runtime& operator=(Runtime&&) noexcept;
@@ -69,8 +70,8 @@ public:
 
 private:
     friend class AttachServer;
-    [[nodiscard]] RuntimeState& state() const;
-    explicit Runtime(std::shared_ptr<RuntimeState> state);
+    [[nodiscard]] POLLCORE_INTERNAL RuntimeState& state() const;
+    POLLCORE_INTERNAL explicit Runtime(std::shared_ptr<RuntimeState> state);
 
     RuntimeState* state_ = nullptr;  // Context owns it
 };

@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "pollcore/completion.hpp"
+#include "pollcore/export.h"
 #include "pollcore/latency.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "pollcore/work_request.hpp"
@@ -72,7 +73,7 @@ enum class Refusal : std::uint8_t {
     message_too_long,   ///< with credits: longer than Session::message_max, and not for rendezvous (see Session::rendezvous_max)
     session_closed,
 };
-[[nodiscard]] std::string_view refusal_name(Refusal refusal) noexcept;
+[[nodiscard]] POLLCORE_API std::string_view refusal_name(Refusal refusal) noexcept;
 /// Whether the same call may succeed later, once completions were polled.
 [[nodiscard]] constexpr bool is_temporary(Refusal refusal) noexcept {
     return refusal > Refusal::none && refusal <= Refusal::srq_full;
@@ -101,12 +102,12 @@ struct SessionFigures {
 
 /// When the daemon that serves an attached session ends without a word, each request in flight completes with
 /// Status::daemon_gone, once the kernel says that it is gone, and no device writes the buffers any more.
-class Session {
+class POLLCORE_API Session {
 public:
     /// Names no session: it takes and gives nothing.
     Session() noexcept;
     /// Made by Context::open_session.
-    explicit Session(std::unique_ptr<SessionCore> core) noexcept;
+    POLLCORE_INTERNAL explicit Session(std::unique_ptr<SessionCore> core) noexcept;
     ~Session();
     Session(Session&&) noexcept;
     Session& operator=(Session&&) noexcept;

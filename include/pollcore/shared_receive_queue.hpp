@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 
+#include "pollcore/export.h"
 #include "pollcore/handle.hpp"
 
 namespace pollcore {
@@ -38,7 +39,7 @@ struct SharedReceiveQueueOptions {
 };
 
 /// Move-only. Named by QueuePairOptions::srq.
-class SharedReceiveQueue {
+class POLLCORE_API SharedReceiveQueue {
 public:
     SharedReceiveQueue() = default;
     ~SharedReceiveQueue();

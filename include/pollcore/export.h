@@ -1,0 +1,9 @@
+/* What the shared libraries offer to programs; everything else in them is hidden. For C and C++. */
+#ifndef POLLCORE_EXPORT_H
+#define POLLCORE_EXPORT_H
+
+#define POLLCORE_API __attribute__((visibility("default")))
+/* Of a class that they offer, what only the libraries themselves call. */
+#define POLLCORE_INTERNAL __attribute__((visibility("hidden")))
+
+#endif
