@@ -19,7 +19,7 @@ class End {
 public:
     End(Runtime& runtime, Session& session)
         : session_(session),
-          memory_(runtime.allocate(2 * kBuffer)),
+          memory_(runtime.allocate(2 * kBuffer, Access::local())),
           qp_(runtime.create_queue_pair({.type = QpType::ud, .qkey = kQkey, .shares = {{.session = &session}}})) {
         WorkRequest receive;
         receive.qp = qp_.handle();

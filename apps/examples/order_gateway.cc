@@ -42,7 +42,7 @@ class End {
 public:
     End(Runtime& runtime, Session& session)
         : session_(session),
-          memory_(runtime.allocate((1 + kReceives) * kBuffer)),
+          memory_(runtime.allocate((1 + kReceives) * kBuffer, Access::local())),
           qp_(runtime.create_queue_pair({.shares = {{.session = &session}}, .recv_depth = kReceives})) {
         for (std::uint64_t slot = 0; slot < kReceives; ++slot) {
             post_receive(slot);

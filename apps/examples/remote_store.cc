@@ -110,10 +110,10 @@ void require(bool holds, const char* what, std::size_t index) {
 void use_store(const char* config) {
     Runtime runtime(load_config(config));
     Session session = runtime.open_session();
-    MemoryRegion local = runtime.allocate(Store::kRecords * sizeof(Record));
-    MemoryRegion remote = runtime.allocate(Store::kRecords * sizeof(Record));  // the peer's
+    MemoryRegion local = runtime.allocate(Store::kRecords * sizeof(Record), Access::local());
+    MemoryRegion remote = runtime.allocate(Store::kRecords * sizeof(Record), Access::all());  // the peer's
     QueuePair client = runtime.create_queue_pair({.shares = {{.session = &session}}});
-    QueuePair peer = runtime.create_queue_pair({.shares = {{.session = &session}}});
+    QueuePair peer = runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
     example::connect(client, peer);
     Store store(session, client, local, remote);
 

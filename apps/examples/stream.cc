@@ -129,7 +129,7 @@ public:
     Writer(Context& runtime, FlowControl flow, std::string address, std::uint64_t messages)
         : runtime_(runtime),
           session_(runtime.open_session()),
-          memory_(runtime.allocate(std::size_t{kSlots} * kLongest)),
+          memory_(runtime.allocate(std::size_t{kSlots} * kLongest, {.remote_read = true})),
           qp_(runtime.create_queue_pair({.shares = {{.session = &session_, .send_depth = kSlots}}, .recv_depth = 1, .flow = flow})),
           address_(std::move(address)),
           messages_(messages) {}

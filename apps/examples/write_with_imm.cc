@@ -16,10 +16,10 @@ int main(int argc, char** argv) {
     return example::run([&] {
         Runtime runtime(load_config(argv[1]));     // opens the devices, starts the workers
         Session session = runtime.open_session();  // this thread's way to a worker
-        MemoryRegion source = runtime.allocate(4096);
-        MemoryRegion target = runtime.allocate(4096);
+        MemoryRegion source = runtime.allocate(4096, Access::local());
+        MemoryRegion target = runtime.allocate(4096, {.remote_write = true});
         QueuePair writer = runtime.create_queue_pair({.shares = {{.session = &session}}});
-        QueuePair reader = runtime.create_queue_pair({.shares = {{.session = &session}}});
+        QueuePair reader = runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = {.write = true}});
 
         // The write lands where the writer says. The receive only takes the immediate: it needs no buffer.
         WorkRequest receive;

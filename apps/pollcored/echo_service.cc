@@ -25,7 +25,7 @@ EchoService::EchoService(Runtime& runtime, const ServiceConfig& config)
       length_max_(static_cast<std::uint32_t>(config.message_size_max)),
       stride_(config.buffer_stride()),
       pd_(runtime.create_protection_domain(config.device)),
-      region_(runtime.allocate(config.memory_bytes(), Access{.local_write = true}, config.device, &pd_)),
+      region_(runtime.allocate(config.memory_bytes(), Access::local(), config.device, &pd_)),
       session_(runtime.open_session(
           {.worker = config.worker,
            .submission_slots = ring_slots(std::min<std::uint64_t>(config.messages_max(), kSubmissionSlotsMax)),
@@ -87,7 +87,7 @@ QueuePairOptions EchoService::queue_pair_options() {
             .pd = &pd_,
             .shares = {{.session = &session_, .send_depth = config_.depth}},
             .recv_depth = config_.depth,
-            .remote_access = {.read = false, .write = false, .atomic = false}};
+            .flow = config_.flow};
 }
 
 ConnectOptions EchoService::answer() {

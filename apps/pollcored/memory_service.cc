@@ -29,7 +29,8 @@ QueuePairOptions MemoryService::queue_pair_options() {
     return {.device = config_.device,
             .pd = &pd_,
             .shares = {{.session = &session_, .send_depth = 1}},
-            .recv_depth = 1};
+            .recv_depth = 1,
+            .remote_access = RemoteAccess::all()};
 }
 
 ConnectOptions MemoryService::answer() {

@@ -1,9 +1,11 @@
 #include "command_line.hpp"
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "exit_code.hpp"
 #include "pollcore/version.hpp"
+#include "workload.hpp"
 
 namespace pollcore::perf {
 namespace {
@@ -57,7 +59,7 @@ void add_options(CLI::App& command, LatArguments& arguments) {
                        "How the worker waits, if not as --wait has it: one of those, or as a configuration's idle, such as "
                        "'[{spin = \"20us\"}, \"event\"]'");
     command.add_option("--flow", arguments.flow,
-                       "Flow control of path runtime: off, credits or ring (off). Between processes both have the same");
+                       fmt::format("Flow control of path runtime: {} (off). Between processes both have the same", flow_names()));
     command.add_flag("--verify", arguments.verify, "Check every byte that arrives");
     command.add_flag("--brief", arguments.brief, "Print one short table that needs no glossary, and what it means");
     command.add_option("--timeout", arguments.timeout, "Longest wait for a single message (10s)");

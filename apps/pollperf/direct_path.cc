@@ -95,7 +95,7 @@ void DirectPath::create_end(unsigned index, const PathSetup& setup) {
                    .max_recv_sge = 1,
                    .max_inline_data = setup.inline_max};
     requests->qp = UniqueQp(device_.create_qp(options), {&device_});
-    Transition init = to_init(device_.port(), access_flags({.atomic = device_.limits().atomics}));
+    Transition init = to_init(device_.port(), access_flags({.read = true, .write = true, .atomic = device_.limits().atomics}));
     device_.modify(requests->qp.get(), init.attr, init.mask);
 
     EndState& state = ends_[index];

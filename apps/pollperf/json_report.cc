@@ -87,7 +87,7 @@ std::string json_report(const LatOptions& options, const LatResults& results) {
                        {"warmup", options.warmup},
                        {"rounds", options.rounds},
                        {"verify", options.verify},
-                       {"flow", flow_name(options.flow)},
+                       {"flow", flow_control_name(options.flow)},
                        {"application_cpu", options.core}};
     if (options.has_worker()) {
         json["options"]["worker_cpu"] = options.worker_core;

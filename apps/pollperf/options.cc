@@ -158,13 +158,12 @@ void resolve_path(const LatArguments& arguments, const config::Cpus& cpus, LatOp
     refuse_if(!options.attach.empty() && (!options.attached || options.runtime), "--attach",
               "it is for --path attached: the daemon's worker and one of this process would share a core");
     refuse_if(!options.attach.empty() && arguments.config.empty(), "--attach", "say what the daemon runs with: --config FILE");
-    const auto* flow =
-        std::find_if(std::begin(kFlows), std::end(kFlows), [&](FlowControl kind) { return flow_name(kind) == arguments.flow; });
-    if (flow == std::end(kFlows)) {
-        throw UsageError(fmt::format("--flow {}: there are off, credits and ring", arguments.flow));
+    const auto flow = flow_control_named(arguments.flow);
+    if (!flow) {
+        throw UsageError(fmt::format("--flow {}: there are {}", arguments.flow, flow_names()));
     }
     options.flow = *flow;
-    refuse_if(options.flow == FlowControl::ring && options.sleeps(), "--flow ring", "a worker that sleeps does not look at memory; use --wait spin");
+    refuse_if(arrival_of(options.flow) == Arrival::write_ring && options.sleeps(), "--flow", "a worker that sleeps does not look at memory; use --wait spin");
     refuse_if(options.flow != FlowControl::off && !options.has_worker(), "--flow", "plain verbs have none; --path runtime and attached have");
 }
 

@@ -205,7 +205,7 @@ void ran_on(Out out, const LatOptions& options, const LatResults& results) {
                                           : ", which waits by " + options.config.workers.front().idle.describe())
                         : "");
     if (options.flow != FlowControl::off) {
-        fmt::format_to(out, "  flow      by {}\n", options.flow == FlowControl::ring ? "write rings" : "credits");
+        fmt::format_to(out, "  flow      by {}\n", flow_control_text(options.flow));
     }
     fmt::format_to(out, "  device    {}\n", results.device);
     if (!results.peer.empty()) {

@@ -18,13 +18,13 @@ RuntimePath::RuntimePath(Context& runtime, const std::function<int(std::uint32_t
       memory_(runtime.allocate(setup.layout.bytes() * setup.ends, Access::all(), device)),
       session_(runtime.open_session(
           {.worker = worker,
-           .pool_buffers = setup.flow == FlowControl::ring ? 2 * (kReceiveSlots + 1) : 0,
+           .pool_buffers = arrival_of(setup.flow) == Arrival::write_ring ? 2 * (kReceiveSlots + 1) : 0,
            .events = setup.wait == Waiting::sleep,
            .wait_spin = std::chrono::nanoseconds(0)})),
       worker_thread_(worker_thread(session_.worker())),
       wait_(setup.wait) {
     for (unsigned index = 0; index < setup.ends; ++index) {
-        const bool ring = setup.flow == FlowControl::ring;
+        const bool ring = arrival_of(setup.flow) == Arrival::write_ring;
         if (ring) {
             // With room for those that are with the program, and as many on their way as make a batch.
             const std::uint64_t bytes = std::bit_ceil((kReceiveSlots + std::uint64_t{kRepostBatch}) * (setup.layout.size + 2 * kCacheLine));
@@ -38,6 +38,7 @@ RuntimePath::RuntimePath(Context& runtime, const std::function<int(std::uint32_t
                                                  .recv_depth = kReceiveSlots,
                                                  .pool = ring ? &rings_[index] : nullptr,
                                                  .inline_max = setup.inline_max,
+                                                 .remote_access = RemoteAccess::all(),
                                                  .flow = setup.flow});
         EndState& state = ends_[index];
         state.memory = memory_.data() + index * layout_.bytes();

@@ -174,7 +174,7 @@ private:
     std::array<std::array<WorkRequest, 2>, 2> sends_{};  ///< by end; unsignaled and signaled
     std::array<std::array<WorkRequest, kReceiveSlots>, 2> receives_{};
 
-    std::array<ReceivePool, 2> rings_;  ///< with FlowControl::ring
+    std::array<ReceivePool, 2> rings_;  ///< where messages arrive in one
     std::array<std::array<Completion, kReceiveSlots>, 2> records_{};
     std::array<QueuePair, 2> qps_;
     Listener listener_;

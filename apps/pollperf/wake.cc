@@ -86,9 +86,9 @@ struct Lines {
         : runtime(config_of(options, idle)),
           session(runtime.open_session()),
           receiver(runtime.open_session({.events = receiver_sleeps, .wait_spin = std::chrono::nanoseconds(0)})),
-          memory(runtime.allocate(4096)),
+          memory(runtime.allocate(4096, {.remote_write = true})),
           a(runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = kInFlight}}, .recv_depth = 1})),
-          b(runtime.create_queue_pair({.shares = {{.session = &receiver, .send_depth = 1}}, .recv_depth = 16})) {
+          b(runtime.create_queue_pair({.shares = {{.session = &receiver, .send_depth = 1}}, .recv_depth = 16, .remote_access = {.write = true}})) {
         const QpInfo info = a.info();
         a.connect(b.info());
         b.connect(info);

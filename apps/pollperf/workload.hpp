@@ -66,14 +66,13 @@ enum class Waiting : std::uint8_t {
     return "?";
 }
 
-inline constexpr FlowControl kFlows[] = {FlowControl::off, FlowControl::credits, FlowControl::ring};
-[[nodiscard]] constexpr std::string_view flow_name(FlowControl flow) noexcept {
-    switch (flow) {
-        case FlowControl::off: return "off";
-        case FlowControl::credits: return "credits";
-        case FlowControl::ring: return "ring";
+/// "off, credits, ..."
+[[nodiscard]] inline std::string flow_names() {
+    std::string names;
+    for (const FlowControl kind : kFlowControls) {
+        names.append(names.empty() ? "" : ", ").append(flow_control_name(kind));
     }
-    return "?";
+    return names;
 }
 
 inline constexpr std::uint32_t kAtomicSize = 8;

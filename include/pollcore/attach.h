@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "pollcore/export.h"
+#include "pollcore/flow_control.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -116,8 +117,16 @@ POLLCORE_API int pollcore_arm(pollcore_session* session);
 /* Requests in flight. */
 POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
 
-/* Memory of this process that devices reach, with all rights. `device` NULL: the only one. */
-POLLCORE_API pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, const char* device);
+/* What may be done with a region, and by a peer through a queue pair; the values of IBV_ACCESS_* (ibv_reg_mr(3)). */
+typedef enum pollcore_access {
+    POLLCORE_ACCESS_LOCAL_WRITE = 1,
+    POLLCORE_ACCESS_REMOTE_WRITE = 2,  /* of a region needs local write */
+    POLLCORE_ACCESS_REMOTE_READ = 4,
+    POLLCORE_ACCESS_REMOTE_ATOMIC = 8  /* of a region needs local write */
+} pollcore_access;
+
+/* Memory of this process that devices reach: to read, and as `access` allows. `device` NULL: the only one. */
+POLLCORE_API pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, uint32_t access, const char* device);
 POLLCORE_API void pollcore_free(pollcore_region* region);
 POLLCORE_API void* pollcore_data(const pollcore_region* region);
 POLLCORE_API uint64_t pollcore_addr(const pollcore_region* region);
@@ -130,6 +139,8 @@ typedef struct pollcore_qp_options {
     uint32_t recv_depth;
     uint32_t sges_max;   /* 0: 1 */
     uint32_t inline_max;
+    uint32_t remote_access;  /* POLLCORE_ACCESS_REMOTE_*: what the peer may do; flow control adds what it needs */
+    pollcore_flow_control flow;  /* both ends have the same. With write rings it takes no messages */
 } pollcore_qp_options;
 /* RC. */
 POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options);

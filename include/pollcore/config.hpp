@@ -16,6 +16,7 @@
 
 #include "pollcore/error.hpp"
 #include "pollcore/export.h"
+#include "pollcore/flow_control.hpp"
 #include "pollcore/limits.hpp"
 
 namespace pollcore {
@@ -131,6 +132,7 @@ struct ServiceConfig {
     std::string address;                      ///< where it listens: see Context::listen
     std::uint64_t message_size_max = 4096;    ///< echo: bytes
     std::uint32_t depth = 64;                 ///< echo: receives kept posted per connection
+    FlowControl flow = FlowControl::off;      ///< echo: of its connections, and so of its peers'
     std::uint64_t size = 1ull << 20;          ///< memory: bytes of the region
     std::uint32_t connections_max = 16;
 

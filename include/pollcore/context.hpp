@@ -50,16 +50,15 @@ public:
     [[nodiscard]] ReceivePool create_write_ring(const WriteRingOptions& options);
     [[nodiscard]] ProtectionDomain create_protection_domain(const std::string& device = "");
 
-    /// Memory from hugepages where there are any (zeroed, cache-line aligned, on the device's NUMA node), registered.
-    [[nodiscard]] MemoryRegion allocate(std::size_t bytes, Access access = Access::all(),
-                                        const std::string& device = "", const ProtectionDomain* pd = nullptr);
+    /// Memory from hugepages where there are any (zeroed, cache-line aligned, on the device's NUMA node), registered. Peers reach it with
+    /// its remote key as far as `access`, and the queue pair by which they come, allow.
+    [[nodiscard]] MemoryRegion allocate(std::size_t bytes, Access access, const std::string& device = "", const ProtectionDomain* pd = nullptr);
     /// Registers memory that the program has; it must stay mapped until the region is deregistered.
-    [[nodiscard]] MemoryRegion register_memory(void* data, std::size_t bytes, Access access = Access::all(),
-                                               const std::string& device = "", const ProtectionDomain* pd = nullptr);
+    [[nodiscard]] MemoryRegion register_memory(void* data, std::size_t bytes, Access access, const std::string& device = "", const ProtectionDomain* pd = nullptr);
     /// The same, with an address of the program's choice for the first byte (ibv_reg_mr_iova(3)): peers and work requests
     /// use that; 0 makes offsets of addresses. On verbs devices both must have the same place within a page.
-    [[nodiscard]] MemoryRegion register_memory_at(std::uint64_t iova, void* data, std::size_t bytes,
-                                                  Access access = Access::all(), const std::string& device = "",
+    [[nodiscard]] MemoryRegion register_memory_at(std::uint64_t iova, void* data, std::size_t bytes, Access access,
+                                                  const std::string& device = "",
                                                   const ProtectionDomain* pd = nullptr);
     /// A window for queue pairs of the session's worker. Throws Error(EOPNOTSUPP) where the device has none of the type.
     [[nodiscard]] MemoryWindow create_memory_window(const Session& session, WindowType type = WindowType::type_2,

@@ -27,7 +27,9 @@ struct Access {
     /// a completion still stands for all of them. Nobody may poll such memory for the end of a message.
     bool relaxed_ordering = false;
 
-    /// All that peers may do.
+    /// The device writes what arrives; peers reach nothing by its remote key.
+    [[nodiscard]] static constexpr Access local() noexcept { return {}; }
+    /// All that peers may do, too.
     [[nodiscard]] static constexpr Access all() noexcept { return {true, true, true, true}; }
 };
 

@@ -15,6 +15,7 @@
 
 #include "pollcore/counters.hpp"
 #include "pollcore/export.h"
+#include "pollcore/flow_control.hpp"
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
 #include "pollcore/work_request.hpp"
@@ -68,22 +69,6 @@ struct PathAttributes {
     std::uint8_t max_dest_rd_atomic = 16; ///< and those it serves
 };
 
-/// How a connection keeps its senders from meeting a receiver that is not ready. Both ends have the same.
-enum class FlowControl : std::uint8_t {
-    off,      ///< nothing but the program's own bytes is on the wire; a send that finds no receive is repeated (rnr_retry)
-    /// RC only. Each end says in the other's memory how many receives it has posted, and how long a message they take. Sends,
-    /// and writes with immediate, that the peer has no receive for wait at the worker, in order, with all that the queue pair's
-    /// sessions submit to it after them; nobody else waits. Neither the program's bytes nor the immediate are touched.
-    credits,
-    /// RC only. Sends go by RDMA write into a ring in the peer's memory (Context::create_write_ring), whose worker finds them
-    /// there by looking, without a receive or a CQ. No ring means that the end takes no messages. What the ring has no room for
-    /// waits as with credits. Unless the peer's device promises the order in which a write arrives
-    /// (ibv_query_qp_data_in_order(3)), Session::try_submit reads the bytes of a send to sum them up, so they must be the
-    /// program's own, by the address that it knows them by. There are no receives, hence no writes with immediate and no
-    /// sends that invalidate.
-    ring,
-};
-
 /// Where the peer of a connection with flow control says what it has posted or read: its own memory's address and key.
 struct FlowBlock {
     std::uint64_t addr = 0;
@@ -118,9 +103,11 @@ enum class QpState : std::uint8_t {
 
 /// Which access peers have to this side's memory through the QP, as IBV_ACCESS_REMOTE_*.
 struct RemoteAccess {
-    bool read = true;
-    bool write = true;
-    bool atomic = true;
+    bool read = false;
+    bool write = false;
+    bool atomic = false;
+
+    [[nodiscard]] static constexpr RemoteAccess all() noexcept { return {true, true, true}; }
 };
 
 /// One session's part in a queue pair.
@@ -148,9 +135,9 @@ struct QueuePairOptions {
     const ReceivePool* pool = nullptr;
     /// With FlowControl::credits and a pool: where messages go that are too long for the pool's buffers, up to the length of this
     /// one's. Such a message stays in its sender's memory, which this end's worker reads, and then delivers as the others; its
-    /// completion names this pool. The sender's request has one SGE and in WorkRequest::rkey the region's remote key
-    /// (Access::remote_read; 0: it may not be read), and its queue pair allows remote reads; else it is refused
-    /// (Refusal::message_too_long). The bytes stay as they are until the request completes, as for any send. One at a time: what is sent after it waits until it was read. The first share's session must be the one that it belongs to.
+    /// completion names this pool. The sender's request has one SGE, and in WorkRequest::rkey the remote key of its region, which allows
+    /// remote reads; with 0 it is refused (Refusal::message_too_long). The bytes stay as they are until the request completes, as for any
+    /// send. One at a time: what is sent after it waits until it was read. The first share's session must be the one that it belongs to.
     /// Null: there is no such way, and all messages that are too long are refused.
     const ReceivePool* rendezvous_pool = nullptr;
     std::uint32_t rendezvous_share = 0;  ///< buffers of it that are this queue pair's; 0: two
@@ -158,6 +145,8 @@ struct QueuePairOptions {
     std::uint32_t pool_share = 0;
     std::uint32_t sges_max = 1;     ///< per work request, send and receive
     std::uint32_t inline_max = 0;   ///< bytes
+    /// RC and UC. What a peer may do to memory whose remote key it was given; as a rule nothing. FlowControl::credits adds reads and writes,
+    /// FlowControl::ring writes: by these the ends of a connection reach each other's blocks, rings, and long messages.
     RemoteAccess remote_access{};
     FlowControl flow = FlowControl::off;
     bool separate_cqs = false;      ///< receives complete on another CQ than sends

@@ -6,7 +6,7 @@
 //     pollcore::Status send_to(const char* address) {
 //         pollcore::Runtime runtime(pollcore::load_config("app.toml"));
 //         pollcore::Session session = runtime.open_session();
-//         pollcore::MemoryRegion memory = runtime.allocate(1 << 20);
+//         pollcore::MemoryRegion memory = runtime.allocate(1 << 20, pollcore::Access::local());
 //         pollcore::QueuePair qp = runtime.create_queue_pair({.shares = {{.session = &session}}});
 //         qp.connect(address);
 //         const pollcore::Refusal refusal = session.try_submit({.sge = {memory.addr(), 64, memory.lkey()},

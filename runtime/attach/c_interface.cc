@@ -96,6 +96,22 @@ T* make(F&& call) noexcept {
     return made;
 }
 
+constexpr std::uint32_t kRemoteAccess = POLLCORE_ACCESS_REMOTE_WRITE | POLLCORE_ACCESS_REMOTE_READ | POLLCORE_ACCESS_REMOTE_ATOMIC;
+
+void require_access(std::uint32_t asked, std::uint32_t known) {
+    if ((asked & ~known) != 0) {
+        throw Error(EINVAL, "access " + std::to_string(asked) + " has flags that mean nothing here");
+    }
+}
+
+pollcore::FlowControl flow_control_of(pollcore_flow_control asked) {
+    const auto number = static_cast<unsigned>(asked);
+    if (number >= std::size(pollcore::kFlowControls)) {
+        throw Error(EINVAL, "there is no flow control " + std::to_string(number));
+    }
+    return pollcore::kFlowControls[number];
+}
+
 std::string text(const char* from) { return from != nullptr ? from : ""; }
 
 // Plain data of the same layout, as asserted above; copied, so that neither language reads the other's type.
@@ -188,8 +204,16 @@ int pollcore_event_fd(const pollcore_session* session) { return session->session
 int pollcore_arm(pollcore_session* session) { return session->session.arm(); }
 uint64_t pollcore_in_flight(pollcore_session* session) { return session->session.figures().in_flight(); }
 
-pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, const char* device) {
-    return make<pollcore_region>([&] { return attachment->attachment.allocate(bytes, pollcore::Access::all(), text(device)); });
+pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, uint32_t access, const char* device) {
+    return make<pollcore_region>([&] {
+        require_access(access, POLLCORE_ACCESS_LOCAL_WRITE | kRemoteAccess);
+        return attachment->attachment.allocate(bytes,
+                                               {.local_write = (access & POLLCORE_ACCESS_LOCAL_WRITE) != 0,
+                                                .remote_read = (access & POLLCORE_ACCESS_REMOTE_READ) != 0,
+                                                .remote_write = (access & POLLCORE_ACCESS_REMOTE_WRITE) != 0,
+                                                .remote_atomic = (access & POLLCORE_ACCESS_REMOTE_ATOMIC) != 0},
+                                               text(device));
+    });
 }
 void pollcore_free(pollcore_region* region) { delete region; }
 void* pollcore_data(const pollcore_region* region) { return region->region.data(); }
@@ -199,12 +223,17 @@ uint32_t pollcore_rkey(const pollcore_region* region) { return region->region.rk
 
 pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options) {
     return make<pollcore_qp>([&] {
+        require_access(options->remote_access, kRemoteAccess);
         return attachment->attachment.create_queue_pair(
             {.device = text(options->device),
              .shares = {{.session = &session->session, .send_depth = options->send_depth}},
              .recv_depth = options->recv_depth,
              .sges_max = options->sges_max != 0 ? options->sges_max : 1,
-             .inline_max = options->inline_max});
+             .inline_max = options->inline_max,
+             .remote_access = {.read = (options->remote_access & POLLCORE_ACCESS_REMOTE_READ) != 0,
+                               .write = (options->remote_access & POLLCORE_ACCESS_REMOTE_WRITE) != 0,
+                               .atomic = (options->remote_access & POLLCORE_ACCESS_REMOTE_ATOMIC) != 0},
+             .flow = flow_control_of(options->flow)});
     });
 }
 void pollcore_close_qp(pollcore_qp* qp) { delete qp; }

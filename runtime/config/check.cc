@@ -176,6 +176,11 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
             fmt::format("the completion queues of worker {} (cq_depth) hold fewer", toml_quoted(worker.name)),
             fmt::format("an integer from 1 to {}", worker.cq_depth));
     }
+    if (arrival_of(service.flow) != Arrival::receives) {
+        origin.refuse(path + ".flow", toml_quoted(flow_control_name(service.flow)),
+                      "an echo service posts receives, and with this flow control messages arrive without any",
+                      "a flow control by which messages take receives, such as \"credits\"");
+    }
     if (service.kind == ServiceConfig::Kind::echo && service.messages_max() > kRingSlotsMax) {
         origin.refuse(path + ".depth", fmt::format("{}", service.depth),
                       fmt::format("times connections_max {} it is {} messages in flight, and a completion ring holds {}",

@@ -57,6 +57,11 @@ inline constexpr Choice<MemoryConfig::Hugepages> kHugepages[] = {
     {"never", MemoryConfig::Hugepages::never}};
 inline constexpr Choice<ServiceConfig::Kind> kServiceKinds[] = {{"echo", ServiceConfig::Kind::echo},
                                                                 {"memory", ServiceConfig::Kind::memory}};
+inline constexpr Choice<FlowControl> kFlowChoices[] = {
+#define POLLCORE_ROW(name, NAME, arrival, text) {#name, FlowControl::name},
+    POLLCORE_FLOW_CONTROLS(POLLCORE_ROW)
+#undef POLLCORE_ROW
+};
 inline constexpr Choice<LogLevel> kLogLevels[] = {{"error", LogLevel::error},
                                                   {"warning", LogLevel::warning},
                                                   {"info", LogLevel::info},
@@ -160,6 +165,7 @@ void each_field(const ServiceConfig& service, const Cpus&, Visit&& visit) {
     visit(required("address"), &ServiceConfig::address, AddressRule{});
     visit(optional_if(echo, "message_size_max", kOnlyEcho), &ServiceConfig::message_size_max, kMessageSize);
     visit(optional_if(echo, "depth", kOnlyEcho), &ServiceConfig::depth, CountRule{1, kQueueDepthMax});
+    visit(optional_if(echo, "flow", kOnlyEcho), &ServiceConfig::flow, ChoiceRule<FlowControl>{kFlowChoices});
     visit(optional_if(!echo, "size", kOnlyMemory), &ServiceConfig::size, kRegionSize);
     visit(optional("connections_max"), &ServiceConfig::connections_max, CountRule{1, kQpsMax});
 }

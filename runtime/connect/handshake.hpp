@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,7 @@ inline constexpr std::array<std::byte, 2> kPrivateDataMagic{std::byte{0xb7}, std
 [[nodiscard]] constexpr std::uint8_t private_data_version(FlowControl kind) noexcept {
     return static_cast<std::uint8_t>(1 + static_cast<unsigned>(kind));
 }
-inline constexpr std::uint8_t kPrivateDataVersionLast = private_data_version(FlowControl::ring);
+inline constexpr std::uint8_t kPrivateDataVersionLast = private_data_version(*std::prev(std::end(kFlowControls)));
 static_assert(kPrivateDataHeader == kPrivateDataMagic.size() + 2);
 static_assert(kRequestPrivateDataMax <= 255 && kReplyPrivateDataMax <= 255, "a length is one byte");
 

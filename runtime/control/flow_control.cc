@@ -29,75 +29,46 @@ std::string_view text_of(FlowFault fault) {
     return "it wrote nonsense";
 }
 
-std::string_view text_of(FlowControl kind) {
-    switch (kind) {
-        case FlowControl::off: return "no flow control";
-        case FlowControl::credits: return "flow control by credits";
-        case FlowControl::ring: return "flow control by write rings";
-    }
-    return "flow control that is not known here";
-}
-
 }  // namespace
 
 // Each has a region of its own, so that a peer reaches its own block and no other.
 void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth) {
-    const bool rings = spec.flow == FlowControl::ring;
+    const bool by_receives = arrival_of(spec.flow) == Arrival::receives;
     if (spec.type != QpType::rc) {
         throw Error(EINVAL, "flow control needs a reliable connection (QpType::rc)");
     }
-    if (!rings && !spec.srq.valid() && spec.recv_depth == 0) {
-        throw Error(EINVAL, "flow control by credits needs receives: recv_depth = 0");
+    if (by_receives && !spec.srq.valid() && spec.recv_depth == 0) {
+        throw Error(EINVAL, fmt::format("flow control by {} needs receives: recv_depth = 0", flow_control_text(spec.flow)));
     }
-    if (!spec.remote_access.write) {
-        throw Error(EINVAL, "flow control needs remote_access.write: the peer writes its grants");
-    }
+    const FlowKind& kind = flow_kind(spec.flow);
     Device& device = *devices_[qp.device]->device;
-    const std::uint32_t frames = rings ? std::bit_ceil(qp.send_entries) : 0;
-    qp.control_block = platform->allocate(sizeof(ControlBlock) + frames * sizeof(RecordFrame), device.numa_node(), "flow control of a queue pair");
+    ibv_pd* const pd = pds_.at(qp.pd).pd.get();
+    const std::uint32_t entries = kind.entry_bytes != 0 ? std::bit_ceil(qp.send_entries) : 0;
+    const std::size_t entries_bytes = std::size_t{entries} * kind.entry_bytes;
+    qp.control_block = platform->allocate(sizeof(ControlBlock) + entries_bytes, device.numa_node(), "flow control of a queue pair");
     auto* block = new (qp.control_block.data()) ControlBlock;
-    qp.control_mr = UniqueMr(device.register_memory(pds_.at(qp.pd).pd.get(), block, sizeof(ControlBlock),
-                                                    reinterpret_cast<std::uintptr_t>(block),
-                                                    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
-                             {&device});
+    const auto at = reinterpret_cast<std::uintptr_t>(block);
+    qp.control_mr = UniqueMr(device.register_memory(pd, block, sizeof(ControlBlock), at, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE), {&device});
     // What the application posts itself may be of any length.
     const PoolSlot* pool = qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool;
-    const std::uint32_t message_max = pool != nullptr ? pool->end->message_max() : rings ? 0 : std::numeric_limits<std::uint32_t>::max();
     const std::uint32_t slots = std::max(slots_for_sges(std::max(spec.sges_max, 1u)), slots_for_inline(spec.inline_max));
-    BlockFlow::Options options{.block = block,
-                               .lkey = qp.control_mr->lkey,
-                               .terms = {.message_max = message_max},
-                               .waiting = WaitingRequests(std::max(send_depth, 1u), slots)};
-    WorkerQp& end = *qp.end;
-    if (rings) {
-        end.set_flow(make_ring_flow(qp, std::move(options), frames));
-        return;
+    FlowParts parts{.block = block,
+                    .block_lkey = qp.control_mr->lkey,
+                    .waiting = WaitingRequests(std::max(send_depth, 1u), slots),
+                    .receives = spec.recv_depth,
+                    .message_max = pool != nullptr ? pool->end->message_max() : std::numeric_limits<std::uint32_t>::max(),
+                    .grants = qp.srq != nullptr ? qp.srq->grants.get() : nullptr,
+                    .rendezvous = qp.rendezvous.pool != nullptr ? qp.rendezvous.pool->buffers : nullptr,
+                    .rendezvous_buffers = qp.rendezvous.buffers,
+                    .ring = qp.pool.pool != nullptr ? qp.pool.pool->ring : nullptr};
+    if (entries != 0) {
+        parts.entries = static_cast<std::byte*>(qp.control_block.data()) + sizeof(ControlBlock);
+        parts.entry_count = entries;
+        qp.entries_mr = UniqueMr(device.register_memory(pd, parts.entries, entries_bytes, at + sizeof(ControlBlock), 0), {&device});
+        parts.entries_lkey = qp.entries_mr->lkey;
     }
-    options.terms.depth = qp.srq != nullptr ? qp.srq->grants->each() : spec.recv_depth;
-    auto flow = std::make_unique<CreditFlow>(end, std::move(options), qp.srq != nullptr ? qp.srq->grants.get() : nullptr);
-    if (qp.srq == nullptr) {
-        end.recvs().set_watcher(flow.get());
-    }
-    if (qp.rendezvous.pool != nullptr) {
-        flow->rendezvous().read_into(*qp.rendezvous.pool->buffers, qp.rendezvous.buffers);
-    }
-    end.set_flow(std::move(flow));
-}
-
-std::unique_ptr<Flow> RuntimeState::make_ring_flow(QpSlot& qp, BlockFlow::Options options, std::uint32_t frames) {
-    Device& device = *devices_[qp.device]->device;
-    auto* frame = reinterpret_cast<RecordFrame*>(static_cast<std::byte*>(qp.control_block.data()) + sizeof(ControlBlock));
-    qp.frames_mr = UniqueMr(device.register_memory(pds_.at(qp.pd).pd.get(), frame, frames * sizeof(RecordFrame),
-                                                   reinterpret_cast<std::uintptr_t>(frame), 0),
-                            {&device});
-    RingPool* pool = nullptr;
-    if (qp.pool.pool != nullptr) {
-        pool = qp.pool.pool->ring;
-        options.terms.depth = pool->ring().lines();
-        options.terms.ring_addr = pool->addr();
-        options.terms.ring_rkey = pool->rkey();
-    }
-    return std::make_unique<RingFlow>(*qp.end, std::move(options), RingFlow::Frames{frame, frames, qp.frames_mr->lkey}, pool);
+    parts.terms = kind.terms(parts);
+    qp.end->set_flow(kind.make(*qp.end, parts));
 }
 
 FlowBlock RuntimeState::flow_block_of(const QpSlot& qp) noexcept {
@@ -117,14 +88,14 @@ void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
                                                            .peer_rkey = peer.rkey,
                                                            .in_order = device.writes_in_order(qp.qp.get()),
                                                            .reads = attr.max_rd_atomic != 0,
-                                                           .readable = qp.remote_access.read && attr.max_dest_rd_atomic != 0});
+                                                           .readable = attr.max_dest_rd_atomic != 0});
     }
 }
 
 void RuntimeState::require_same_flow(const QpSlot& qp, FlowControl peer) {
     const FlowControl own = flow_block_of(qp).kind;
     if (own != peer) {
-        throw Error(EPROTOTYPE, fmt::format("queue pair {} has {}, and its peer {}", qp.qp_num, text_of(own), text_of(peer)));
+        throw Error(EPROTOTYPE, fmt::format("queue pair {} has {}, and its peer {}", qp.qp_num, flow_control_text(own), flow_control_text(peer)));
     }
 }
 

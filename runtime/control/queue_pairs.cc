@@ -85,7 +85,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         }
         send_depth += share.send_depth;
         device_time |= session.end->options().device_time;
-        const bool receives = i == 0 && !spec.srq.valid() && !spec.pool.valid() && spec.flow != FlowControl::ring;
+        const bool receives = i == 0 && !spec.srq.valid() && !spec.pool.valid() && arrival_of(spec.flow) == Arrival::receives;
         plan.shares.push_back({session.index, share.send_depth, receives ? spec.recv_depth : 0});
     }
     if (send_depth > kQueueDepthMax) {
@@ -106,17 +106,16 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     slot->psn = random_psn();
     slot->type = spec.type;
     slot->qkey = spec.qkey;
-    slot->remote_access = spec.remote_access;
+    const FlowKind& flow = flow_kind(spec.flow);
+    slot->remote_access = {.read = spec.remote_access.read || flow.access.read,
+                           .write = spec.remote_access.write || flow.access.write,
+                           .atomic = spec.remote_access.atomic || flow.access.atomic};
     slot->flow = spec.flow;
     slot->srq = srq_for(spec, *slot);
     slot->pool = pool_for(spec, *slot);
     slot->rendezvous = rendezvous_for(spec, *slot);
-    slot->send_entries = send_depth + kMarkersPerQp;
-    const bool rings = spec.flow == FlowControl::ring;
-    if (spec.flow != FlowControl::off) {
-        slot->send_entries += BlockFlow::kWritesMax + Rendezvous::kReadsMax;
-    }
-    slot->recv_entries = spec.pool.valid() && !rings ? spec.recv_depth : plan.shares.front().recv_depth;
+    slot->send_entries = send_depth + kMarkersPerQp + flow.send_entries;
+    slot->recv_entries = slot->pool.pool != nullptr && slot->pool.pool->buffers != nullptr ? spec.recv_depth : plan.shares.front().recv_depth;
 
     const std::uint32_t both = slot->send_entries + slot->recv_entries;
     if (spec.separate_cqs) {
@@ -127,10 +126,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     }
 
     // Grants and announcements go inline, and what a record has beside its payload does where that does.
-    std::uint32_t inline_max = spec.inline_max;
-    if (spec.flow != FlowControl::off) {
-        inline_max = std::max<std::uint32_t>(rings && inline_max != 0 ? record_bytes(inline_max) : inline_max, sizeof(Announcement::Words));
-    }
+    const std::uint32_t own_inline = spec.flow != FlowControl::off ? sizeof(Announcement::Words) : 0;
     QpOptions make{.pd = pds_.at(slot->pd).pd.get(),
                    .domain = device.domains.at(slot->worker).get(),
                    .send_cq = worker.cqs[slot->send_cq]->cq.get(),
@@ -139,17 +135,14 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                    .type = static_cast<ibv_qp_type>(spec.type),
                    .cap = {.max_send_wr = slot->send_entries,
                            .max_recv_wr = std::max(slot->recv_entries, 1u),
-                           .max_send_sge = std::max(spec.sges_max, 1u) + rings,
+                           .max_send_sge = std::max(spec.sges_max, 1u) + flow.sges,
                            .max_recv_sge = std::max(spec.sges_max, 1u),
-                           .max_inline_data = inline_max},
+                           .max_inline_data = std::max(flow.inline_bytes(spec.inline_max), own_inline)},
                    .foreign_addresses = pds_.at(slot->pd).client != 0};
     plan.handle = slot->handle;
     plan.epoch = life.epoch;
     plan.datagram = spec.type == QpType::ud;
-    plan.opcodes = opcodes_of(spec.type) & opcodes_of(device.device->limits());
-    if (rings) {  // there are no receives
-        plan.opcodes &= static_cast<OpcodeMask>(~(opcode_bit(Opcode::rdma_write_with_imm) | opcode_bit(Opcode::send_with_inv)));
-    }
+    plan.opcodes = static_cast<OpcodeMask>(opcodes_of(spec.type) & opcodes_of(device.device->limits()) & ~flow.without);
     plan.sges_max = std::max(spec.sges_max, 1u);
     plan.inline_max = spec.inline_max;
     plan.send = {.depth = slot->send_entries, .sges_max = plan.sges_max, .signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax)};
@@ -172,7 +165,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     if (spec.flow != FlowControl::off) {
         add_flow_control(spec, *slot, send_depth);
     }
-    if (slot->pool.pool != nullptr && !rings) {
+    if (slot->pool.pool != nullptr && slot->pool.pool->buffers != nullptr) {
         end.recvs().fill_from(*slot->pool.pool->buffers, spec.recv_depth, slot->pool.buffers);
     }
     reserve_entries(*slot);
@@ -201,7 +194,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     try {
         Transition init = spec.type == QpType::ud
                               ? to_datagram_init(device.device->port(), spec.qkey)
-                              : to_init(device.device->port(), access_flags(spec.remote_access));
+                              : to_init(device.device->port(), access_flags(qp.remote_access));
         modify_here(qp, init.attr, init.mask, QpState::init);
         if (spec.type == QpType::ud) {
             activate_here(qp);
@@ -245,10 +238,10 @@ SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
                                         srq.session, spec.shares[0].session));
     }
     const std::uint32_t credits_max = srq.credit_connections;
-    if (spec.flow == FlowControl::ring) {
+    if (arrival_of(spec.flow) == Arrival::write_ring) {
         throw Error(EINVAL, "a queue pair with a write ring takes no receives, hence none from a shared receive queue");
     }
-    if ((spec.flow == FlowControl::credits) != (credits_max != 0)) {
+    if (flow_kind(spec.flow).shares_receives != (credits_max != 0)) {
         throw Error(EINVAL, fmt::format("the shared receive queue has {} connections with credits "
                                         "(SharedReceiveQueueOptions::credit_connections), and then all its queue pairs have them, or none",
                                         credits_max));
@@ -264,7 +257,7 @@ PoolShare RuntimeState::pool_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.pool.valid()) {
         return {};
     }
-    if (spec.flow == FlowControl::ring) {
+    if (arrival_of(spec.flow) == Arrival::write_ring) {
         return ring_for(spec, qp);
     }
     if (spec.srq.valid()) {
@@ -283,11 +276,11 @@ PoolShare RuntimeState::rendezvous_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.rendezvous_pool.valid()) {
         return {};
     }
-    if (spec.flow != FlowControl::credits || (qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool) == nullptr) {
+    if (flow_kind(spec.flow).rendezvous_reads == 0 || (qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool) == nullptr) {
         throw Error(EINVAL, "rendezvous needs FlowControl::credits, and a receive pool for what comes without it");
     }
     const PoolSlot& receives = *(qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool);
-    const PoolShare share = share_of(spec.rendezvous_pool, spec.rendezvous_share, Rendezvous::kReadsMax, spec.shares[0].session, qp.device, qp.pd);
+    const PoolShare share = share_of(spec.rendezvous_pool, spec.rendezvous_share, flow_kind(spec.flow).rendezvous_reads, spec.shares[0].session, qp.device, qp.pd);
     if (share.pool->end->message_max() <= receives.end->message_max()) {
         throw Error(EINVAL, fmt::format("the rendezvous pool has buffers of {} bytes, and the receives have {}: it is for longer messages",
                                         share.pool->end->message_max(), receives.end->message_max()));

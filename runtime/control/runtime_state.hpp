@@ -35,10 +35,11 @@
 #include "control/platform.hpp"
 #include "control/use_search.hpp"
 #include "device/device.hpp"
-#include "flow/credit_flow.hpp"
-#include "flow/ring_flow.hpp"
+#include "flow/flow_kind.hpp"
+#include "flow/shared_grants.hpp"
 #include "pollcore/runtime.hpp"
 #include "session/control_side.hpp"
+#include "worker/ring_pool.hpp"
 #include "worker/worker.hpp"
 #include "worker/worker_proxy.hpp"
 
@@ -235,9 +236,9 @@ struct QpSlot {
     bool last_wqe_reached = false;  // with an SRQ: it takes no more receives, and those that it took have completed
     std::uint32_t qp_num = 0;
     UniqueAh marker_ah;  // UD: to itself
-    HostMemory control_block;  // with flow control, then frames of records; ends after the queue pair
+    HostMemory control_block;  // with flow control, and then its entries; ends after the queue pair
     UniqueMr control_mr;
-    UniqueMr frames_mr;
+    UniqueMr entries_mr;
     UniqueQp qp;         // null once its device was lost
     std::unique_ptr<WorkerQp> end;
     std::uint64_t retire_command = 0;  // the last one that its worker was given
@@ -503,7 +504,6 @@ private:
     QpHandle create_qp_here(const QpSpec& spec);
     [[nodiscard]] SrqSlot* srq_for(const QpSpec& spec, const QpSlot& qp);
     void add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth);
-    [[nodiscard]] std::unique_ptr<Flow> make_ring_flow(QpSlot& qp, BlockFlow::Options options, std::uint32_t frames);
     [[nodiscard]] static FlowBlock flow_block_of(const QpSlot& qp) noexcept;
     /// The connection is established. Throws where one of the two has flow control and the other has not.
     void start_flow_here(QpSlot& qp, const FlowBlock& peer);

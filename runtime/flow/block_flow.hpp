@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "flow/flow_kind.hpp"
 #include "peer/control_block.hpp"
 #include "worker/flow.hpp"
 #include "worker/worker_qp.hpp"
@@ -24,16 +25,9 @@ public:
     /// Send-queue slots and CQEs for the runtime's own writes: terms and grants.
     static constexpr std::uint32_t kWritesMax = 4;
 
-    struct Options {
-        ControlBlock* block = nullptr;  ///< registered, with `lkey`, for the peer to write
-        std::uint32_t lkey = 0;
-        FlowTerms terms;  ///< into the block only when they are sent: a peer can write there
-        std::uint32_t counts_from = 0;  ///< with which its counts begin, and its peer's
-        WaitingRequests waiting;
-    };
     /// `qp` owns it.
-    BlockFlow(WorkerQp& qp, Options options)
-        : Flow(std::move(options.waiting)), qp_(qp), block_(*options.block), lkey_(options.lkey), terms_(options.terms), counts_from_(options.counts_from) {
+    BlockFlow(WorkerQp& qp, FlowParts& parts)
+        : Flow(std::move(parts.waiting)), qp_(qp), block_(*parts.block), lkey_(parts.block_lkey), terms_(parts.terms), counts_from_(parts.counts_from) {
         (void)qp.gate().close();
     }
 

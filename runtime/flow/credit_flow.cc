@@ -2,6 +2,27 @@
 
 namespace pollcore {
 
+constinit const FlowKind flow_kinds::credits{
+    .send_entries = BlockFlow::kWritesMax + Rendezvous::kReadsMax,
+    .access = {.read = true, .write = true},  // of announced messages; of its block
+    .shares_receives = true,
+    .rendezvous_reads = Rendezvous::kReadsMax,
+    .terms = [](const FlowParts& parts) {
+        return FlowTerms{.depth = parts.grants != nullptr ? parts.grants->each() : parts.receives, .message_max = parts.message_max};
+    },
+    .make = [](WorkerQp& qp, FlowParts& parts) -> std::unique_ptr<Flow> { return std::make_unique<CreditFlow>(qp, parts); }};
+
+CreditFlow::CreditFlow(WorkerQp& qp, FlowParts& parts) : BlockFlow(qp, parts), shared_(parts.grants), rendezvous_(qp, *this, block()) {
+    if (shared_ != nullptr) {
+        watch_receives();
+    } else {
+        qp.recvs().set_watcher(this);
+    }
+    if (parts.rendezvous != nullptr) {
+        rendezvous_.read_into(*parts.rendezvous, parts.rendezvous_buffers);
+    }
+}
+
 void CreditFlow::begin_life(Turn& turn) noexcept {
     rendezvous_.begin_life();
     used_ = 0;

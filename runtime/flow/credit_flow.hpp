@@ -13,13 +13,7 @@ namespace pollcore {
 
 class CreditFlow final : public BlockFlow, private SharedGrants::Grantee {
 public:
-    /// `shared`: of the shared receive queue that the queue pair takes its receives from; null: it has its own.
-    CreditFlow(WorkerQp& qp, Options options, SharedGrants* shared)
-        : BlockFlow(qp, std::move(options)), shared_(shared), rendezvous_(qp, *this, block()) {
-        if (shared != nullptr) {
-            watch_receives();
-        }
-    }
+    CreditFlow(WorkerQp& qp, FlowParts& parts);
 
     [[nodiscard]] Rendezvous& rendezvous() noexcept { return rendezvous_; }
     [[nodiscard]] const Rendezvous& rendezvous() const noexcept { return rendezvous_; }
@@ -66,7 +60,7 @@ private:
     /// Messages that have taken receives, as the peer's consumed(); counted where receives are shared or a pool's.
     [[nodiscard]] std::uint32_t used() const noexcept { return counts_from() + (shared_ != nullptr ? used_ : qp().recvs().messages()); }
 
-    SharedGrants* shared_;
+    SharedGrants* shared_;  // of the shared receive queue that the queue pair takes its receives from; null: it has its own
     Rendezvous rendezvous_;
     std::uint32_t used_ = 0;  // of a shared receive queue
 };

@@ -4,6 +4,29 @@
 
 namespace pollcore {
 
+constinit const FlowKind flow_kinds::ring{
+    .send_entries = BlockFlow::kWritesMax,
+    .sges = 1,
+    .inline_bytes = [](std::uint32_t length) { return length != 0 ? record_bytes(length) : 0; },
+    .entry_bytes = sizeof(RecordFrame),
+    .access = {.write = true},
+    .without = static_cast<OpcodeMask>(opcode_bit(Opcode::rdma_write_with_imm) | opcode_bit(Opcode::send_with_inv)),
+    .terms = [](const FlowParts& parts) {
+        return parts.ring == nullptr ? FlowTerms{}
+                                     : FlowTerms{.depth = parts.ring->ring().lines(),
+                                                 .message_max = parts.ring->message_max(),
+                                                 .ring_addr = parts.ring->addr(),
+                                                 .ring_rkey = parts.ring->rkey()};
+    },
+    .make = [](WorkerQp& qp, FlowParts& parts) -> std::unique_ptr<Flow> { return std::make_unique<RingFlow>(qp, parts); }};
+
+RingFlow::RingFlow(WorkerQp& qp, FlowParts& parts)
+    : BlockFlow(qp, parts),
+      frames_{reinterpret_cast<RecordFrame*>(parts.entries), parts.entry_count, parts.entries_lkey},
+      pool_(parts.ring) {
+    set_frames();
+}
+
 void RingFlow::begin_life(Turn& turn) noexcept {
     target_ = {};
     BlockFlow::begin_life(turn);

@@ -16,17 +16,7 @@ namespace pollcore {
 
 class RingFlow final : public BlockFlow {
 public:
-    /// Registered memory for what a record needs beside its payload, by position in the send queue.
-    struct Frames {
-        RecordFrame* frames = nullptr;
-        std::uint32_t count = 0;  ///< a power of two, as many as the send queue has places
-        std::uint32_t lkey = 0;
-    };
-    /// `pool`: the ring that its messages come by; null: it takes none.
-    RingFlow(WorkerQp& qp, Options options, const Frames& frames, RingPool* pool)
-        : BlockFlow(qp, std::move(options)), frames_(frames), pool_(pool) {
-        set_frames();
-    }
+    RingFlow(WorkerQp& qp, FlowParts& parts);
 
     [[nodiscard]] bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept override;
     [[nodiscard]] std::uint32_t framed_bytes(std::uint32_t length) const noexcept override { return record_bytes(length); }
@@ -49,8 +39,15 @@ private:
     /// Our ring, for the peer of this life.
     [[nodiscard]] bool receives() const noexcept { return pool_ != nullptr && pool_->serves(qp()); }
 
+    /// Registered memory for what a record needs beside its payload, by position in the send queue.
+    struct Frames {
+        RecordFrame* frames = nullptr;
+        std::uint32_t count = 0;  ///< a power of two
+        std::uint32_t lkey = 0;
+    };
+
     Frames frames_;
-    RingPool* pool_;
+    RingPool* pool_;  // that its messages come by; null: it takes none
     RingTarget target_;
     // The record that is posted next: it has its room.
     struct Next {

@@ -18,7 +18,7 @@ public:
     explicit Attached(const std::string& path)
         : attachment_({.path = path, .timeout = kPatience, .answer_within = kPatience}),
           session_(attachment_.open_session({.submission_slots = 64, .completion_slots = 64, .pool_buffers = 64, .events = true})),
-          memory_(attachment_.allocate(4096)),
+          memory_(attachment_.allocate(4096, Access::all())),
           pd_(attachment_.create_protection_domain()),
           srq_(attachment_.create_shared_receive_queue({.session = &session_, .depth = 4})),
           pool_(attachment_.create_receive_pool({.session = &session_, .buffers = 4, .buffer_bytes = 64})),
@@ -61,6 +61,7 @@ private:
         QueuePairOptions options;
         options.shares = {{.session = &session_, .send_depth = World::kDepth}};
         options.recv_depth = World::kDepth;
+        options.remote_access = RemoteAccess::all();
         return options;
     }
 

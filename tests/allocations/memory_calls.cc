@@ -33,7 +33,7 @@ private:
 
 class RegisterMemory : public Call {
 public:
-    void make(World& world) override { made_ = world.runtime.register_memory(own_.data(), own_.size()); }
+    void make(World& world) override { made_ = world.runtime.register_memory(own_.data(), own_.size(), Access::all()); }
     void use(World&) override { made_.deregister(); }
 
 private:

@@ -89,7 +89,7 @@ public:
         one_ = started_->create_queue_pair(World::shape(session_));
         other_ = started_->create_queue_pair(World::shape(session_));
         World::connect(one_, other_);
-        memory_ = started_->allocate(4096);
+        memory_ = started_->allocate(4096, Access::all());
         listener_ = started_->listen("somebody");
         World::submit(session_, {.tag = 1,
                                  .sge = {memory_.addr(), 64, memory_.lkey()},

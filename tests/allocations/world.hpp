@@ -64,7 +64,7 @@ public:
     static constexpr std::uint32_t kLength = 64;
 
     explicit World(bool sleeps)
-        : runtime(world_config(sleeps)), session(open()), second(open()), memory(runtime.allocate(16 * 1024)) {
+        : runtime(world_config(sleeps)), session(open()), second(open()), memory(runtime.allocate(16 * 1024, Access::all())) {
         for (std::size_t i = 0; i < memory.size(); ++i) {
             memory.data()[i] = static_cast<std::byte>(i * 31 + (i >> 8));
         }
@@ -83,6 +83,7 @@ public:
         options.recv_depth = kDepth;
         options.sges_max = 2;
         options.inline_max = 32;
+        options.remote_access = RemoteAccess::all();
         return options;
     }
     static void connect(QueuePair& one, QueuePair& other) {

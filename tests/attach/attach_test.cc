@@ -95,7 +95,7 @@ protected:
 /// Two queue pairs that are connected with each other.
 struct Pair {
     Pair(Context& daemon, Session& session)
-        : a(daemon.create_queue_pair({.shares = {{.session = &session}}})), b(daemon.create_queue_pair({.shares = {{.session = &session}}})) {
+        : a(daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()})), b(daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()})) {
         const QpInfo info = a.info();
         a.connect(b.info());
         b.connect(info);
@@ -117,7 +117,7 @@ struct Pair {
 TEST_F(AttachTest, AnAttachedProcessWritesAndReadsAsAnEmbeddedOne) {
     Attachment daemon = attach();
     Session session = daemon.open_session();
-    MemoryRegion memory = daemon.allocate(8192);
+    MemoryRegion memory = daemon.allocate(8192, Access::all());
     const Pair pair(daemon, session);
     memory.data()[0] = std::byte{42};
     ASSERT_EQ(pair.write(session, memory), Refusal::none);
@@ -168,12 +168,12 @@ TEST_F(AttachHeldClockTest, LinesAboutItsQueuePairsSayWhoseTheyAreAndAreTenASeco
     };
     {
         Session own = runtime.open_session();
-        const MemoryRegion memory = runtime.allocate(4096);
+        const MemoryRegion memory = runtime.allocate(4096, Access::all());
         cause_one(runtime, own, memory);
     }
     Attachment daemon = attach();
     Session session = daemon.open_session();
-    const MemoryRegion memory = daemon.allocate(4096);
+    const MemoryRegion memory = daemon.allocate(4096, Access::all());
     while (events.value() < kErrors) {
         ASSERT_NO_FATAL_FAILURE(cause_one(daemon, session, memory));
     }
@@ -292,19 +292,19 @@ TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
     second = Session();
     second = daemon.open_session();  // what was closed may be made again
 
-    const QueuePairOptions options{.shares = {{.session = &session, .send_depth = 64}}, .recv_depth = 64};
+    const QueuePairOptions options{.shares = {{.session = &session, .send_depth = 64}}, .recv_depth = 64, .remote_access = RemoteAccess::all()};
     QueuePair a = daemon.create_queue_pair(options);
     QueuePair b = daemon.create_queue_pair(options);
     EXPECT_EQ(code_of([&] { (void)daemon.create_queue_pair(options); }), EDQUOT);
     b.close();
-    EXPECT_EQ(code_of([&] { (void)daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 173}}, .recv_depth = 0}); }), EDQUOT);
-    QueuePair c = daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 172}}, .recv_depth = 0});
+    EXPECT_EQ(code_of([&] { (void)daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 173}}, .recv_depth = 0, .remote_access = RemoteAccess::all()}); }), EDQUOT);
+    QueuePair c = daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 172}}, .recv_depth = 0, .remote_access = RemoteAccess::all()});
 
-    MemoryRegion memory = daemon.allocate(1000 * 1024);
-    EXPECT_EQ(code_of([&] { (void)daemon.allocate(100 * 1024); }), EDQUOT);
-    EXPECT_EQ(code_of([&] { (void)daemon.allocate(2u << 20); }), EDQUOT);
+    MemoryRegion memory = daemon.allocate(1000 * 1024, Access::all());
+    EXPECT_EQ(code_of([&] { (void)daemon.allocate(100 * 1024, Access::all()); }), EDQUOT);
+    EXPECT_EQ(code_of([&] { (void)daemon.allocate(2u << 20, Access::all()); }), EDQUOT);
     memory.deregister();
-    memory = daemon.allocate(1u << 20);
+    memory = daemon.allocate(1u << 20, Access::all());
 
     // Another has its own, and what is changed holds from then on.
     Attachment other = attach();
@@ -329,12 +329,12 @@ TEST_F(AttachTest, HoldsTheProcessesOfAUserToItsLimits) {
     Session c = other.open_session();
     EXPECT_EQ(code_of([&] { (void)other.open_session(); }), EDQUOT);
     EXPECT_EQ(code_of([&] { (void)one.open_session(); }), EDQUOT);
-    const MemoryRegion memory = one.allocate(1u << 20);
-    EXPECT_EQ(code_of([&] { (void)other.allocate(4096); }), EDQUOT);
+    const MemoryRegion memory = one.allocate(1u << 20, Access::all());
+    EXPECT_EQ(code_of([&] { (void)other.allocate(4096, Access::all()); }), EDQUOT);
     one.stop();
     b = Session();
     EXPECT_NO_THROW((void)other.open_session());
-    EXPECT_NO_THROW((void)other.allocate(4096));
+    EXPECT_NO_THROW((void)other.allocate(4096, Access::all()));
     EXPECT_NO_THROW((void)attach());
 }
 
@@ -369,7 +369,7 @@ TEST_F(AttachTest, HoldsTheSmallThingsOfAUserToTheirLimit) {
     Attachment one = attach();
     Attachment other = attach();
     Session session = one.open_session();
-    QueuePair qp = one.create_queue_pair({.shares = {{.session = &session}}});
+    QueuePair qp = one.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
     const auto two_of_one = [&](auto&& make) {
         const auto first = make(one);
         auto second = std::optional(make(one));
@@ -379,7 +379,7 @@ TEST_F(AttachTest, HoldsTheSmallThingsOfAUserToTheirLimit) {
         second.reset();
         EXPECT_NO_THROW((void)make(other));
     };
-    two_of_one([](Attachment& daemon) { return daemon.allocate(4096); });
+    two_of_one([](Attachment& daemon) { return daemon.allocate(4096, Access::all()); });
     two_of_one([](Attachment& daemon) { return daemon.create_protection_domain(); });
     const QpInfo info = qp.info();
     two_of_one([&](Attachment& daemon) { return daemon.create_address_handle(info); });
@@ -451,10 +451,10 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
     Attachment other = attach();
     Session session = one.open_session();
     Session of_other = other.open_session();
-    MemoryRegion memory = one.allocate(4096);
-    MemoryRegion of_others = other.allocate(4096);
-    QueuePair a = one.create_queue_pair({.shares = {{.session = &session}}});
-    QueuePair b = one.create_queue_pair({.shares = {{.session = &session}}});
+    MemoryRegion memory = one.allocate(4096, Access::all());
+    MemoryRegion of_others = other.allocate(4096, Access::all());
+    QueuePair a = one.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+    QueuePair b = one.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
     const QpInfo info = a.info();
     a.connect(b.info());
     b.connect(info);
@@ -469,7 +469,7 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
     EXPECT_EQ(of_other.try_submit({.sge = {of_others.addr(), 8, of_others.lkey()}, .qp = a.handle(), .opcode = Opcode::send, .num_sge = 1}),
               Refusal::stale_handle);
     // Nor may a queue pair be made for another's session, or name its pool; nor is its memory in reach.
-    EXPECT_EQ(code_of([&] { (void)one.create_queue_pair({.shares = {{.session = &of_other}}}); }), EINVAL);
+    EXPECT_EQ(code_of([&] { (void)one.create_queue_pair({.shares = {{.session = &of_other}}, .remote_access = RemoteAccess::all()}); }), EINVAL);
     EXPECT_NE(write(session, {of_others.addr(), 8, of_others.lkey()}, memory.addr(), memory.rkey()), Status::success);
 }
 
@@ -533,20 +533,20 @@ TEST(AttachWithoutAClock, QueuePairsThatWantTimeStampsAreRefusedAndOthersAreNot)
     Session timed = daemon.open_session({.wide_completions = true, .device_time = true});
     Session other = daemon.open_session({.wide_completions = true});
     try {
-        (void)daemon.create_queue_pair({.shares = {{.session = &other}, {.session = &timed}}});
+        (void)daemon.create_queue_pair({.shares = {{.session = &other}, {.session = &timed}}, .remote_access = RemoteAccess::all()});
         ADD_FAILURE() << "it was made";
     } catch (const Error& error) {
         EXPECT_EQ(error.code().value(), EOPNOTSUPP);
         EXPECT_NE(std::strstr(error.what(), "have no time stamps"), nullptr) << error.what();
     }
-    const QueuePair without = daemon.create_queue_pair({.shares = {{.session = &other}}});
+    const QueuePair without = daemon.create_queue_pair({.shares = {{.session = &other}}, .remote_access = RemoteAccess::all()});
     EXPECT_TRUE(without.valid());
 }
 
 TEST_F(AttachTest, WhoIsToldThatTheServerStopsFinishesAndDetaches) {
     Attachment daemon = attach();
     Session session = daemon.open_session();
-    MemoryRegion memory = daemon.allocate(8192);
+    MemoryRegion memory = daemon.allocate(8192, Access::all());
     Pair pair(daemon, session);
     constexpr auto kPatience = 20s;
     std::future<bool> stopped = std::async(std::launch::async, [&] { return server.stop(2 * kPatience); });
@@ -569,7 +569,7 @@ TEST_F(AttachTest, WhoIsToldThatTheServerStopsFinishesAndDetaches) {
 TEST_F(AttachTest, WhoStaysWhenTheServerStopsIsEndedWithACompletionForEachRequest) {
     Attachment daemon = attach();
     Session session = daemon.open_session();
-    MemoryRegion memory = daemon.allocate(8192);
+    MemoryRegion memory = daemon.allocate(8192, Access::all());
     Pair pair(daemon, session);
     constexpr std::uint64_t kReceives = 20;
     for (std::uint64_t tag = 0; tag < kReceives; ++tag) {
@@ -597,13 +597,13 @@ TEST_F(AttachTest, WhoStaysWhenTheServerStopsIsEndedWithACompletionForEachReques
 TEST_F(AttachTest, ARuntimeMayStopBeforeItsServerDoes) {
     Attachment daemon = attach();
     Session session = daemon.open_session();
-    MemoryRegion memory = daemon.allocate(8192);
+    MemoryRegion memory = daemon.allocate(8192, Access::all());
     Pair pair(daemon, session);
     ASSERT_EQ(session.try_submit({.tag = 3, .sge = {memory.addr(), 64, memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1}),
               Refusal::none);
     EXPECT_TRUE(runtime.stop());
     EXPECT_EQ(await(session, 1).at(0).status, Status::wr_flush_err);
-    EXPECT_EQ(code_of([&] { (void)daemon.allocate(4096); }), ESHUTDOWN);
+    EXPECT_EQ(code_of([&] { (void)daemon.allocate(4096, Access::all()); }), ESHUTDOWN);
     EXPECT_EQ(code_of([&] { (void)daemon.open_session(); }), ESHUTDOWN);
     EXPECT_TRUE(daemon.stop());
     EXPECT_TRUE(server.stop(0ms));
@@ -616,11 +616,11 @@ TEST_F(AttachTest, PartsOfMemoryCountAsLongAsOneIsThere) {
     server.configure(config);
     Attachment daemon = attach();
     for (int i = 0; i < 3; ++i) {
-        std::optional<MemoryRegion> whole = daemon.allocate(kBytes);
-        std::optional<MemoryRegion> part = daemon.register_memory(whole->data(), kBytes / 2);
-        EXPECT_EQ(code_of([&] { (void)daemon.allocate(4096); }), EDQUOT);
+        std::optional<MemoryRegion> whole = daemon.allocate(kBytes, Access::all());
+        std::optional<MemoryRegion> part = daemon.register_memory(whole->data(), kBytes / 2, Access::all());
+        EXPECT_EQ(code_of([&] { (void)daemon.allocate(4096, Access::all()); }), EDQUOT);
         whole.reset();
-        EXPECT_EQ(code_of([&] { (void)daemon.allocate(4096); }), EDQUOT) << "its part keeps all of it";
+        EXPECT_EQ(code_of([&] { (void)daemon.allocate(4096, Access::all()); }), EDQUOT) << "its part keeps all of it";
         part.reset();
     }
 }
@@ -629,8 +629,8 @@ TEST_F(AttachTest, WhatDetachesLeavesNothing) {
     {
         Attachment daemon = attach();
         Session session = daemon.open_session();
-        MemoryRegion memory = daemon.allocate(8192);
-        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}});
+        MemoryRegion memory = daemon.allocate(8192, Access::all());
+        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
         EXPECT_TRUE(daemon.stop());
         EXPECT_THROW((void)daemon.open_session(), Error);
     }

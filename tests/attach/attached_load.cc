@@ -40,7 +40,7 @@ void say(const char* what) {
 /// Two queue pairs that are connected with each other.
 struct Pair {
     Pair(Attachment& daemon, Session& session, std::uint32_t depth) {
-        const QueuePairOptions options{.shares = {{.session = &session, .send_depth = depth}}, .recv_depth = depth};
+        const QueuePairOptions options{.shares = {{.session = &session, .send_depth = depth}}, .recv_depth = depth, .remote_access = RemoteAccess::all()};
         a = daemon.create_queue_pair(options);
         b = daemon.create_queue_pair(options);
         const QpInfo info = a.info();
@@ -57,7 +57,7 @@ int run_load(const std::string& path, unsigned seed) {
     std::mt19937 random(seed);
     Attachment daemon(test::patient({.path = path, .name = "load"}));
     Session session = daemon.open_session({.submission_slots = 256, .completion_slots = 512});
-    MemoryRegion memory = daemon.allocate(256 * 1024);
+    MemoryRegion memory = daemon.allocate(256 * 1024, Access::all());
     Pair pair(daemon, session, 64);
     say("running");
     std::vector<std::unique_ptr<Pair>> others;
@@ -89,7 +89,7 @@ int run_load(const std::string& path, unsigned seed) {
         try {
             switch (random() % 6) {
                 case 0: others.push_back(std::make_unique<Pair>(daemon, session, 4)); break;
-                case 1: regions.push_back(daemon.allocate(4096 + random() % 100'000)); break;
+                case 1: regions.push_back(daemon.allocate(4096 + random() % 100'000, Access::all())); break;
                 case 2: sessions.push_back(daemon.open_session({.submission_slots = 64, .completion_slots = 64})); break;
                 case 3:
                     if (!others.empty()) {
@@ -121,10 +121,10 @@ class Survivor {
 public:
     explicit Survivor(Attachment& daemon)
         : session_(daemon.open_session({.submission_slots = 256, .completion_slots = 1024})),
-          memory_(daemon.allocate(64 * 1024)),
+          memory_(daemon.allocate(64 * 1024, Access::all())),
           srq_(daemon.create_shared_receive_queue({.session = &session_, .depth = 64})),
           pair_(daemon, session_, 128) {
-        QueuePairOptions options{.shares = {{.session = &session_, .send_depth = 64}}, .srq = &srq_};
+        QueuePairOptions options{.shares = {{.session = &session_, .send_depth = 64}}, .srq = &srq_, .remote_access = RemoteAccess::all()};
         c_ = daemon.create_queue_pair(options);
         d_ = daemon.create_queue_pair(options);
         const QpInfo info = c_.info();

@@ -12,9 +12,9 @@ struct AttachedPair {
     explicit AttachedPair(const std::string& path)
         : daemon({.path = path, .name = "cost", .timeout = kPatience}),
           session(daemon.open_session()),
-          memory(daemon.allocate(64 * 1024)),
-          a(daemon.create_queue_pair({.shares = {{.session = &session}}})),
-          b(daemon.create_queue_pair({.shares = {{.session = &session}}})) {
+          memory(daemon.allocate(64 * 1024, Access::all())),
+          a(daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()})),
+          b(daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()})) {
         const QpInfo info = a.info();
         a.connect(b.info());
         b.connect(info);

@@ -21,6 +21,43 @@ static pollcore_completion await_one(pollcore_session* session) {
     return completion;
 }
 
+/* Two sends to a peer that has posted one receive: the second waits for another. */
+static void send_with_credits(pollcore_attachment* daemon, pollcore_session* session, pollcore_region* region) {
+    pollcore_qp_options options = {.send_depth = 4, .recv_depth = 4, .flow = POLLCORE_FLOW_CREDITS};
+    pollcore_qp* from = pollcore_create_qp(daemon, session, &options);
+    pollcore_qp* to = pollcore_create_qp(daemon, session, &options);
+    REQUIRE(from != NULL && to != NULL);
+    options.flow = (pollcore_flow_control)256;
+    REQUIRE(pollcore_create_qp(daemon, session, &options) == NULL && strstr(pollcore_error(), "flow control") != NULL);
+    options.flow = POLLCORE_FLOW_OFF;
+    options.remote_access = POLLCORE_ACCESS_LOCAL_WRITE;
+    REQUIRE(pollcore_create_qp(daemon, session, &options) == NULL && strstr(pollcore_error(), "access") != NULL);
+
+    char info_from[POLLCORE_QP_INFO_BYTES];
+    char info_to[POLLCORE_QP_INFO_BYTES];
+    REQUIRE(pollcore_qp_info(from, info_from) == 0 && pollcore_qp_info(to, info_to) == 0);
+    REQUIRE(pollcore_connect_to(from, info_to) == 0 && pollcore_connect_to(to, info_from) == 0);
+    const pollcore_work_request receive = {.tag = 1,
+                                           .sge = {pollcore_addr(region), 64, pollcore_lkey(region)},
+                                           .qp = pollcore_handle(to),
+                                           .opcode = POLLCORE_RECV,
+                                           .num_sge = 1};
+    const pollcore_work_request send = {.tag = 2,
+                                        .sge = {pollcore_addr(region) + 4096, 8, pollcore_lkey(region)},
+                                        .qp = pollcore_handle(from),
+                                        .opcode = POLLCORE_SEND,
+                                        .num_sge = 1};
+    REQUIRE(pollcore_submit(session, &receive) == 0);
+    REQUIRE(pollcore_submit(session, &send) == 0 && pollcore_submit(session, &send) == 0);
+    REQUIRE(await_one(session).tag == 1);
+    REQUIRE(pollcore_wait(session, 10 * 1000 * 1000) == 0);
+    REQUIRE(pollcore_submit(session, &receive) == 0);
+    const pollcore_completion second = await_one(session);
+    REQUIRE(second.tag == 1 && second.status == 0);
+    pollcore_close_qp(from);
+    pollcore_close_qp(to);
+}
+
 int main(int argc, char** argv) {
     REQUIRE(argc == 2);
     REQUIRE(pollcore_attach("/nowhere/at-all.sock", NULL, 0) == NULL);
@@ -31,11 +68,12 @@ int main(int argc, char** argv) {
     pollcore_session* session = pollcore_open_session(daemon, NULL, 64, 64, 1);
     REQUIRE(session != NULL && pollcore_event_fd(session) >= 0);
     REQUIRE(pollcore_open_session(daemon, "no such worker", 64, 64, 0) == NULL && pollcore_error()[0] != '\0');
-    pollcore_region* region = pollcore_allocate(daemon, 8192, NULL);
+    pollcore_region* region = pollcore_allocate(daemon, 8192, POLLCORE_ACCESS_LOCAL_WRITE | POLLCORE_ACCESS_REMOTE_WRITE, NULL);
     REQUIRE(region != NULL);
+    REQUIRE(pollcore_allocate(daemon, 8192, 1u << 30, NULL) == NULL && strstr(pollcore_error(), "access") != NULL);
     char* data = pollcore_data(region);
 
-    const pollcore_qp_options options = {.send_depth = 16, .recv_depth = 16, .inline_max = 64};
+    const pollcore_qp_options options = {.send_depth = 16, .recv_depth = 16, .inline_max = 64, .remote_access = POLLCORE_ACCESS_REMOTE_WRITE};
     pollcore_qp* a = pollcore_create_qp(daemon, session, &options);
     pollcore_qp* b = pollcore_create_qp(daemon, session, &options);
     REQUIRE(a != NULL && b != NULL);
@@ -91,6 +129,8 @@ int main(int argc, char** argv) {
     REQUIRE(sent == 1 && received == 1 && strcmp(data, "inline") == 0);
     send.opcode = 99;
     REQUIRE(strcmp(pollcore_refusal_name(pollcore_submit(session, &send)), "bad_opcode") == 0);
+
+    send_with_credits(daemon, session, region);
 
     /* By name, with a listener of this process. */
     pollcore_listener* listener = pollcore_listen(daemon, "c-client", NULL);

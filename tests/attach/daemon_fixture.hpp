@@ -85,7 +85,7 @@ public:
     explicit Witness(const std::string& path)
         : daemon_({.path = path, .name = "witness", .timeout = kPatience}),
           session_(daemon_.open_session()),
-          memory_(daemon_.allocate(2 * kMessages * kBytes)),
+          memory_(daemon_.allocate(2 * kMessages * kBytes, Access::all())),
           thread_([this] { run(); }) {}
     ~Witness() {
         stop_.store(true);
@@ -114,8 +114,8 @@ private:
 
     void run() {
         try {
-            QueuePair a = daemon_.create_queue_pair({.shares = {{.session = &session_}}});
-            QueuePair b = daemon_.create_queue_pair({.shares = {{.session = &session_}}});
+            QueuePair a = daemon_.create_queue_pair({.shares = {{.session = &session_}}, .remote_access = RemoteAccess::all()});
+            QueuePair b = daemon_.create_queue_pair({.shares = {{.session = &session_}}, .remote_access = RemoteAccess::all()});
             const QpInfo info = a.info();
             a.connect(b.info());
             b.connect(info);
@@ -225,13 +225,13 @@ private:
         try {
             while (!stop_.load(std::memory_order_relaxed)) {
                 Session session = timed([&] { return daemon_.open_session({.submission_slots = 64, .completion_slots = 64}); });
-                const QueuePairOptions options{.shares = {{.session = &session, .send_depth = 4}}, .recv_depth = 4};
+                const QueuePairOptions options{.shares = {{.session = &session, .send_depth = 4}}, .recv_depth = 4, .remote_access = RemoteAccess::all()};
                 QueuePair a = timed([&] { return daemon_.create_queue_pair(options); });
                 QueuePair b = timed([&] { return daemon_.create_queue_pair(options); });
                 const QpInfo info = timed([&] { return a.info(); });
                 timed([&] { a.connect(b.info()); });
                 timed([&] { b.connect(info); });
-                MemoryRegion memory = timed([&] { return daemon_.allocate(65536); });
+                MemoryRegion memory = timed([&] { return daemon_.allocate(65536, Access::all()); });
                 timed([&] { memory = MemoryRegion(); });
                 if (!timed([&] { return a.close(); })) {
                     throw std::runtime_error("a queue pair with nothing in flight was cut short");

@@ -59,12 +59,12 @@ bool is_refused(const std::function<void()>& call) {
 struct Things {
     explicit Things(Context& context)
         : session(context.open_session()),
-          memory(context.allocate(4096)),
+          memory(context.allocate(4096, Access::all())),
           pd(context.create_protection_domain()),
           srq(context.create_shared_receive_queue({.session = &session, .depth = 4})),
           window(context.create_memory_window(session)),
-          a(context.create_queue_pair({.shares = {{.session = &session}}})),
-          b(context.create_queue_pair({.shares = {{.session = &session}}})),
+          a(context.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()})),
+          b(context.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()})),
           way(context.create_address_handle(b.info())),
           listener(context.listen("forked")) {
         const QpInfo info = a.info();

@@ -60,10 +60,10 @@ void much_memory() {
     while (!over()) {
         Attachment daemon = attach();
         std::vector<MemoryRegion> all;
-        all.push_back(daemon.allocate(kPiece));
-        take_all([&] { all.push_back(daemon.allocate(kPiece)); });
+        all.push_back(daemon.allocate(kPiece, Access::all()));
+        take_all([&] { all.push_back(daemon.allocate(kPiece, Access::all())); });
         all.clear();
-        take_all([&] { all.push_back(daemon.allocate(kPiece)); }, 2);
+        take_all([&] { all.push_back(daemon.allocate(kPiece, Access::all())); }, 2);
         (void)daemon.stop();
     }
 }
@@ -83,9 +83,9 @@ void many_objects() {
         take_all([&] { windows.push_back(daemon.create_memory_window(session)); });
         std::vector<ProtectionDomain> pds;
         take_all([&] { pds.push_back(daemon.create_protection_domain()); });
-        MemoryRegion memory = daemon.allocate(65536);
+        MemoryRegion memory = daemon.allocate(65536, Access::all());
         std::vector<MemoryRegion> parts;
-        take_all([&] { parts.push_back(daemon.register_memory(memory.data(), 64)); });
+        take_all([&] { parts.push_back(daemon.register_memory(memory.data(), 64, Access::all())); });
         if (!qps.empty()) {
             const QpInfo info = qps.front().info();
             std::vector<AddressHandle> ahs;

@@ -50,10 +50,10 @@ protected:
     /// Makes and ends one of each.
     static void call_everything(Attachment& daemon) {
         Session session = daemon.open_session();
-        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}});
-        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}});
+        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
         SharedReceiveQueue srq = daemon.create_shared_receive_queue({.session = &session});
-        MemoryRegion memory = daemon.allocate(65536);
+        MemoryRegion memory = daemon.allocate(65536, Access::all());
         ProtectionDomain pd = daemon.create_protection_domain();
         const QpInfo info = a.info();
         a.connect(b.info());
@@ -90,10 +90,10 @@ TEST_F(LongCalls, OfOneProcessHoldUpNoCallOfAnother) {
     Attachment slow = attach();
     Attachment other = attach();
     Session session = slow.open_session();
-    MemoryRegion memory = slow.allocate(4096);
-    QueuePair qp = slow.create_queue_pair({.shares = {{.session = &session}}});
+    MemoryRegion memory = slow.allocate(4096, Access::all());
+    QueuePair qp = slow.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
     const std::vector<std::pair<test::Held, std::function<void()>>> calls{
-        {test::Held::register_memory, [&] { (void)slow.allocate(4096); }},
+        {test::Held::register_memory, [&] { (void)slow.allocate(4096, Access::all()); }},
         {test::Held::create_ah, [&] { (void)slow.create_address_handle(qp.info()); }},
         {test::Held::find_neighbour, [&] { qp.connect(qp.info()); }},
         {test::Held::deregister, [&] { memory = MemoryRegion(); }},
@@ -117,7 +117,7 @@ TEST_F(LongCalls, AProcessThatLeavesMeanwhileIsWaitedForByNobody) {
     {
         Attachment slow = attach();
         watched.device->hold_next(test::Held::register_memory);
-        std::future<void> held = std::async(std::launch::async, [&] { EXPECT_NO_THROW((void)slow.allocate(4096)); });
+        std::future<void> held = std::async(std::launch::async, [&] { EXPECT_NO_THROW((void)slow.allocate(4096, Access::all())); });
         std::future<void> leaves;
         const Releasing releasing{*watched.device};
         ASSERT_TRUE(watched.device->await_inside(kPatience));
@@ -139,11 +139,11 @@ TEST_F(LongCalls, AreWaitedForWhenTheServerEnds) {
         config.path += "-short";
         auto brief = std::make_unique<AttachServer>(runtime, config);
         Attachment slow({.path = config.path});
-        std::optional<MemoryRegion> memory = slow.allocate(4096);
+        std::optional<MemoryRegion> memory = slow.allocate(4096, Access::all());
         watched.device->hold_next(kind);
         std::future<void> held = std::async(std::launch::async, [&] {
             try {
-                kind == test::Held::deregister ? memory.reset() : (void)slow.allocate(4096);
+                kind == test::Held::deregister ? memory.reset() : (void)slow.allocate(4096, Access::all());
             } catch (const Error&) {
                 // It may be told that this has ended.
             }
@@ -231,7 +231,7 @@ TEST_F(LongCalls, TheEndOfAProcessWithMuchIsManyShortJobs) {
     std::vector<AddressHandle> ahs;
     std::vector<MemoryWindow> windows;
     std::vector<ProtectionDomain> pds;
-    MemoryRegion memory = big.allocate(4096 * 512);
+    MemoryRegion memory = big.allocate(4096 * 512, Access::all());
     std::vector<MemoryRegion> parts;
     for (int i = 0; i < kMany; ++i) {
         qps.push_back(big.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}, .recv_depth = 1}));
@@ -241,7 +241,7 @@ TEST_F(LongCalls, TheEndOfAProcessWithMuchIsManyShortJobs) {
     }
     for (int i = 0; i < 100; ++i) {
         srqs.push_back(big.create_shared_receive_queue({.session = &session, .depth = 1}));
-        parts.push_back(big.register_memory(memory.data() + 4096 * i, 4096));
+        parts.push_back(big.register_memory(memory.data() + 4096 * i, 4096, Access::all()));
     }
     watched.longest_job.store(0);
     std::future<bool> end = std::async(std::launch::async, [&] { return big.stop(); });

@@ -41,9 +41,9 @@ protected:
     /// With nothing in flight, so there is nothing to flush.
     static void call_everything(Attachment& daemon) {
         Session session = daemon.open_session();
-        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}});
-        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}});
-        MemoryRegion memory = daemon.allocate(65536);
+        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        MemoryRegion memory = daemon.allocate(65536, Access::all());
         const QpInfo info = a.info();
         a.connect(b.info());
         b.connect(info);
@@ -68,9 +68,9 @@ TEST_F(SilentDevice, HoldsUpNobodyButTheProcessWhoseQueuePairItIs) {
     struct Process {
         Attachment daemon = attach();
         Session session = daemon.open_session();
-        MemoryRegion memory = daemon.allocate(4096);
-        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}});
-        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}});
+        MemoryRegion memory = daemon.allocate(4096, Access::all());
+        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
     };
     const std::vector<std::pair<const char*, std::function<void(Process&)>>> ends{
         {"close", [](Process& slow) { EXPECT_FALSE(slow.a.close()); }},

@@ -70,7 +70,7 @@ public:
 
     Waiting(Runtime& runtime, Session& session)
         : peers_(runtime.open_session()),
-          memory_(runtime.allocate(kBytes)),
+          memory_(runtime.allocate(kBytes, Access::all())),
           from_(runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 64}}, .recv_depth = 8, .flow = FlowControl::credits})),
           to_(runtime.create_queue_pair({.shares = {{.session = &peers_}}, .recv_depth = 8, .flow = FlowControl::credits})) {
         const QpInfo info = from_.info();

@@ -42,8 +42,8 @@ public:
         requests_.assign(messages.burst, message(*from_));
         completions_.resize(2 * messages.burst);
         for (std::uint32_t i = 0; i < messages.waiting; ++i) {
-            testing::SteppedWorld::Qp& waiting = world_.add_qp({.shares = {{kWaiter, 4, 4}}, .credits = true});
-            connect(waiting, world_.add_qp({.shares = {{kWaiter, 4, 4}}, .credits = true}));
+            testing::SteppedWorld::Qp& waiting = world_.add_qp({.shares = {{kWaiter, 4, 4}}, .flow = FlowControl::credits});
+            connect(waiting, world_.add_qp({.shares = {{kWaiter, 4, 4}}, .flow = FlowControl::credits}));
             if (world_.session(kWaiter).try_submit(message(waiting)) != Refusal::none) {
                 throw std::runtime_error("a request that is to wait was refused");
             }
@@ -103,8 +103,7 @@ private:
     [[nodiscard]] testing::SteppedWorld::QpShape shape(std::uint32_t session) const {
         return {.shares = {{session, kDepth, 4}},
                 .sges_max = 1,
-                .credits = messages_.flow == FlowControl::credits,
-                .rings = messages_.flow == FlowControl::ring};
+                .flow = messages_.flow};
     }
     [[nodiscard]] WorkRequest message(const testing::SteppedWorld::Qp& qp) const {
         return {.sge = {reinterpret_cast<std::uintptr_t>(memory_.data()), kBytes, region_->lkey},

@@ -97,7 +97,7 @@ private:
         QpInfo self;
         std::memcpy(self.gid.data(), gid.gid.raw, 16);
         self.qp_num = qp->qp_num;
-        Transition init = to_init(1, access_flags({}));
+        Transition init = to_init(1, access_flags(RemoteAccess::all()));
         device_->modify(qp.get(), init.attr, init.mask);
         Transition rtr = to_rtr(self, {}, 1, static_cast<std::uint8_t>(gid.index), IBV_MTU_1024);
         device_->modify(qp.get(), rtr.attr, rtr.mask);

@@ -64,8 +64,7 @@ TEST_F(Credits, WithoutThemTheSameTrafficMeetsThem) {
 }
 
 TEST_F(Credits, WorkBothWaysAtOnce) {
-    QueuePairOptions options = shape();
-    options.flow = FlowControl::credits;
+    QueuePairOptions options = shape(FlowControl::credits);
     options.recv_depth = 4;
     connect_pair(options, kNoRetries);
     const std::uint64_t before = rnrs();
@@ -130,15 +129,13 @@ TEST_F(Credits, AreRefusedWhereThePeerHasNone) {
 
 TEST_F(Credits, AreRefusedWhereTheyCannotBe) {
     const auto refused = [&](auto&& change) {
-        QueuePairOptions options = shape();
-        options.flow = FlowControl::credits;
+        QueuePairOptions options = shape(FlowControl::credits);
         change(options);
         EXPECT_THROW((void)runtime.create_queue_pair(options), Error);
     };
     refused([](QueuePairOptions& options) { options.type = QpType::uc; });
     refused([](QueuePairOptions& options) { options.type = QpType::ud; });
     refused([](QueuePairOptions& options) { options.recv_depth = 0; });
-    refused([](QueuePairOptions& options) { options.remote_access.write = false; });
 }
 
 TEST_F(Credits, WorkOverASharedReceiveQueue) {
@@ -147,8 +144,7 @@ TEST_F(Credits, WorkOverASharedReceiveQueue) {
     std::vector<QueuePair> from;
     std::vector<QueuePair> to;
     for (int i = 0; i < 3; ++i) {
-        QueuePairOptions options = shape();
-        options.flow = FlowControl::credits;
+        QueuePairOptions options = shape(FlowControl::credits);
         options.recv_depth = 4;
         a = runtime.create_queue_pair(options);
         options.shares[0].session = &reader;

@@ -139,8 +139,8 @@ protected:
     explicit Conformance(const Config& config = test_config())
         : runtime((Exercised::get().begin(), config)),
           session(runtime.open_session()),
-          local(runtime.allocate(kBytes)),
-          remote(runtime.allocate(kBytes)) {
+          local(runtime.allocate(kBytes, Access::all())),
+          remote(runtime.allocate(kBytes, Access::all())) {
         fill(local, 1);
         fill(remote, 2);
     }
@@ -158,6 +158,14 @@ protected:
         options.recv_depth = 64;
         options.sges_max = 4;
         options.inline_max = 64;
+        options.remote_access = RemoteAccess::all();
+        return options;
+    }
+    /// What peers may reach is what flow control needs, and nothing else.
+    [[nodiscard]] QueuePairOptions shape(FlowControl flow) {
+        QueuePairOptions options = shape();
+        options.remote_access = {};
+        options.flow = flow;
         return options;
     }
     /// Two QPs on the one device, connected by exchanged information.

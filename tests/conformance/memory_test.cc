@@ -27,7 +27,7 @@ TEST_F(MemoryRegions, OfTheProgramsOwnWorkLikeAllocatedOnes) {
     connect_pair();
     const std::span<std::byte> mine = own_memory(10000);
     std::fill(mine.begin(), mine.end(), std::byte{0x5a});
-    MemoryRegion region = runtime.register_memory(mine.data(), mine.size());
+    MemoryRegion region = runtime.register_memory(mine.data(), mine.size(), Access::all());
     EXPECT_EQ(region.data(), mine.data());
     WorkRequest request = rdma(Opcode::rdma_write, 1, 0);
     request.sge = {region.addr(), 10000, region.lkey()};
@@ -41,7 +41,7 @@ TEST_F(MemoryRegions, OfTheProgramsOwnWorkLikeAllocatedOnes) {
 
 TEST_F(MemoryRegions, AreNotDeregisteredWhileWorkThatNamesThemIsInFlight) {
     connect_pair();
-    MemoryRegion region = runtime.allocate(4096);
+    MemoryRegion region = runtime.allocate(4096, Access::all());
     WorkRequest request = recv(1, 0);
     request.sge = {region.addr(), 64, region.lkey()};
     submit(request);
@@ -61,7 +61,7 @@ TEST_F(MemoryRegions, AreNotDeregisteredWhileWorkThatNamesThemIsInFlight) {
 
 TEST_F(MemoryRegions, AreCleanAndAlignedWhenAllocated) {
     for (int i = 0; i < 20; ++i) {
-        MemoryRegion region = runtime.allocate(100'000);
+        MemoryRegion region = runtime.allocate(100'000, Access::all());
         EXPECT_EQ(region.addr() % kCacheLine, 0u);
         for (const std::byte byte : region.bytes()) {
             ASSERT_EQ(byte, std::byte{0});
@@ -71,7 +71,7 @@ TEST_F(MemoryRegions, AreCleanAndAlignedWhenAllocated) {
 }
 
 TEST_F(MemoryRegions, OutliveTheRuntimeThatMadeThem) {
-    MemoryRegion region = runtime.allocate(4096);
+    MemoryRegion region = runtime.allocate(4096, Access::all());
     runtime.stop();
     std::memset(region.data(), 1, region.size());
     EXPECT_NO_THROW(region.deregister());
@@ -79,7 +79,7 @@ TEST_F(MemoryRegions, OutliveTheRuntimeThatMadeThem) {
 
 TEST_F(MemoryRegions, MoreThanThereIsIsRefusedWithWhatToRaise) {
     try {
-        (void)runtime.allocate(std::size_t{1} << 40);
+        (void)runtime.allocate(std::size_t{1} << 40, Access::all());
         FAIL() << "a terabyte was allocated";
     } catch (const Error& error) {
         const char* limit = attached_tests() ? "attach.registered_max" : "memory.size";
@@ -89,7 +89,7 @@ TEST_F(MemoryRegions, MoreThanThereIsIsRefusedWithWhatToRaise) {
 
 TEST_F(MemoryRegions, HaveAtLeastOneByte) {
     std::byte one{};
-    for (const auto& make : {std::function([&] { (void)runtime.allocate(0); }), std::function([&] { (void)runtime.register_memory(&one, 0); })}) {
+    for (const auto& make : {std::function([&] { (void)runtime.allocate(0, Access::all()); }), std::function([&] { (void)runtime.register_memory(&one, 0, Access::all()); })}) {
         try {
             make();
             FAIL() << "a region of nothing";
@@ -106,7 +106,7 @@ TEST_F(MemoryRegions, OfAnAttachedProgramAreOfMemoryThatTheDaemonCanMap) {
     }
     std::vector<std::byte> mine(4096);
     try {
-        (void)runtime.register_memory(mine.data(), mine.size());
+        (void)runtime.register_memory(mine.data(), mine.size(), Access::all());
         FAIL() << "the heap of an attached process was registered";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), std::errc::operation_not_supported) << error.what();
@@ -119,7 +119,7 @@ TEST_F(MemoryRegions, HaveTheAddressThatTheProgramChooses) {
     constexpr std::uint64_t kElsewhere = 0x7000'0000'0000;
     std::byte* const pages = remote.data() + (kPage - remote.addr() % kPage) % kPage + kPage;
     for (const std::uint64_t iova : {kElsewhere, std::uint64_t{0}}) {
-        MemoryRegion region = runtime.register_memory_at(iova, pages, 2 * kPage);
+        MemoryRegion region = runtime.register_memory_at(iova, pages, 2 * kPage, Access::all());
         EXPECT_EQ(region.addr(), iova);
         EXPECT_EQ(region.data(), pages);
         fill(local, static_cast<unsigned>(iova >> 40) + 5);
@@ -138,7 +138,7 @@ TEST_F(MemoryRegions, HaveTheAddressThatTheProgramChooses) {
         region.deregister();
         Exercised::get().note("memory regions", iova == 0 ? "zero-based" : "an address of one's choice");
     }
-    MemoryRegion region = runtime.register_memory_at(kElsewhere, pages, kPage);
+    MemoryRegion region = runtime.register_memory_at(kElsewhere, pages, kPage, Access::all());
     WorkRequest beyond = rdma(Opcode::rdma_write, 3, 8);
     beyond.remote_addr = region.addr() + kPage - 7;
     beyond.rkey = region.rkey();
@@ -167,11 +167,11 @@ TEST_F(MemoryRegions, AndQueuePairsForbidWhatTheyWereNotGivenTheRightTo) {
         Access region;
         RemoteAccess qp;
     } cases[] = {
-        {"write", Opcode::rdma_write, {.remote_read = true, .remote_atomic = true}, {.write = false}},
-        {"read", Opcode::rdma_read, {.remote_write = true, .remote_atomic = true}, {.read = false}},
-        {"compare-and-swap", Opcode::atomic_cmp_and_swp, {.remote_read = true, .remote_write = true}, {.atomic = false}},
-        {"fetch-and-add", Opcode::atomic_fetch_and_add, {.remote_read = true, .remote_write = true}, {.atomic = false}},
-        {"write to what is local", Opcode::rdma_write, {}, {.write = false}},
+        {"write", Opcode::rdma_write, {.remote_read = true, .remote_atomic = true}, {.read = true, .atomic = true}},
+        {"read", Opcode::rdma_read, {.remote_write = true, .remote_atomic = true}, {.write = true, .atomic = true}},
+        {"compare-and-swap", Opcode::atomic_cmp_and_swp, {.remote_read = true, .remote_write = true}, {.read = true, .write = true}},
+        {"fetch-and-add", Opcode::atomic_fetch_and_add, {.remote_read = true, .remote_write = true}, {.read = true, .write = true}},
+        {"write to what is local", Opcode::rdma_write, {}, {.read = true, .atomic = true}},
     };
     for (const auto& test : cases) {
         SCOPED_TRACE(test.what);
@@ -189,6 +189,32 @@ TEST_F(MemoryRegions, AndQueuePairsForbidWhatTheyWereNotGivenTheRightTo) {
         submit(rdma(test.opcode, 2, 8));
         EXPECT_EQ(await_one().status, Status::rem_inv_req_err) << "the queue pair's right";
     }
+}
+
+// Who registers memory says what may be done with it.
+template <class C>
+concept RegistersWithoutAccess = requires(C& context, void* data) { context.allocate(64); } || requires(C& context, void* data) { context.register_memory(data, 64); } ||
+                                 requires(C& context, void* data) { context.register_memory_at(0, data, 64); };
+static_assert(!RegistersWithoutAccess<Context>);
+
+// What an application did not open is closed, and flow control opens no more than it needs.
+TEST_F(MemoryRegions, AreOutOfReachUnlessTheQueuePairSaysSo) {
+    const auto refuses = [&](FlowControl flow, Opcode opcode) {
+        SCOPED_TRACE(flow_control_name(flow));
+        QueuePairOptions options = shape(flow);
+        a = runtime.create_queue_pair(options);
+        b = runtime.create_queue_pair(options);
+        const QpInfo info_a = a.info();
+        a.connect(b.info(), {});
+        b.connect(info_a, {});
+        submit(rdma(opcode, 1, 8));
+        EXPECT_EQ(await_one().status, Status::rem_inv_req_err) << static_cast<int>(opcode);
+    };
+    for (const Opcode opcode : {Opcode::rdma_write, Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::atomic_fetch_and_add}) {
+        refuses(FlowControl::off, opcode);
+    }
+    refuses(FlowControl::credits, Opcode::atomic_fetch_and_add);
+    refuses(FlowControl::ring, Opcode::rdma_read);
 }
 
 TEST_F(MemoryRegions, WithoutLocalWriteTakeNoReceivesReadsOrAtomics) {

@@ -27,9 +27,8 @@ protected:
         return runtime.create_write_ring({.session = &reader, .bytes = bytes, .messages = 32});
     }
     [[nodiscard]] QueuePairOptions with_ring(Session& first, const ReceivePool* pool) {
-        QueuePairOptions options = shape();
+        QueuePairOptions options = shape(FlowControl::ring);
         options.shares[0].session = &first;
-        options.flow = FlowControl::ring;
         options.pool = pool;
         return options;
     }
@@ -252,7 +251,6 @@ TEST_F(WriteRings, AreRefusedWhereTheyCannotBe) {
     ReceivePool buffers = runtime.create_receive_pool({.session = &reader, .buffers = 8, .buffer_bytes = 64});
     refused([](QueuePairOptions& options) { options.type = QpType::uc; });
     refused([](QueuePairOptions& options) { options.type = QpType::ud; });
-    refused([](QueuePairOptions& options) { options.remote_access.write = false; });
     refused([](QueuePairOptions& options) { options.flow = FlowControl::off; });
     refused([](QueuePairOptions& options) { options.flow = FlowControl::credits; });
     refused([&](QueuePairOptions& options) { options.pool = &buffers; });
@@ -265,8 +263,7 @@ TEST_F(WriteRings, AreRefusedWhereTheyCannotBe) {
     }
     EXPECT_THROW((void)runtime.create_write_ring({.session = &reader, .messages = 1000}), Error);
     // Credits and rings do not go together.
-    QueuePairOptions options = shape();
-    options.flow = FlowControl::credits;
+    QueuePairOptions options = shape(FlowControl::credits);
     a = runtime.create_queue_pair(options);
     EXPECT_THROW(a.connect(b.info()), Error);
     EXPECT_THROW(b.connect(a.info()), Error);

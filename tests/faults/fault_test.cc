@@ -194,10 +194,10 @@ TEST_P(Faults, WhatCannotBeMadeSaysTheDevicesErrorAndWorksTheNextTime) {
     device.inject({.kind = Kind::create_cq, .error = EMFILE});
     expect_planned_error(EMFILE, [&] { (void)runtime.create_queue_pair(shape()); });
     device.inject({.kind = Kind::register_memory, .error = ENOMEM});
-    expect_planned_error(ENOMEM, [&] { (void)runtime.allocate(4096); });
+    expect_planned_error(ENOMEM, [&] { (void)runtime.allocate(4096, Access::all()); });
     device.inject({.kind = Kind::create_pd, .error = EAGAIN});
     expect_planned_error(EAGAIN, [&] { (void)runtime.create_protection_domain(); });
-    EXPECT_TRUE(runtime.allocate(4096).valid());
+    EXPECT_TRUE(runtime.allocate(4096, Access::all()).valid());
     expect_new_pairs_work();
 }
 

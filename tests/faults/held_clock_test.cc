@@ -59,7 +59,7 @@ private:
 
 class HeldClockTest : public ::testing::Test {
 protected:
-    HeldClockTest() : memory(runtime.allocate(4096)), session(runtime.open_session()) {}
+    HeldClockTest() : memory(runtime.allocate(4096, Access::all())), session(runtime.open_session()) {}
 
     static Config config() {
         Config config;
@@ -71,7 +71,7 @@ protected:
         return config;
     }
     void connect_pair(const SharedReceiveQueue* srq = nullptr) {
-        QueuePairOptions options{.shares = {{.session = &session, .send_depth = 16}}, .recv_depth = 16};
+        QueuePairOptions options{.shares = {{.session = &session, .send_depth = 16}}, .recv_depth = 16, .remote_access = RemoteAccess::all()};
         a = runtime.create_queue_pair(options);
         options.srq = srq;
         b = runtime.create_queue_pair(options);

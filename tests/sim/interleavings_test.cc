@@ -52,7 +52,7 @@ struct Scene {
         return options;
     }
     void connect() {
-        auto init = to_init(1, access_flags({}));
+        auto init = to_init(1, access_flags(RemoteAccess::all()));
         world.device->modify(other.get(), init.attr, init.mask);
         const GidEntry gid = world.device->gids().front();
         QpInfo peer;

@@ -267,6 +267,7 @@ void World::make_channel(std::uint32_t runtime) {
         options.shares.push_back({.session = &user->session(), .send_depth = channel.sends_max});
     }
     options.recv_depth = channel.receives_max;
+    options.remote_access = RemoteAccess::all();
     if (first.shared() != nullptr && !random_.one_in(4)) {
         channel.shared = first.shared();
         options.srq = &channel.shared->queue;
@@ -300,7 +301,7 @@ void World::make_datagrams(std::uint32_t runtime, Application& application) {
     channel.receives_max = random_.between(1, 8);
     channel.inline_max = random_.one_in(2) ? random_.between(1, 100) : 0;
     channel.users.push_back(&application);
-    channel.memory = sides_[runtime].runtime->allocate(Channel::kLifeBytes * Channel::kLives);
+    channel.memory = sides_[runtime].runtime->allocate(Channel::kLifeBytes * Channel::kLives, Access::all());
     channel.qp = sides_[runtime].runtime->create_queue_pair({.type = QpType::ud,
                                                              .qkey = Channel::kQkey,
                                                              .shares = {{.session = &application.session(), .send_depth = channel.sends_max}},
@@ -331,7 +332,7 @@ void World::make_shared(std::uint32_t runtime, Application& application) {
     auto made = std::make_unique<SharedReceives>();
     made->runtime = runtime;
     made->depth = random_.between(1, 16);
-    made->memory = sides_[runtime].runtime->allocate(std::size_t{SharedReceives::kSlots} * Channel::kSlotBytes);
+    made->memory = sides_[runtime].runtime->allocate(std::size_t{SharedReceives::kSlots} * Channel::kSlotBytes, Access::all());
     made->queue = sides_[runtime].runtime->create_shared_receive_queue({.session = &application.session(), .depth = made->depth});
     made->state = &model.begin_shared(fmt::format("the shared receive queue of {}", application.name()), made->queue.handle());
     application.use(*made);

@@ -258,7 +258,7 @@ void World::create_more(Side& side, Application& application) {
         attempt("makes something", may_fail, [&] { (void)make(); });
     };
     try_it([&] { return side.runtime->create_protection_domain(); });
-    try_it([&] { return side.runtime->allocate(4096); });
+    try_it([&] { return side.runtime->allocate(4096, Access::all()); });
     try_it([&] {
         QueuePairOptions options;
         options.shares.push_back({.session = &application.session(), .send_depth = 40});

@@ -22,7 +22,7 @@ public:
         : session_(runtime.open_session({.pool_buffers = 2 * receives})),
           pool_(flow == FlowControl::ring ? runtime.create_write_ring({.session = &session_, .bytes = 64 * 1024, .messages = receives})
                                           : runtime.create_receive_pool({.session = &session_, .buffers = 2 * receives, .buffer_bytes = kBytes})),
-          memory_(runtime.allocate(std::size_t{kOnTheirWay} * kBytes)),
+          memory_(runtime.allocate(std::size_t{kOnTheirWay} * kBytes, Access::all())),
           from_(runtime.create_queue_pair({.shares = {{.session = &session_, .send_depth = kOnTheirWay}}, .recv_depth = 8, .flow = flow})),
           to_(runtime.create_queue_pair({.shares = {{.session = &session_}}, .recv_depth = receives, .pool = &pool_, .flow = flow})) {
         const QpInfo info = from_.info();

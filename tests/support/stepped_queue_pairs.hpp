@@ -8,13 +8,14 @@ namespace pollcore::testing {
 
 inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
     auto qp = std::make_unique<Qp>();
-    std::uint32_t send_depth = kMarkersPerQp + (shape.credits || shape.rings ? BlockFlow::kWritesMax + Rendezvous::kReadsMax : 0);
+    const FlowKind& flow = flow_kind(shape.flow);
+    std::uint32_t send_depth = kMarkersPerQp + flow.send_entries;
     std::uint32_t recv_depth = 0;
     for (const ShareOptions& share : shape.shares) {
         send_depth += share.send_depth;
         recv_depth += share.recv_depth;
     }
-    if (shape.pool.pool != nullptr && !shape.rings) {
+    if (shape.pool.pool != nullptr && arrival_of(shape.flow) == Arrival::receives) {
         recv_depth = shape.pool.depth;
     }
     QpOptions make{.pd = pd_.get(),
@@ -25,13 +26,13 @@ inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
                    .type = static_cast<ibv_qp_type>(shape.type),
                    .cap = {.max_send_wr = send_depth,
                            .max_recv_wr = std::max(recv_depth, 1u),
-                           .max_send_sge = shape.sges_max + shape.rings,
+                           .max_send_sge = shape.sges_max + flow.sges,
                            .max_recv_sge = shape.sges_max,
-                           .max_inline_data = shape.rings ? record_bytes(shape.inline_max) : shape.inline_max}};
+                           .max_inline_data = flow.inline_bytes(shape.inline_max)}};
     qp->qp = UniqueQp(device->create_qp(make), {device.get()});
     qp->psn = 100 + 7 * next_index_;
     const bool datagram = shape.type == QpType::ud;
-    Transition init = datagram ? to_datagram_init(1, kQkey) : to_init(1, access_flags({}));
+    Transition init = datagram ? to_datagram_init(1, kQkey) : to_init(1, access_flags(RemoteAccess::all()));
     device->modify(qp->qp.get(), init.attr, init.mask);
     const Life life = life_of(next_life_++);
     if (datagram) {
@@ -60,10 +61,10 @@ inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
                           .shares = shape.shares});
     WorkerQp& end = *qp->end;
     end.set_provider(*qp->qp);
-    if (shape.pool.pool != nullptr && !shape.rings) {
+    if (shape.pool.pool != nullptr && arrival_of(shape.flow) == Arrival::receives) {
         end.recvs().fill_from(*shape.pool.pool->buffers, shape.pool.depth, shape.pool.share);
     }
-    if (shape.credits || shape.rings) {
+    if (shape.flow != FlowControl::off) {
         add_flow_control(*qp, shape, send_depth, recv_depth);
     }
     proxy.add_qp(end);
@@ -130,7 +131,7 @@ inline bool SteppedWorld::reset(Qp& qp, std::uint64_t patience, std::uint32_t li
     proxy.park(qp.handle());
     Transition reset = to_state(IBV_QPS_RESET);
     device->modify(qp.qp.get(), reset.attr, reset.mask);
-    Transition init = to_init(1, access_flags({}));
+    Transition init = to_init(1, access_flags(RemoteAccess::all()));
     device->modify(qp.qp.get(), init.attr, init.mask);
     proxy.renew(qp.handle(), life);
     return drained;
@@ -141,40 +142,28 @@ inline void SteppedWorld::add_flow_control(Qp& qp, const QpShape& shape, std::ui
     qp.block = blocks_.back().get();
     const ibv_mr& mr = register_memory(qp.block, sizeof(ControlBlock), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     qp.block_rkey = mr.rkey;
-    BlockFlow::Options options{
-        .block = qp.block,
-        .lkey = mr.lkey,
-        .terms = {},
-        .counts_from = shape.counts_from,
-        .waiting = WaitingRequests(send_depth, std::max(slots_for_sges(shape.sges_max), slots_for_inline(shape.inline_max)))};
-    if (shape.rings) {
-        RingPool* const ring = shape.pool.pool != nullptr ? shape.pool.pool->ring.get() : nullptr;
-        if (ring != nullptr) {
-            options.terms = {.depth = ring->ring().lines(), .message_max = ring->message_max(), .ring_addr = ring->addr(), .ring_rkey = ring->rkey()};
-        }
-        frames_.emplace_back(std::bit_ceil(send_depth));
-        OwnLines<RecordFrame>& frames = frames_.back();
-        const std::uint32_t lkey = register_memory(frames.data(), frames.size() * sizeof(RecordFrame), 0).lkey;
-        options.terms = shape.terms.value_or(options.terms);
-        qp.end->set_flow(std::make_unique<RingFlow>(*qp.end, std::move(options),
-                                                    RingFlow::Frames{frames.data(), static_cast<std::uint32_t>(frames.size()), lkey}, ring));
-        return;
+    const FlowKind& kind = flow_kind(shape.flow);
+    const WorkerPool* const pool = shape.srq != nullptr          ? shape.srq->end->recvs().pool()
+                                   : shape.pool.pool != nullptr ? &shape.pool.pool->end()
+                                                                : nullptr;
+    FlowParts parts{.block = qp.block,
+                    .block_lkey = mr.lkey,
+                    .counts_from = shape.counts_from,
+                    .waiting = WaitingRequests(send_depth, std::max(slots_for_sges(shape.sges_max), slots_for_inline(shape.inline_max))),
+                    .receives = recv_depth,
+                    .message_max = pool != nullptr ? pool->message_max() : 0xffffffffu,
+                    .grants = shape.srq != nullptr ? shape.srq->grants.get() : nullptr,
+                    .rendezvous = shape.rendezvous.pool != nullptr ? shape.rendezvous.pool->buffers.get() : nullptr,
+                    .rendezvous_buffers = 2,
+                    .ring = shape.pool.pool != nullptr ? shape.pool.pool->ring.get() : nullptr};
+    if (kind.entry_bytes != 0) {
+        parts.entry_count = std::bit_ceil(send_depth);
+        flow_entries_.emplace_back(parts.entry_count * kind.entry_bytes);
+        parts.entries = flow_entries_.back().data();
+        parts.entries_lkey = register_memory(parts.entries, flow_entries_.back().size(), 0).lkey;
     }
-    const Pool* pool = shape.pool.pool;
-    SharedGrants* const grants = shape.srq != nullptr ? shape.srq->grants.get() : nullptr;
-    options.terms = {.depth = grants != nullptr ? grants->each() : recv_depth, .message_max = pool != nullptr ? pool->end().message_max() : 0xffffffffu};
-    if (shape.srq != nullptr && shape.srq->end->recvs().pool() != nullptr) {
-        options.terms.message_max = shape.srq->end->recvs().pool()->message_max();
-    }
-    options.terms = shape.terms.value_or(options.terms);
-    auto flow = std::make_unique<CreditFlow>(*qp.end, std::move(options), grants);
-    if (grants == nullptr) {
-        qp.end->recvs().set_watcher(flow.get());
-    }
-    if (shape.rendezvous.pool != nullptr) {
-        flow->rendezvous().read_into(*shape.rendezvous.pool->buffers, 2);
-    }
-    qp.end->set_flow(std::move(flow));
+    parts.terms = shape.terms.value_or(kind.terms(parts));
+    qp.end->set_flow(kind.make(*qp.end, parts));
 }
 
 }  // namespace pollcore::testing

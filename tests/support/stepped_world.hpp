@@ -18,10 +18,12 @@
 #include "base/life.hpp"
 #include "connect/transitions.hpp"
 #include "device/soft/soft_device.hpp"
-#include "flow/credit_flow.hpp"
-#include "flow/ring_flow.hpp"
+#include "flow/block_flow.hpp"
+#include "flow/flow_kind.hpp"
+#include "flow/shared_grants.hpp"
 #include "pollcore/session.hpp"
 #include "session/session_core.hpp"
+#include "worker/ring_pool.hpp"
 #include "worker/worker.hpp"
 #include "worker/worker_proxy.hpp"
 
@@ -132,13 +134,12 @@ public:
         OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< RC and UC
         Srq* srq = nullptr;
         PoolPart pool{};
-        bool credits = false;
+        FlowControl flow = FlowControl::off;
         PoolPart rendezvous{};
-        bool rings = false;  ///< messages go to write rings; `pool` is one, or the end takes none
         std::uint32_t pd = 0;           ///< the control thread's number of it
         bool ordinary = true;           ///< WorkerQp::Options::ordinary
         std::optional<FlowTerms> terms{};  ///< what it says of itself, whatever is true
-        std::uint32_t counts_from = 0;  ///< BlockFlow::Options::counts_from
+        std::uint32_t counts_from = 0;  ///< FlowParts::counts_from
     };
     static constexpr std::uint32_t kQkey = 0x77;  ///< of all UD queue pairs
 
@@ -311,7 +312,7 @@ public:
 
     void connect(Qp& from, Qp& to, const PathAttributes& path = {});
 
-    /// With connect(), by two who have credits.
+    /// With connect(), by two who have flow control.
     void start_flow(Qp& from, const Qp& to);
 
     /// Two QPs of session 0, connected, on CQ 0 and CQ 1.
@@ -456,7 +457,7 @@ private:
     std::vector<std::unique_ptr<WorkerCq>> cqs_;
     std::vector<std::unique_ptr<Buffer>> buffers_;
     std::vector<std::unique_ptr<Pool>> pools_;
-    std::vector<OwnLines<RecordFrame>> frames_;
+    std::vector<OwnLines<std::byte>> flow_entries_;
     std::vector<std::unique_ptr<ControlBlock>> blocks_;
     std::vector<UniqueMr> regions_;
     std::vector<UniqueAh> ahs_;

@@ -37,6 +37,7 @@ protected:
         options.device = device;
         options.shares = {{.session = &session, .send_depth = 64}};
         options.recv_depth = 64;
+        options.remote_access = RemoteAccess::all();
         return options;
     }
     Pair make(const std::string& device, const PathAttributes& path = kWaits) {

@@ -79,9 +79,9 @@ Config config_on(std::uint32_t core) {
 // A write through the runtime, from submission to completion.
 std::string use(Runtime& runtime) {
     Session session = runtime.open_session();
-    MemoryRegion memory = runtime.allocate(4096);
-    QueuePair a = runtime.create_queue_pair({.shares = {{.session = &session}}});
-    QueuePair b = runtime.create_queue_pair({.shares = {{.session = &session}}});
+    MemoryRegion memory = runtime.allocate(4096, Access::all());
+    QueuePair a = runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+    QueuePair b = runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
     const QpInfo info = a.info();
     a.connect(b.info());
     b.connect(info);

@@ -146,8 +146,8 @@ enum class Sabotage { none, system_call, allocation };
     }
     Context& context = attachment ? static_cast<Context&>(*attachment) : runtime;
     Session session = context.open_session();
-    MemoryRegion memory = context.allocate(1 << 16);
-    QueuePairOptions options{.shares = {{.session = &session, .send_depth = 128}}, .recv_depth = 64, .inline_max = 64};
+    MemoryRegion memory = context.allocate(1 << 16, Access::all());
+    QueuePairOptions options{.shares = {{.session = &session, .send_depth = 128}}, .recv_depth = 64, .inline_max = 64, .remote_access = RemoteAccess::all()};
     QueuePair a = context.create_queue_pair(options);
     QueuePair b = context.create_queue_pair(options);
     const QpInfo info_a = a.info();

@@ -23,7 +23,7 @@ trap 'code=$?; set +e; unmount; (exit "$code"); finish' EXIT
 
 top=$here/../..
 cache=$top/build/packaging # beside what scripts/package compiles
-packages=(libpollcore0.1 libpollcore-client0.1 libpollcore-dev pollcored pollcore-tools)
+packages=(libpollcore0.2 libpollcore-client0.2 libpollcore-dev pollcored pollcore-tools)
 config=/etc/pollcore/pollcored.toml
 socket=/run/pollcore/pollcored.sock
 hang=1200 # seconds, after which something hangs
@@ -146,13 +146,13 @@ installed_in "$root" >"$work/bare"
 passed "$(wc -l <"$work/bare") packages, from $mirror"
 
 step='apt installs daemon, client library and tools'
-operators=(pollcored libpollcore-client0.1 pollcore-tools)
+operators=(pollcored libpollcore-client0.2 pollcore-tools)
 install_in "$root" first "${operators[@]}"
 installed_in "$root" >"$work/installed"
 for package in "${operators[@]}"; do grep -qx "$package" "$work/installed" || fail "$package is not installed"; done
 [[ -z $(in_root "$root" dpkg --audit) ]] || fail 'dpkg is not content'
 mapfile -t dependencies < <(comm -13 "$work/bare" "$work/installed" | grep -vxF "$(printf '%s\n' "${operators[@]}")")
-for file in /usr/bin/pollcored /usr/bin/pollperf /usr/lib/x86_64-linux-gnu/libpollcore-client.so.0.1; do
+for file in /usr/bin/pollcored /usr/bin/pollperf /usr/lib/x86_64-linux-gnu/libpollcore-client.so.0.2; do
     in_root "$root" ldd "$file" >"$work/ldd.out"
     ! grep 'not found' "$work/ldd.out" || fail "$file lacks a library"
 done
@@ -239,7 +239,7 @@ passed "$(wc -l <"$work/after") files and directories"
 step='with the development package programs that attach, and programs that embed the runtime, are built and run'
 root=workbench
 make_root "$root"
-install_in "$root" second pollcored libpollcore0.1 libpollcore-client0.1 libpollcore-dev
+install_in "$root" second pollcored libpollcore0.2 libpollcore-client0.2 libpollcore-dev
 apt_in "$root" install g++ pkg-config cmake make
 mkdir "$work/$root/programs"
 cp "$here"/installed/{client.cc,client.c,embed.cc} "$work/$root/programs"

@@ -36,8 +36,8 @@ public:
     explicit Peer(const char* config)
         : runtime_(load_config(config)),
           session_(runtime_.open_session()),
-          memory_(runtime_.allocate(4096)),
-          qp_(runtime_.create_queue_pair({.shares = {{.session = &session_}}, .recv_depth = 4})) {
+          memory_(runtime_.allocate(4096, Access::all())),
+          qp_(runtime_.create_queue_pair({.shares = {{.session = &session_}}, .recv_depth = 4, .remote_access = RemoteAccess::all()})) {
         post_receive();
         post_receive();
     }

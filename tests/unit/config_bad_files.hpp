@@ -171,7 +171,12 @@ inline std::vector<BadFile> all() {
          "kind, device, worker, address, size, connections_max"},
         {"size_of_an_echo_service", echo_with("address = \"a\"\nsize = \"1MiB\""),
          "f.toml:13: service[0].size = \"1MiB\": this key is for services of kind \"memory\" only; accepted: "
-         "name, kind, device, worker, address, message_size_max, depth, connections_max"},
+         "name, kind, device, worker, address, message_size_max, depth, flow, connections_max"},
+        {"a_flow_control_that_nobody_knows", echo_with("address = \"a\"\nflow = \"hope\""),
+         "f.toml:13: service[0].flow = \"hope\": there is no such choice; accepted: \"off\", \"credits\", \"ring\""},
+        {"a_flow_control_without_receives", echo_with("address = \"a\"\nflow = \"ring\""),
+         "f.toml:13: service[0].flow = \"ring\": an echo service posts receives, and with this flow control messages arrive without any; "
+         "accepted: a flow control by which messages take receives, such as \"credits\""},
         {"a_string_for_a_count", worker_with("submit_burst = \"8\""),
          "f.toml:7: worker[0].submit_burst = \"8\": it is a string where an integer belongs; accepted: an "
          "integer from 1 to 256"},

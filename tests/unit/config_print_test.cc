@@ -342,6 +342,7 @@ private:
             made.size = number(64, made_so_far.memory.size / kServicesMax);
         } else {
             made.depth = number32(1, 16);
+            made.flow = number(0, 1) == 1 ? FlowControl::credits : FlowControl::off;
             const std::uint64_t most = made_so_far.memory.size / (kServicesMax * 16 * 16) / kCacheLine * kCacheLine;
             made.message_size_max = number(1, std::min<std::uint64_t>(most, 1ull << 31));
         }

@@ -75,7 +75,7 @@ const Refused kRefused[] = {
     {"-d soft0 --path direct --worker-core 1", "has no worker"},
     {"-d soft0 --path direct --flow credits", "plain verbs have none"},
     {"-d soft0 --path runtime --wait event --flow ring", "does not look at memory"},
-    {"-d soft0 --path runtime --flow ring-a-ring", "there are off, credits and ring"},
+    {"-d soft0 --path runtime --flow ring-a-ring", "there are off, credits, ring"},
     {"-d soft0 --idle sleep", "there is no way to wait called \"sleep\""},
     {"-d soft0 --wait [", "neither a word nor a value"},
     {"-d soft0 --wait event -o write", "no event tells of them"},

@@ -56,14 +56,14 @@ Config make_config(std::vector<ServiceConfig> services) {
 // A connection to a service, with its own session and memory.
 class Peer {
 public:
-    Peer(Runtime& runtime, std::uint32_t depth, std::uint32_t length)
+    Peer(Runtime& runtime, std::uint32_t depth, std::uint32_t length, FlowControl flow = FlowControl::off)
         : depth_(depth),
           length_(length),
-          region_(runtime.allocate(std::size_t{2} * depth * length, Access{.local_write = true})),
+          region_(runtime.allocate(std::size_t{2} * depth * length, Access::local())),
           session_(
               runtime.open_session({.worker = "worker0", .submission_slots = 256, .completion_slots = 256})),
           qp_(runtime.create_queue_pair(
-              {.shares = {{.session = &session_, .send_depth = depth}}, .recv_depth = depth})) {}
+              {.shares = {{.session = &session_, .send_depth = depth}}, .recv_depth = depth, .flow = flow})) {}
 
     std::vector<std::byte> connect(const std::string& address, std::uint8_t rnr_retry = 6) {
         return qp_.connect(address, {.path = {.rnr_retry = rnr_retry}});
@@ -248,6 +248,29 @@ TEST_F(ServicesTest, EchoSendsBackImmediateDataToo) {
         if (imm) {
             EXPECT_EQ(back->imm_data, *imm);
         }
+    }
+}
+
+TEST_F(ServicesTest, EchoWithCreditsWaitsForItsPeerAsItsPeerForIt) {
+    constexpr std::uint32_t kMessages = 16;
+    start({{.kind = ServiceConfig::Kind::echo, .name = "echo0", .message_size_max = 256, .depth = 2, .flow = FlowControl::credits, .connections_max = 2}});
+    EXPECT_THROW((void)peer()->connect("echo0"), Error) << "it has no credits";
+    Peer a(*runtime_, kMessages, 512, FlowControl::credits);
+    a.connect("echo0", 0);  // the first that finds no receive would end the connection
+    for (std::uint32_t i = 0; i < kMessages; ++i) {
+        a.fill(i, 256, i);
+        ASSERT_EQ(a.send(i, 256), Refusal::none);
+    }
+    std::uint32_t sent = 0;
+    while (a.next(20ms)) {
+        ++sent;
+    }
+    EXPECT_EQ(sent, 2u) << "as many as it has receives, since nothing can be sent back";
+    for (std::uint32_t i = 0; i < kMessages; ++i) {
+        ASSERT_EQ(a.post_receive(i), Refusal::none);
+        const auto back = a.next_receive();
+        ASSERT_TRUE(back && back->ok());
+        EXPECT_TRUE(a.received(i, 256, i));
     }
 }
 

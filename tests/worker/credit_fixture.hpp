@@ -1,6 +1,7 @@
 // Two sessions of one worker, stepped by hand, and pairs of queue pairs with credits between them: one sends, one receives.
 #pragma once
 
+#include "flow/credit_flow.hpp"
 #include "worker_fixture.hpp"
 
 namespace pollcore::testing {
@@ -14,9 +15,9 @@ protected:
         add_pairs(pairs, {.shares = {{kReceiver, 16, 16}}});
     }
     void add_pairs(std::size_t pairs, SteppedWorld::QpShape receiver) {
-        receiver.credits = true;
+        receiver.flow = FlowControl::credits;
         for (std::size_t i = 0; i < pairs; ++i) {
-            add_pair({.shares = {{kSender, 16, 4}}, .credits = true}, receiver, kNoRetries, kNoRetries);
+            add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits}, receiver, kNoRetries, kNoRetries);
         }
     }
     [[nodiscard]] const CreditFlow& sender(std::size_t i = 0) { return credits(*from[i]); }

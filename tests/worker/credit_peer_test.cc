@@ -11,7 +11,7 @@ namespace {
 TEST_F(WorkerCreditTest, CountsGoOnBeyondTheirEnd) {
     const std::uint32_t nearly = 0xfffffff7;
     make_world();
-    add_pair({.shares = {{kSender, 16, 4}}, .credits = true, .counts_from = nearly}, {.shares = {{kReceiver, 16, 16}}, .credits = true, .counts_from = nearly},
+    add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits, .counts_from = nearly}, {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .counts_from = nearly},
              kNoRetries, kNoRetries);
     agree();
     for (std::uint64_t i = 0; i < 40; ++i) {
@@ -80,7 +80,7 @@ TEST_F(WorkerCreditTest, TermsThatCannotBeAreRefused) {
     for (const Case& bad : cases) {
         SCOPED_TRACE(static_cast<int>(bad.fault));
         make_world();
-        add_pair({.shares = {{kSender, 16, 4}}, .credits = true}, {.shares = {{kReceiver, 16, 16}}, .credits = true, .terms = bad.terms}, kNoRetries,
+        add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits}, {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .terms = bad.terms}, kNoRetries,
                  kNoRetries);
         submit(send(1, {.qp = to[0], .flags = 0}), kReceiver);
         expect_violation(bad.fault);

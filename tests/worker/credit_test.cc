@@ -129,8 +129,8 @@ TEST_F(WorkerCreditTest, WritesWithImmediateTakeAReceiveAndWritesDoNot) {
 
 TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLongIsLeftOut) {
     make_world();
-    add_pair({.shares = {{kSender, 16, 4}}, .credits = true},
-             {.shares = {{kReceiver, 16, 16}}, .credits = true, .terms = FlowTerms{.depth = 16, .message_max = 8}}, kNoRetries, kNoRetries);
+    add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits},
+             {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .terms = FlowTerms{.depth = 16, .message_max = 8}}, kNoRetries, kNoRetries);
     agree();
     for (std::uint64_t i = 0; i < 6; ++i) {
         submit(recv(i));

@@ -32,9 +32,9 @@ TEST_F(FastPathTest, AQueuePairIsOrdinaryWhileItIsConnectedAndNotParked) {
 }
 
 TEST_F(FastPathTest, ItIsWithCreditsTooAndWithWriteRingsIsNot) {
-    make({.credits = true});
+    make({.flow = FlowControl::credits});
     EXPECT_NE(a->end->ordinary(), 0);
-    make({.rings = true});
+    make({.flow = FlowControl::ring});
     EXPECT_EQ(a->end->ordinary(), 0);
 }
 

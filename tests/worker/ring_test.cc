@@ -24,8 +24,8 @@ protected:
     void make() {
         make_world({.pool_buffers = 40});
         ring = &world->add_ring(kLines, 16, kReceiver);
-        add_pair({.shares = {{kSender, 32, 0}}, .rings = true},
-                 {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = ring}, .rings = true});
+        add_pair({.shares = {{kSender, 32, 0}}, .flow = FlowControl::ring},
+                 {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = ring}, .flow = FlowControl::ring});
     }
     void agree() {
         submit(send(100, kTwoLines));

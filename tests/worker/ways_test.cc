@@ -91,7 +91,7 @@ public:
         world_.add_cq();
         for (int i = 0; i < kPairs; ++i) {
             SteppedWorld::QpShape shape{.shares = {{0, 16, 16}, {1, 16, 0}}, .ordinary = way != Way::general};
-            shape.credits = credits;
+            shape.flow = credits ? FlowControl::credits : FlowControl::off;
             SteppedWorld::Qp& a = world_.add_qp(shape);
             SteppedWorld::Qp& b = world_.add_qp(shape);
             world_.connect(a, b);

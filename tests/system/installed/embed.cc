@@ -10,9 +10,9 @@ int main() {
     Runtime runtime(parse_config("[runtime]\nshare_cores = true\n[memory]\nsize = \"16MiB\"\n[[device]]\nname = \"soft0\"\nkind = \"soft\"\n"
                                  "[[worker]]\nname = \"w\"\nidle = \"yield\"\n", "embedded"));
     Session session = runtime.open_session();
-    MemoryRegion memory = runtime.allocate(4096);
+    MemoryRegion memory = runtime.allocate(4096, {.remote_write = true});
     QueuePair a = runtime.create_queue_pair({.shares = {{.session = &session}}});
-    QueuePair b = runtime.create_queue_pair({.shares = {{.session = &session}}});
+    QueuePair b = runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = {.write = true}});
     const QpInfo info = a.info();
     a.connect(b.info());
     b.connect(info);
