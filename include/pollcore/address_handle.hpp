@@ -17,6 +17,8 @@ class ControlSide;
 class POLLCORE_API AddressHandle {
 public:
     AddressHandle() = default;
+    /// By Context.
+    POLLCORE_INTERNAL AddressHandle(std::shared_ptr<ControlSide> control, AhHandle handle) noexcept;
     ~AddressHandle();
     AddressHandle(AddressHandle&& other) noexcept;
     AddressHandle& operator=(AddressHandle&& other) noexcept;
@@ -30,7 +32,6 @@ public:
     void destroy();
 
 private:
-    friend class Context;
     std::shared_ptr<ControlSide> control_;
     AhHandle handle_{};
 };

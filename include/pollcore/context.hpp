@@ -36,8 +36,6 @@
 namespace pollcore {
 
 class ControlSide;
-struct PoolSpec;
-struct RegionInfo;
 
 class POLLCORE_API Context {
 public:
@@ -114,9 +112,6 @@ protected:
     [[nodiscard]] POLLCORE_INTERNAL ControlSide& control() const;
 
 private:
-    [[nodiscard]] POLLCORE_INTERNAL MemoryRegion region_of(const RegionInfo& info) const;
-    [[nodiscard]] POLLCORE_INTERNAL ReceivePool pool_in(MemoryRegion memory, PoolSpec spec, std::uint32_t message_max, std::uint32_t stride);
-
     std::shared_ptr<ControlSide> control_;
 };
 

@@ -17,11 +17,15 @@
 namespace pollcore {
 
 class ControlSide;
+struct IncomingConnection;
+struct OpenedListener;
 
 /// A peer that asks for a connection. Unanswered, it is rejected when destroyed.
 class POLLCORE_API ConnectionRequest {
 public:
     ConnectionRequest() = default;
+    /// By Listener.
+    POLLCORE_INTERNAL ConnectionRequest(std::shared_ptr<ControlSide> control, std::uint32_t device, IncomingConnection&& incoming) noexcept;
     ~ConnectionRequest();
     ConnectionRequest(ConnectionRequest&& other) noexcept;
     ConnectionRequest& operator=(ConnectionRequest&& other) noexcept;
@@ -36,7 +40,6 @@ public:
     void reject(const std::vector<std::byte>& private_data = {});
 
 private:
-    friend class Listener;
     std::shared_ptr<ControlSide> control_;
     std::uint64_t connection_ = 0;
     std::uint32_t device_ = 0;
@@ -49,6 +52,8 @@ private:
 class POLLCORE_API Listener {
 public:
     Listener() = default;
+    /// By Context.
+    POLLCORE_INTERNAL Listener(std::shared_ptr<ControlSide> control, OpenedListener&& opened) noexcept;
     ~Listener();
     Listener(Listener&& other) noexcept;
     Listener& operator=(Listener&& other) noexcept;
@@ -61,7 +66,6 @@ public:
     [[nodiscard]] std::optional<ConnectionRequest> next_request(std::chrono::milliseconds timeout);
 
 private:
-    friend class Context;
     std::shared_ptr<ControlSide> control_;
     std::uint64_t id_ = 0;
     std::uint32_t device_ = 0;

@@ -15,6 +15,7 @@
 namespace pollcore {
 
 class ControlSide;
+struct RegionInfo;
 
 /// What may be done with a region, as IBV_ACCESS_* (ibv_reg_mr(3)). Local read is always allowed.
 struct Access {
@@ -53,6 +54,11 @@ private:
 class POLLCORE_API MemoryRegion {
 public:
     MemoryRegion() = default;
+    /// By Context.
+    POLLCORE_INTERNAL MemoryRegion(std::shared_ptr<ControlSide> control, const RegionInfo& info) noexcept;
+    [[nodiscard]] POLLCORE_INTERNAL std::uint64_t id() const noexcept { return id_; }
+    /// Somebody else ends it.
+    POLLCORE_INTERNAL void give_away() noexcept { control_.reset(); }
     ~MemoryRegion();
     MemoryRegion(MemoryRegion&& other) noexcept;
     MemoryRegion& operator=(MemoryRegion&& other) noexcept;
@@ -75,7 +81,6 @@ public:
     void deregister();
 
 private:
-    friend class Context;
     std::shared_ptr<ControlSide> control_;
     std::uint64_t id_ = 0;
     std::byte* data_ = nullptr;
@@ -97,6 +102,8 @@ enum class WindowType : std::uint8_t {
 class POLLCORE_API MemoryWindow {
 public:
     MemoryWindow() = default;
+    /// By Context.
+    POLLCORE_INTERNAL MemoryWindow(std::shared_ptr<ControlSide> control, MwHandle handle, WindowType type) noexcept;
     ~MemoryWindow();
     MemoryWindow(MemoryWindow&& other) noexcept;
     MemoryWindow& operator=(MemoryWindow&& other) noexcept;
@@ -117,7 +124,6 @@ public:
     void deallocate();
 
 private:
-    friend class Context;
     std::shared_ptr<ControlSide> control_;
     MwHandle handle_{};
     WindowType type_ = WindowType::type_2;

@@ -163,6 +163,8 @@ struct ConnectOptions {
 class POLLCORE_API QueuePair {
 public:
     QueuePair() = default;
+    /// By Context.
+    POLLCORE_INTERNAL QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle) noexcept;
     ~QueuePair();
     QueuePair(QueuePair&& other) noexcept;
     QueuePair& operator=(QueuePair&& other) noexcept;
@@ -206,7 +208,6 @@ public:
     bool close();
 
 private:
-    friend class Context;
     std::shared_ptr<ControlSide> control_;
     QpHandle handle_{};
 };

@@ -51,6 +51,8 @@ namespace pollcore {
 
 class ProtectionDomain;
 class ControlSide;
+struct PoolInfo;
+struct PoolSpec;
 class Session;
 
 struct ReceivePoolOptions {
@@ -83,6 +85,9 @@ struct HeldBuffer {
 class POLLCORE_API ReceivePool {
 public:
     ReceivePool() = default;
+    /// By Context.
+    POLLCORE_INTERNAL ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& made, const PoolSpec& spec, std::byte* data, std::uint32_t message_max,
+                                  std::uint32_t stride) noexcept;
     ~ReceivePool();
     ReceivePool(ReceivePool&& other) noexcept;
     ReceivePool& operator=(ReceivePool&& other) noexcept;
@@ -120,7 +125,6 @@ public:
     void close();
 
 private:
-    friend class Context;
     std::shared_ptr<ControlSide> control_;
     PoolHandle handle_{};
     std::uint64_t region_ = 0;

@@ -68,9 +68,9 @@ public:
     /// at a time.
     [[nodiscard]] Device& device(const std::string& name = "");
 
-private:
-    friend class AttachServer;
     [[nodiscard]] POLLCORE_INTERNAL RuntimeState& state() const;
+
+private:
     POLLCORE_INTERNAL explicit Runtime(std::shared_ptr<RuntimeState> state);
 
     RuntimeState* state_ = nullptr;  // Context owns it

@@ -42,6 +42,8 @@ struct SharedReceiveQueueOptions {
 class POLLCORE_API SharedReceiveQueue {
 public:
     SharedReceiveQueue() = default;
+    /// By Context.
+    POLLCORE_INTERNAL SharedReceiveQueue(std::shared_ptr<ControlSide> control, SrqHandle handle) noexcept;
     ~SharedReceiveQueue();
     SharedReceiveQueue(SharedReceiveQueue&& other) noexcept;
     SharedReceiveQueue& operator=(SharedReceiveQueue&& other) noexcept;
@@ -62,7 +64,6 @@ public:
     void close();
 
 private:
-    friend class Context;
     std::shared_ptr<ControlSide> control_;
     SrqHandle handle_{};
 };

@@ -25,7 +25,7 @@ wire::PrivateData packed(const std::vector<std::byte>& bytes, std::size_t most) 
     return data;
 }
 
-std::vector<std::byte> unpacked(const wire::PrivateData& data) {
+std::vector<std::byte> bytes_of(const wire::PrivateData& data) {
     const std::size_t size = std::min<std::size_t>(data.size, data.bytes.size());
     return {data.bytes.begin(), data.bytes.begin() + static_cast<std::ptrdiff_t>(size)};
 }
@@ -135,7 +135,7 @@ void AttachedState::connect(QpHandle handle, const QpInfo& peer, const PathAttri
 }
 
 std::vector<std::byte> AttachedState::connect(QpHandle handle, const std::string& address, const ConnectOptions& options) {
-    return unpacked(ask(wire::Connect{.handle = handle,
+    return bytes_of(ask(wire::Connect{.handle = handle,
                                       .timeout_ms = milliseconds(options.timeout),
                                       .address = wire::AddressText(address),
                                       .path = options.path,
@@ -177,7 +177,7 @@ std::optional<IncomingConnection> AttachedState::next_request(std::uint32_t devi
     }
     return IncomingConnection{.id = incoming.id,
                               .peer = incoming.peer.string(),
-                              .private_data = unpacked(incoming.private_data),
+                              .private_data = bytes_of(incoming.private_data),
                               .flow = incoming.flow};
 }
 

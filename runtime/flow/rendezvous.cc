@@ -22,7 +22,7 @@ void Rendezvous::begin_life() noexcept {
         qp_.leave_unposted(turn, entry);
         return;
     }
-    entry.kind = InFlightEntry::Kind::announced;
+    entry.announce();
     Announcement::Words words = Announcement{.addr = request.sge.addr,
                                              .rkey = request.rkey,
                                              .length = request.sge.length,

@@ -67,10 +67,10 @@ struct FlowTerms {
         }
         return sum | 1;
     }
-    [[nodiscard]] Words seal() noexcept {
+    /// With its check.
+    [[nodiscard]] Words sealed() const noexcept {
         Words words = std::bit_cast<Words>(*this);
         words.back() = check_of(words);
-        check = words.back();
         return words;
     }
 };
@@ -123,7 +123,7 @@ struct alignas(kCacheLine) ControlBlock {
         }
     }
     void set_own(FlowTerms mine) noexcept {
-        const FlowTerms::Words words = mine.seal();
+        const FlowTerms::Words words = mine.sealed();
         for (std::size_t i = 0; i < words.size(); ++i) {
             own[i].store(words[i], std::memory_order_relaxed);
         }

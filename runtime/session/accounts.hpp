@@ -162,11 +162,6 @@ public:
             mine.end_sends(n);
         }
     }
-    [[gnu::always_inline]] void end_recv(QpHandle qp) noexcept {
-        if (QpAccount& mine = of(qp); mine.generation() == qp.generation) [[likely]] {
-            mine.end_recv();
-        }
-    }
     void count_pooled() noexcept { ++pooled_taken_; }
 
     // ---- Shared receive queues ----

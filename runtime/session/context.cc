@@ -75,6 +75,15 @@ QpSpec spec_of(const QueuePairOptions& options) {
     return spec;
 }
 
+/// The pool ends the region, or else the runtime does.
+ReceivePool pool_in(const std::shared_ptr<ControlSide>& control, MemoryRegion memory, PoolSpec spec, std::uint32_t message_max, std::uint32_t stride) {
+    spec.region = memory.id();
+    const PoolInfo made = control->create_pool(spec);
+    std::byte* const data = memory.data();
+    memory.give_away();
+    return {control, made, spec, data, message_max, stride};
+}
+
 }  // namespace
 
 Context::Context(std::shared_ptr<ControlSide> control) noexcept : control_(std::move(control)) {}
@@ -85,13 +94,6 @@ ControlSide& Context::control() const {
     }
     require_own_process(*control_);
     return *control_;
-}
-
-void require_own_process(const ControlSide& control) {
-    if (control.is_forked()) {
-        throw Error(EPERM, "this is a forked child, and what it asks for belongs to its parent, whose threads are not here. A child may "
-                           "make an Attachment of its own, and a Runtime after exec()");
-    }
 }
 
 Session Context::open_session(const SessionOptions& options) {
@@ -111,26 +113,21 @@ Session Context::open_session(const SessionOptions& options) {
 }
 
 QueuePair Context::create_queue_pair(const QueuePairOptions& options) {
-    QueuePair qp;
-    qp.handle_ = control().create_qp(spec_of(options));
-    control_->live_qps.add(qp.handle_);
-    qp.control_ = control_;
+    QueuePair qp(control_, control().create_qp(spec_of(options)));
+    control_->live_qps.add(qp.handle());
     return qp;
 }
 
 SharedReceiveQueue Context::create_shared_receive_queue(const SharedReceiveQueueOptions& options) {
     require_valid(options.pool, "the receive pool of a shared receive queue");
-    SharedReceiveQueue queue;
-    queue.handle_ = control().create_srq({.device = NameText(options.device),
+    return {control_, control().create_srq({.device = NameText(options.device),
                                           .pd = id_of(options.pd),
                                           .session = id_of(options.session, "a shared receive queue"),
                                           .depth = options.depth,
                                           .sges_max = options.sges_max,
                                           .pool_share = options.pool_share,
                                           .credit_connections = options.credit_connections,
-                                          .pool = handle_of(options.pool)});
-    queue.control_ = control_;
-    return queue;
+                                          .pool = handle_of(options.pool)})};
 }
 
 // ---- Pools ----
@@ -144,7 +141,7 @@ ReceivePool Context::create_receive_pool(const ReceivePoolOptions& options) {
                                 std::to_string(kPoolBufferBytesMax) + " bytes");
     }
     const std::uint32_t stride = pool_stride(options.buffer_bytes);
-    return pool_in(allocate(std::size_t{options.buffers} * stride, Access{.local_write = true}, options.device, options.pd),
+    return pool_in(control_, allocate(std::size_t{options.buffers} * stride, Access::local(), options.device, options.pd),
                    {.device = NameText(options.device),
                     .pd = id_of(options.pd),
                     .session = session,
@@ -164,7 +161,7 @@ ReceivePool Context::create_write_ring(const WriteRingOptions& options) {
                                 std::to_string(std::uint64_t{kRingLinesMax} * kCacheLine) + ", and 1 to " + std::to_string(kPoolBuffersMax) +
                                 " messages");
     }
-    return pool_in(allocate(options.bytes, Access{.local_write = true, .remote_write = true}, options.device, options.pd),
+    return pool_in(control_, allocate(options.bytes, Access{.local_write = true, .remote_write = true}, options.device, options.pd),
                    {.device = NameText(options.device),
                     .pd = id_of(options.pd),
                     .session = session,
@@ -174,44 +171,13 @@ ReceivePool Context::create_write_ring(const WriteRingOptions& options) {
                    ring_message_max(lines), kCacheLine);
 }
 
-ReceivePool Context::pool_in(MemoryRegion memory, PoolSpec spec, std::uint32_t message_max, std::uint32_t stride) {
-    spec.region = memory.id_;
-    const PoolInfo made = control().create_pool(spec);
-    ReceivePool pool;
-    pool.handle_ = made.handle;
-    pool.counters_ = made.counters;
-    pool.buffers_ = spec.buffers;
-    pool.buffer_bytes_ = message_max;
-    pool.stride_ = stride;
-    pool.data_ = memory.data_;
-    pool.ring_ = spec.ring;
-    // From here on the pool ends it, or else the runtime.
-    pool.region_ = memory.id_;
-    memory.control_.reset();
-    pool.control_ = control_;
-    return pool;
-}
-
 // ---- Memory ----
 
 ProtectionDomain Context::create_protection_domain(const std::string& device) { return {control_, control().create_pd(device)}; }
 
-MemoryRegion Context::region_of(const RegionInfo& info) const {
-    MemoryRegion region;
-    region.control_ = control_;
-    region.id_ = info.id;
-    region.data_ = info.data;
-    region.size_ = info.size;
-    region.iova_ = info.iova;
-    region.lkey_ = info.lkey;
-    region.rkey_ = info.rkey;
-    region.handle_ = info.handle;
-    return region;
-}
-
 MemoryRegion Context::allocate(std::size_t bytes, Access access, const std::string& device, const ProtectionDomain* pd) {
     require_bytes(bytes);
-    return region_of(control().allocate(bytes, access, device, id_of(pd)));
+    return {control_, control().allocate(bytes, access, device, id_of(pd))};
 }
 MemoryRegion Context::register_memory(void* data, std::size_t bytes, Access access, const std::string& device,
                                       const ProtectionDomain* pd) {
@@ -220,26 +186,19 @@ MemoryRegion Context::register_memory(void* data, std::size_t bytes, Access acce
 MemoryRegion Context::register_memory_at(std::uint64_t iova, void* data, std::size_t bytes, Access access, const std::string& device,
                                          const ProtectionDomain* pd) {
     require_bytes(bytes);
-    return region_of(control().register_memory(data, bytes, iova, access, device, id_of(pd)));
+    return {control_, control().register_memory(data, bytes, iova, access, device, id_of(pd))};
 }
 
 MemoryWindow Context::create_memory_window(const Session& session, WindowType type, const std::string& device,
                                            const ProtectionDomain* pd) {
-    MemoryWindow window;
-    window.handle_ = control().create_window(id_of(&session, "a memory window"), type, device, id_of(pd));
-    window.type_ = type;
-    window.control_ = control_;
-    return window;
+    return {control_, control().create_window(id_of(&session, "a memory window"), type, device, id_of(pd)), type};
 }
 
 // ---- The rest ----
 
 AddressHandle Context::create_address_handle(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                              const ProtectionDomain* pd) {
-    AddressHandle handle;
-    handle.handle_ = control().create_ah(peer, path, device, id_of(pd));
-    handle.control_ = control_;
-    return handle;
+    return {control_, control().create_ah(peer, path, device, id_of(pd))};
 }
 
 AddressHandle Context::create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer, const std::string& device,
@@ -247,20 +206,11 @@ AddressHandle Context::create_address_handle(const WideCompletion& received, std
     if (!received.ok() || (received.flags & kDatagram) == 0 || buffer.size() < kGrhBytes) {
         throw Error(EINVAL, "the way back is asked of a completion that is no datagram's, or without its first 40 bytes");
     }
-    AddressHandle handle;
-    handle.handle_ = control().create_ah(received, buffer.first<kGrhBytes>(), device, id_of(pd));
-    handle.control_ = control_;
-    return handle;
+    return {control_, control().create_ah(received, buffer.first<kGrhBytes>(), device, id_of(pd))};
 }
 
 Listener Context::listen(const std::string& address, const std::string& device) {
-    OpenedListener opened = control().listen(address, device);
-    Listener listener;
-    listener.id_ = opened.id;
-    listener.device_ = opened.device;
-    listener.address_ = std::move(opened.address);
-    listener.control_ = control_;
-    return listener;
+    return {control_, control().listen(address, device)};
 }
 
 std::optional<Event> Context::next_event(std::chrono::milliseconds timeout) { return control().events().next(timeout); }

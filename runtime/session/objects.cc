@@ -40,6 +40,7 @@ QueuePair::~QueuePair() {
     }
 }
 
+QueuePair::QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle) noexcept : control_(std::move(control)), handle_(handle) {}
 QueuePair::QueuePair(QueuePair&& other) noexcept { *this = std::move(other); }
 
 QueuePair& QueuePair::operator=(QueuePair&& other) noexcept {
@@ -94,6 +95,8 @@ SharedReceiveQueue::~SharedReceiveQueue() {
     }
 }
 
+SharedReceiveQueue::SharedReceiveQueue(std::shared_ptr<ControlSide> control, SrqHandle handle) noexcept
+    : control_(std::move(control)), handle_(handle) {}
 SharedReceiveQueue::SharedReceiveQueue(SharedReceiveQueue&& other) noexcept { *this = std::move(other); }
 
 SharedReceiveQueue& SharedReceiveQueue::operator=(SharedReceiveQueue&& other) noexcept {
@@ -127,6 +130,17 @@ ReceivePool::~ReceivePool() {
     }
 }
 
+ReceivePool::ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& made, const PoolSpec& spec, std::byte* data, std::uint32_t message_max,
+                         std::uint32_t stride) noexcept
+    : control_(std::move(control)),
+      handle_(made.handle),
+      region_(spec.region),
+      data_(data),
+      buffers_(spec.buffers),
+      buffer_bytes_(message_max),
+      stride_(stride),
+      ring_(spec.ring),
+      counters_(made.counters) {}
 ReceivePool::ReceivePool(ReceivePool&& other) noexcept { *this = std::move(other); }
 
 ReceivePool& ReceivePool::operator=(ReceivePool&& other) noexcept {
@@ -166,6 +180,13 @@ ConnectionRequest::~ConnectionRequest() {
     }
 }
 
+ConnectionRequest::ConnectionRequest(std::shared_ptr<ControlSide> control, std::uint32_t device, IncomingConnection&& incoming) noexcept
+    : control_(std::move(control)),
+      connection_(incoming.id),
+      device_(device),
+      peer_(std::move(incoming.peer)),
+      private_data_(std::move(incoming.private_data)),
+      flow_(incoming.flow) {}
 ConnectionRequest::ConnectionRequest(ConnectionRequest&& other) noexcept { *this = std::move(other); }
 
 ConnectionRequest& ConnectionRequest::operator=(ConnectionRequest&& other) noexcept {
@@ -196,6 +217,8 @@ Listener::~Listener() {
     }
 }
 
+Listener::Listener(std::shared_ptr<ControlSide> control, OpenedListener&& opened) noexcept
+    : control_(std::move(control)), id_(opened.id), device_(opened.device), address_(std::move(opened.address)) {}
 Listener::Listener(Listener&& other) noexcept { *this = std::move(other); }
 
 Listener& Listener::operator=(Listener&& other) noexcept {
@@ -211,14 +234,7 @@ std::optional<ConnectionRequest> Listener::next_request(std::chrono::millisecond
     if (!incoming) {
         return std::nullopt;
     }
-    ConnectionRequest request;
-    request.control_ = control_;
-    request.connection_ = incoming->id;
-    request.device_ = device_;
-    request.peer_ = std::move(incoming->peer);
-    request.private_data_ = std::move(incoming->private_data);
-    request.flow_ = incoming->flow;
-    return request;
+    return ConnectionRequest(control_, device_, std::move(*incoming));
 }
 
 // ---- ProtectionDomain ----
@@ -250,6 +266,15 @@ MemoryRegion::~MemoryRegion() {
     }
 }
 
+MemoryRegion::MemoryRegion(std::shared_ptr<ControlSide> control, const RegionInfo& info) noexcept
+    : control_(std::move(control)),
+      id_(info.id),
+      data_(info.data),
+      size_(info.size),
+      iova_(info.iova),
+      lkey_(info.lkey),
+      rkey_(info.rkey),
+      handle_(info.handle) {}
 MemoryRegion::MemoryRegion(MemoryRegion&& other) noexcept { *this = std::move(other); }
 
 MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
@@ -289,6 +314,8 @@ MemoryWindow::~MemoryWindow() {
     }
 }
 
+MemoryWindow::MemoryWindow(std::shared_ptr<ControlSide> control, MwHandle handle, WindowType type) noexcept
+    : control_(std::move(control)), handle_(handle), type_(type) {}
 MemoryWindow::MemoryWindow(MemoryWindow&& other) noexcept { *this = std::move(other); }
 
 MemoryWindow& MemoryWindow::operator=(MemoryWindow&& other) noexcept {
@@ -321,6 +348,7 @@ AddressHandle::~AddressHandle() {
     }
 }
 
+AddressHandle::AddressHandle(std::shared_ptr<ControlSide> control, AhHandle handle) noexcept : control_(std::move(control)), handle_(handle) {}
 AddressHandle::AddressHandle(AddressHandle&& other) noexcept { *this = std::move(other); }
 
 AddressHandle& AddressHandle::operator=(AddressHandle&& other) noexcept {

@@ -80,7 +80,7 @@ void SessionCore::close() noexcept {
 
 // ---- Completions ----
 
-/// For Inbox::take.
+/// For CompletionInbox::take.
 struct SessionCore::Settle {
     SessionCore& core;
     [[gnu::always_inline]] void sends(QpHandle qp, std::uint32_t n) const noexcept { core.accounts_.end_sends(qp, n); }

@@ -17,7 +17,7 @@
 #include "pollcore/session.hpp"
 #include "session/accounts.hpp"
 #include "session/in_flight_log.hpp"
-#include "session/inbox.hpp"
+#include "session/completion_inbox.hpp"
 #include "session/layout.hpp"
 #include "session/session_host.hpp"
 
@@ -131,7 +131,7 @@ private:
 
     // Read on every call.
     RingProducer<WorkRequest> submissions_;
-    Inbox inbox_;
+    CompletionInbox inbox_;
     Accounts accounts_;
     SessionHeader& header_;
     std::uint8_t attention_ = 0;  // 0: an open session that needs no care

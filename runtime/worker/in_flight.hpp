@@ -41,7 +41,7 @@ struct InFlightEntry {
         std::uint32_t lkey = 0;  ///< of the first SGE; the others stand in the table's side array
         std::uint32_t new_rkey;  ///< bind: the window's key when it has succeeded
     };
-    static constexpr std::uint8_t kSampled = 1 << 7;  ///< of `flags`: see Worker::begin_sample
+    static constexpr std::uint8_t kSampled = 1 << 7;  ///< of `flags`: see WorkerSession::begin_sample
 
     // These four as in the last word of the request.
     Opcode opcode = Opcode::send;
@@ -77,6 +77,16 @@ struct InFlightEntry {
         words[2] = (head.word() & kWhat) | its_lkey;
         words[3] = 0;
     }
+    /// The provider never gets it.
+    void leave_unposted() noexcept { kind = Kind::unposted; }
+    void leave_unposted(Status why) noexcept {
+        kind = Kind::unposted;
+        status = why;
+    }
+    void end() noexcept { kind = Kind::done; }
+    /// Its message is announced.
+    void announce() noexcept { kind = Kind::announced; }
+    void sample() noexcept { flags |= kSampled; }
     /// Whether it is one of an ordinary request that the provider has, and completes by itself.
     [[nodiscard]] bool is_ordinary() const noexcept {
         constexpr std::uint64_t kSignal = std::uint64_t{kSignaled} << RequestHead::kFlags;

@@ -10,7 +10,6 @@ namespace pollcore {
 namespace {
 
 // Receives that one queue gets from its pool in one step (I10).
-constexpr std::uint32_t kFillMax = 64;
 
 }  // namespace
 
@@ -28,9 +27,6 @@ bool RecvQueue::fill(Turn& turn, std::uint32_t& posted) noexcept {
     const std::uint32_t n = std::min({pool_.available(), table_.room(), kFillMax});
     pool_.count_taken(n);
     for (std::uint32_t i = 0; i < n; ++i) {
-        if (!turn.chains.room(1, 0)) {
-            turn.chains.ring(turn);
-        }
         const std::uint32_t buffer = pool_.take();
         const std::uint32_t place = table_.push();
         table_.at(place) = {.tag = pool_tag(pool.handle(), buffer),

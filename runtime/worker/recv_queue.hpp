@@ -93,7 +93,8 @@ public:
             turn.refills.add(*this);
         }
     }
-    /// Chains what its pool has for it, some at a time. True: there may be more.
+    static constexpr std::uint32_t kFillMax = 64;
+    /// Chains what its pool has for it, up to kFillMax receives, for which the chains have room. True: there may be more.
     [[nodiscard]] bool fill(Turn& turn, std::uint32_t& posted) noexcept;
     /// The chain goes to the provider, and what it refuses of it ends.
     void post(Turn& turn) noexcept;

@@ -48,7 +48,7 @@ public:
         return slot;
     }
     void give_back(std::uint32_t slot) noexcept {
-        entries_[slot].kind = InFlightEntry::Kind::done;
+        entries_[slot].end();
         free_.push_back(slot);
     }
     /// The keys of the entry's SGEs after the first.
@@ -134,7 +134,7 @@ public:
         } else if (positions_.offset_of(place) == 0) [[likely]] {
             (void)positions_.pop();
         } else {
-            positions_.at(full_position(place)).kind = InFlightEntry::Kind::done;
+            positions_.at(full_position(place)).end();
             ++strays_;
         }
     }
@@ -151,7 +151,7 @@ public:
     [[nodiscard]] bool has_unposted() const noexcept { return strays_ != 0 && !positions_.front().with_provider(); }
     /// The newest entry is one that the provider will not have.
     void leave_unposted(std::uint32_t place) noexcept {
-        at(place).kind = InFlightEntry::Kind::unposted;
+        at(place).leave_unposted();
         ++strays_;
     }
     /// Removes the front if the provider does not have it; else null. The reference holds until the next push.

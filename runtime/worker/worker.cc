@@ -146,7 +146,12 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 // and received in it counts.
 [[gnu::noinline]] std::uint32_t Worker::refill() noexcept {
     std::uint32_t posted = 0;
-    turn_.refills.turn([&](RecvQueue& queue) { return queue.fill(turn_, posted) ? DueList<RecvQueue>::Then::stay : DueList<RecvQueue>::Then::leave; });
+    turn_.refills.turn([&](RecvQueue& queue) {
+        if (!turn_.chains.recv_room(RecvQueue::kFillMax)) {
+            turn_.chains.ring(turn_);
+        }
+        return queue.fill(turn_, posted) ? DueList<RecvQueue>::Then::stay : DueList<RecvQueue>::Then::leave;
+    });
     if (posted != 0) {
         turn_.chains.ring(turn_);
     }

@@ -107,8 +107,7 @@ void WorkerQp::publish_record() noexcept {
     for (const ibv_send_wr* wr = chain; wr != nullptr; wr = wr->next) {
         InFlightTable& entries = sends_.entries();
         InFlightEntry& entry = entries.at(entries.head_position() + entries.offset_of(WrId::unpack(wr->wr_id).position));
-        entry.kind = InFlightEntry::Kind::unposted;
-        entry.status = Status::wr_flush_err;
+        entry.leave_unposted(Status::wr_flush_err);
     }
     fail_flow(turn, FlowFault::post_refused);
     complete_unposted(turn);
@@ -142,8 +141,7 @@ void WorkerQp::publish_record() noexcept {
 [[gnu::cold, gnu::noinline]] void WorkerQp::leave_unposted(Turn& turn, const InFlightEntry& entry) noexcept {
     InFlightEntry& unposted = sends_.entries().push();
     unposted = entry;
-    unposted.kind = InFlightEntry::Kind::unposted;
-    unposted.status = unposted_status_;
+    unposted.leave_unposted(unposted_status_);
     complete_unposted(turn);
     look_again(turn);  // a marker is to follow, if anything is before it
 }

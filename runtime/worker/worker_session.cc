@@ -57,7 +57,7 @@ void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send
     if (!sampling_) {
         sampling_ = true;
         sampled_at_ = now;
-        entry.flags |= InFlightEntry::kSampled;
+        entry.sample();
     }
 }
 

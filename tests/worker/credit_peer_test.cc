@@ -90,7 +90,7 @@ TEST_F(WorkerCreditTest, TermsThatCannotBeAreRefused) {
 TEST_F(WorkerCreditTest, TermsThatAreNotWholeAreReadAgain) {
     make();
     FlowTerms terms{.depth = 16, .message_max = 64};
-    const FlowTerms::Words words = terms.seal();
+    const FlowTerms::Words words = terms.sealed();
     for (std::size_t i = 0; i < words.size(); ++i) {
         from[0]->block->terms[i].store(words[i] ^ (i == 1));
     }

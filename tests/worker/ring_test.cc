@@ -108,7 +108,7 @@ TEST_F(WorkerRingTest, TermsThatCannotBeAreRefused) {
         SCOPED_TRACE(&bad - cases);
         make();
         FlowTerms terms = bad.terms;
-        const FlowTerms::Words words = terms.seal();
+        const FlowTerms::Words words = terms.sealed();
         for (std::size_t i = 0; i < words.size(); ++i) {
             from[0]->block->terms[i].store(words[i]);
         }

@@ -120,10 +120,6 @@ std::uint32_t at_least_zero(int value) {
 
 }  // namespace
 
-std::vector<std::string> VerbsDevice::names() {
-    return DeviceList().names();
-}
-
 std::unique_ptr<VerbsDevice> VerbsDevice::open(const std::string& name, std::uint8_t port) {
     const DeviceList list;
     ibv_device* device = find(list, name);

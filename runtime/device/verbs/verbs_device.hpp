@@ -23,8 +23,6 @@ public:
     /// Opens the device of this name as ibv_devices(1) prints it; empty means the only one there is. Throws
     /// pollcore::Error, which lists the devices that exist or says why there are none.
     [[nodiscard]] static std::unique_ptr<VerbsDevice> open(const std::string& name, std::uint8_t port);
-    /// The names that open() takes.
-    [[nodiscard]] static std::vector<std::string> names();
     ~VerbsDevice() override;
 
     [[nodiscard]] std::string describe() const override;

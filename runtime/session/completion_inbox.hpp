@@ -26,16 +26,16 @@
 
 namespace pollcore {
 
-class Inbox {
+class CompletionInbox {
 public:
     /// Requests stand in `submissions`.
-    Inbox(void* block, const SessionLayout& layout, const RingProducer<WorkRequest>& submissions)
+    CompletionInbox(void* block, const SessionLayout& layout, const RingProducer<WorkRequest>& submissions)
         : completions_(at_offset<void>(block, layout.completions()), layout.completion_ring_slots()),
           submissions_(submissions),
           wide_(layout.wide),
           stages_(*at_offset<SessionStages>(block, layout.stages())) {}
-    Inbox(const Inbox&) = delete;
-    Inbox& operator=(const Inbox&) = delete;
+    CompletionInbox(const CompletionInbox&) = delete;
+    CompletionInbox& operator=(const CompletionInbox&) = delete;
 
     /// Is there a completion, wherever it stands?
     [[nodiscard]] bool ready() const noexcept { return completions_.ready() || has_reply(); }

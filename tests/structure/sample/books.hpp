@@ -1,0 +1,38 @@
+// What structure.py has to find, and what it has to leave alone.
+#pragma once
+
+#include <atomic>
+
+namespace sample {
+
+void from_a_header();
+
+struct Record {
+    int value = 0;
+};
+
+class Books {
+public:
+    void count() { ++count_; }  // its own
+    int open = 0;
+    Record record;
+    std::atomic<int> shown{0};
+    virtual void virtually();
+
+private:
+    friend class Reader;
+    int count_ = 0;
+};
+
+class Reader {
+public:
+    void read(Books& books);
+    void fill(Record& record) { record.value = 1; }  // plain data is its holder's
+    inline void through_a_header() { from_a_header(); }
+
+private:
+    Record kept_;
+    void keep() { kept_.value = 1; }  // its own
+};
+
+}  // namespace sample

@@ -1,0 +1,34 @@
+#include "books.hpp"
+
+namespace sample {
+namespace {
+
+class Local {
+public:
+    void change() { ++value; }
+    int value = 0;
+};
+
+}  // namespace
+
+void two();
+void three();
+
+void one() {
+    Local local;
+    local.value = 1;  // nobody else knows it
+    local.change();
+    two();
+}
+
+void Reader::read(Books& books) {
+    books.open = 1;
+    ++books.open;
+    books.record.value = 1;
+    books.shown.store(1);
+    books.virtually();  // no call of anybody
+}
+
+void from_a_header() { three(); }
+
+}  // namespace sample
