@@ -307,6 +307,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
     if (flow_ != nullptr) {
         flow_->fail();
     }
+    publish_record();  // before what the device flushes, of which more may come in this step
     look_again(turn);
 }
 
@@ -334,10 +335,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
 /// All that follows when a queue pair is in error, in this order, whatever found the error. Each part does what there is to do, and is asked
 /// again when something that it waits for has happened.
 [[gnu::cold]] void WorkerQp::end_life(Turn& turn) noexcept {
-    if (life_ == QpLife::failing) {
-        happens(QpEvent::end_life);
-        publish_record();
-    }
+    happens(QpEvent::end_life);
     // What waits for the peer ends behind what was posted, and what the peer was promised is others' again.
     if (flow_ != nullptr) {
         if (!flush_held_) {

@@ -42,18 +42,31 @@ static void send_with_credits(pollcore_attachment* daemon, pollcore_session* ses
                                            .qp = pollcore_handle(to),
                                            .opcode = POLLCORE_RECV,
                                            .num_sge = 1};
-    const pollcore_work_request send = {.tag = 2,
-                                        .sge = {pollcore_addr(region) + 4096, 8, pollcore_lkey(region)},
-                                        .qp = pollcore_handle(from),
-                                        .opcode = POLLCORE_SEND,
-                                        .num_sge = 1};
+    pollcore_work_request send = {.tag = 2,
+                                  .sge = {pollcore_addr(region) + 4096, 8, pollcore_lkey(region)},
+                                  .qp = pollcore_handle(from),
+                                  .opcode = POLLCORE_SEND,
+                                  .num_sge = 1};
     REQUIRE(pollcore_submit(session, &receive) == 0);
-    REQUIRE(pollcore_submit(session, &send) == 0 && pollcore_submit(session, &send) == 0);
+    REQUIRE(pollcore_submit(session, &send) == 0);
+    send.flags = POLLCORE_SIGNALED;
+    REQUIRE(pollcore_submit(session, &send) == 0);
     REQUIRE(await_one(session).tag == 1);
-    REQUIRE(pollcore_wait(session, 10 * 1000 * 1000) == 0);
+    /* A write the other way ends meanwhile. */
+    send.qp = pollcore_handle(to);
+    send.opcode = POLLCORE_RDMA_WRITE;
+    send.remote_addr = pollcore_addr(region);
+    send.rkey = pollcore_rkey(region);
+    send.tag = 3;
+    REQUIRE(pollcore_submit(session, &send) == 0 && await_one(session).tag == 3);
     REQUIRE(pollcore_submit(session, &receive) == 0);
-    const pollcore_completion second = await_one(session);
-    REQUIRE(second.tag == 1 && second.status == 0);
+    uint64_t tags = 0;
+    for (int i = 0; i < 2; ++i) {
+        const pollcore_completion done = await_one(session);
+        REQUIRE(done.status == 0);
+        tags += done.tag;
+    }
+    REQUIRE(tags == 1 + 2);
     pollcore_close_qp(from);
     pollcore_close_qp(to);
 }

@@ -1,6 +1,7 @@
 // A provider that fails: posts that are refused, polls that go wrong. The faults come in where real ones do, through
 // the context's ops.
 #include <array>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct Script {
     ibv_cq* broken = nullptr;
     bool hold_back = false;  // completions are late
     std::vector<ibv_wc> held;
+    std::function<void()> before_poll{};
 };
 Script script;
 
@@ -41,6 +43,9 @@ int scripted_post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
 }
 
 int scripted_poll(ibv_cq* cq, int n, ibv_wc* wc) {
+    if (script.before_poll) {
+        script.before_poll();
+    }
     if (cq == script.broken) {
         return -1;
     }
@@ -496,6 +501,27 @@ TEST_F(ProviderFailure, AQueuePairThatIsLostWithItsDeviceCompletesWhatItHad) {
     world->proxy.forget(a->handle());
     EXPECT_EQ(world->session().state(a->handle()), QpState::closed);
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+// The application runs while the worker is in the middle of a step.
+TEST_F(ProviderFailure, WhoSeesTheFailedRequestSeesTheErrorToo) {
+    world->add_cq();  // so that something is polled behind the completion in its step
+    WorkRequest bad = write(1);
+    bad.rkey ^= 0xabcd00;
+    submit(bad);
+    std::optional<Completion> seen;
+    std::optional<QpState> state;
+    script.before_poll = [&] {
+        for (const Completion& completion : world->poll()) {
+            seen = completion;
+            state = world->session().state(a->handle());
+        }
+    };
+    world->step(20);
+    ASSERT_TRUE(seen);
+    EXPECT_EQ(seen->status, Status::rem_access_err);
+    EXPECT_EQ(state, QpState::error);
+    EXPECT_EQ(world->session().cause(a->handle()), Status::rem_access_err);
 }
 
 }  // namespace
