@@ -97,7 +97,7 @@ inline constexpr std::uint64_t kLatencySampleEvery = 253;
 /// Where the time of a session's requests goes. With the device and behind it one of a session is followed at a time, so slow ones
 /// keep others from being counted there.
 struct StageLatency {
-    LatencyHistogram submission_ring;  ///< from try_submit until the worker put it into its queue pair's chain; one that had to wait for credit, has waited
+    LatencyHistogram submission_ring;  ///< from try_submit until the worker put it into its queue pair's chain; one that had to wait for its flow control, has waited
     LatencyHistogram device;           ///< of a signaled send that succeeded: from there until the worker found its completion
     LatencyHistogram completion_ring;  ///< from there until poll() gave it
 

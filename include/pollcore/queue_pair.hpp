@@ -154,7 +154,7 @@ struct QueuePairOptions {
 
 struct ConnectOptions {
     PathAttributes path{};
-    /// At most kRequestPrivateDataMax, or kReplyPrivateDataMax in an answer; with credits kPrivateDataFlow less.
+    /// At most kRequestPrivateDataMax, or kReplyPrivateDataMax in an answer; with flow control kPrivateDataFlow less.
     std::vector<std::byte> private_data{};
     std::chrono::milliseconds timeout{5000};
 };

@@ -70,7 +70,7 @@ enum class Refusal : std::uint8_t {
     misaligned_atomic,  ///< the remote address of an atomic is no multiple of 8, or it has not one SGE of 8 bytes
     not_receiver,       ///< receives of this QP belong to another session, or come from a shared receive queue or a pool
     no_share,           ///< this session has no part in the queue pair, or none in its send queue: see QueuePairOptions::shares
-    message_too_long,   ///< with credits: longer than Session::message_max, and not for rendezvous (see Session::rendezvous_max)
+    message_too_long,   ///< with flow control: longer than Session::message_max, and not for rendezvous (see Session::rendezvous_max)
     session_closed,
 };
 [[nodiscard]] POLLCORE_API std::string_view refusal_name(Refusal refusal) noexcept;
@@ -160,7 +160,7 @@ public:
 
     /// State of a queue pair as its worker last published it; `closed` for a stale handle, and where this session has no part in it.
     [[nodiscard]] QpState state(QpHandle qp) const noexcept;
-    /// With credits, once the peer has said it: the longest message that it receives. Else 0.
+    /// With flow control, once the peer has said it: the longest message that it receives. Else 0.
     [[nodiscard]] std::uint32_t message_max(QpHandle qp) const noexcept;
     /// The same of messages that the peer reads by rendezvous (QueuePairOptions::rendezvous_pool); 0: it reads none.
     [[nodiscard]] std::uint32_t rendezvous_max(QpHandle qp) const noexcept;

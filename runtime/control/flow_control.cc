@@ -33,14 +33,13 @@ std::string_view text_of(FlowFault fault) {
 
 // Each has a region of its own, so that a peer reaches its own block and no other.
 void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_t send_depth) {
-    const bool by_receives = arrival_of(spec.flow) == Arrival::receives;
     if (spec.type != QpType::rc) {
         throw Error(EINVAL, "flow control needs a reliable connection (QpType::rc)");
     }
-    if (by_receives && !spec.srq.valid() && spec.recv_depth == 0) {
+    const FlowKind& kind = flow_kind(spec.flow);
+    if (kind.needs_receives && !spec.srq.valid() && spec.recv_depth == 0) {
         throw Error(EINVAL, fmt::format("flow control by {} needs receives: recv_depth = 0", flow_control_text(spec.flow)));
     }
-    const FlowKind& kind = flow_kind(spec.flow);
     Device& device = *devices_[qp.device]->device;
     ibv_pd* const pd = pds_.at(qp.pd).pd.get();
     const std::uint32_t entries = kind.entry_bytes != 0 ? std::bit_ceil(qp.send_entries) : 0;

@@ -31,8 +31,8 @@ void BlockFlow::begin_life(Turn&) noexcept {
 
 void BlockFlow::set_gate() noexcept {
     close_gate();
-    if (flows() && !frames() && !qp_.in_error()) {
-        qp_.gate().open(credit_, message_max_);
+    if (flows() && !frames() && !qp().in_error()) {
+        qp().gate().open(credit_, message_max_);
         gate_open_ = true;
     }
 }
@@ -41,7 +41,7 @@ void BlockFlow::set_gate() noexcept {
 
 /// What comes now need not wait, and has what it takes.
 bool BlockFlow::admit(Opcode opcode, std::uint32_t length) noexcept {
-    if (!waiting_.empty() || announced_) {
+    if (!waiting().empty() || announced_) {
         return false;
     }
     if (!takes_receive(opcode)) {
@@ -81,13 +81,9 @@ bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkReque
     if (flows() && (!take_grants(turn) || admit(request.opcode, length))) {
         return false;  // or it is in error now, and says so when the request is posted
     }
-    waiting_.push(session, request, session.submissions(), slot);
-    if (request.opcode == Opcode::bind_mw) {
-        turn.binds.hold(request);
-    }
+    keep(turn, session, request, slot);
     set_gate();
     turn.counters.waits_for_credit.add();
-    turn.flows.add(*this);
     return true;
 }
 
@@ -105,7 +101,7 @@ bool BlockFlow::take_grants(Turn& turn) noexcept {
         return true;
     }
     if (*word - consumed() > depth_) {
-        qp_.fail_flow(turn, FlowFault::too_many_grants);
+        qp().fail_flow(turn, FlowFault::too_many_grants);
         return false;
     }
     close_gate();
@@ -118,23 +114,16 @@ bool BlockFlow::take_grants(Turn& turn) noexcept {
 // What waits for credit, as far as it goes.
 [[gnu::noinline]] std::uint32_t BlockFlow::post_waiting(Turn& turn) noexcept {
     std::uint32_t posted = 0;
-    while (!waiting_.empty() && !announced_ && qp_.sends().take_budget(turn)) {
-        const WorkRequest request = waiting_.copy(0);
-        WorkerSession& session = waiting_.front_session();
-        const std::uint64_t bytes = takes_receive(request.opcode) ? message_length(request, waiting_, 0) : 0;
+    while (!waiting().empty() && !announced_ && qp().sends().take_budget(turn)) {
+        const WorkRequest request = waiting().copy(0);
+        WorkerSession& session = waiting().front_session();
+        const std::uint64_t bytes = takes_receive(request.opcode) ? message_length(request, waiting(), 0) : 0;
         const auto length = static_cast<std::uint32_t>(bytes);
         const bool announces = must_announce(request.opcode, length);
-        // What rings the doorbells does so now: if the provider refuses something, and the connection ends of it, what stands here ends too.
-        if (!turn.chains.room(kSgesMax + 1, record_bytes(kInlineMax)) || request.opcode == Opcode::bind_mw || announces) {
-            turn.chains.ring(turn);
-            if (qp_.in_error()) {
-                break;
-            }
-        }
         if (takes_receive(request.opcode)) {
             if (is_too_long(request, bytes)) {  // it was taken before the peer had said what it takes
-                session.give_up(turn, session.share(qp_.handle().index), request, Status::message_too_long);
-                waiting_.pop(slots_of(request));
+                session.give_up(turn, session.share(qp().handle().index), request, Status::message_too_long);
+                waiting().pop(slots_of(request));
                 ++posted;
                 continue;
             }
@@ -143,14 +132,15 @@ bool BlockFlow::take_grants(Turn& turn) noexcept {
             }
         }
         if (announces) {
-            announce(turn, session, request);
-        } else {
-            if (request.opcode == Opcode::bind_mw) {
-                turn.binds.let_go(request);
+            turn.chains.ring(turn);
+            if (qp().in_error()) {
+                break;
             }
-            qp_.post(turn, session, session.share(qp_.handle().index), request, waiting_, 0, nullptr);
+            announce(turn, session, request);
+            waiting().pop(slots_of(request));
+        } else if (!post_front(turn, request)) {
+            break;
         }
-        waiting_.pop(slots_of(request));
         ++posted;
     }
     turn.chains.ring(turn);
@@ -181,26 +171,12 @@ bool BlockFlow::passed_over(Turn&, const InFlightEntry&, Status) noexcept {
     return false;
 }
 
-[[gnu::cold]] void BlockFlow::flush(Turn& turn) noexcept {
-    flush_announced(turn);
-    while (!waiting_.empty()) {
-        const WorkRequest request = waiting_.copy(0);
-        InFlightEntry entry = entry_of(waiting_.front_session(), request, InFlightEntry::known(request.flags), 0);
-        if (request.opcode == Opcode::bind_mw) {
-            turn.binds.let_go(request);
-            turn.binds.begin(entry, request);
-        }
-        waiting_.pop(slots_of(request));
-        qp_.leave_unposted(turn, entry);
-    }
-}
-
 // ---- Each step ----
 
 // A peer that has vanished is silent, as one is that has no receives. So that what waits for it learns of it, it is told once more what it
 // knows: that write ends by the transport's retries, and the queue pair with it.
 [[gnu::always_inline]] inline bool BlockFlow::probe(Turn& turn) noexcept {
-    if ((waiting_.empty() && !announced_) || turn.options.probe_cycles == 0) {
+    if ((waiting().empty() && !announced_) || turn.options.probe_cycles == 0) {
         probe_at_ = 0;
         return false;
     }
@@ -212,7 +188,7 @@ bool BlockFlow::passed_over(Turn&, const InFlightEntry&, Status) noexcept {
 }
 
 bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
-    if (qp_.in_error() || !connected_) {
+    if (qp().in_error() || !connected_) {
         return false;
     }
     if (!running()) {
@@ -225,12 +201,12 @@ bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
         work += turn_announced(turn);
     }
     if (!running()) [[unlikely]] {
-        return !qp_.in_error();
+        return !qp().in_error();
     }
     if (agreed_ && terms_sent_ && owes()) {
         work += write_grants(turn);
     }
-    if (agreed_ && !waiting_.empty()) {
+    if (agreed_ && !waiting().empty()) {
         work += post_waiting(turn);
     }
     if (terms_sent_) {
@@ -245,7 +221,7 @@ std::uint32_t BlockFlow::agree(Turn& turn) noexcept {
     std::uint32_t work = 0;
     if (const auto terms = agreed_ ? std::nullopt : block_.read_terms()) {
         if (const FlowFault fault = check_terms(*terms, features()); fault != FlowFault::none) {
-            qp_.fail_flow(turn, fault);
+            qp().fail_flow(turn, fault);
             return 1;
         }
         depth_ = terms->depth;
@@ -253,10 +229,10 @@ std::uint32_t BlockFlow::agree(Turn& turn) noexcept {
         take_terms(*terms);
         agreed_ = true;
         set_gate();
-        qp_.publish_record();
+        qp().publish_record();
         ++work;
     }
-    if (!terms_sent_ && (agreed_ || !waiting_.empty())) {
+    if (!terms_sent_ && (agreed_ || !waiting().empty())) {
         terms_sent_ = write_terms(turn);
         work += terms_sent_;
     }
@@ -264,20 +240,20 @@ std::uint32_t BlockFlow::agree(Turn& turn) noexcept {
 }
 
 bool BlockFlow::has_news(std::uint64_t now) const noexcept {
-    if (!connected_ || qp_.life() != QpLife::ready) {
+    if (!connected_ || qp().life() != QpLife::ready) {
         return false;
     }
     // What is due and could not be written is tried again.
-    if ((agreed_ && owes()) || (busy_ && announced_news()) || (!terms_sent_ && (agreed_ || !waiting_.empty())) || (probe_at_ != 0 && now >= probe_at_)) {
+    if ((agreed_ && owes()) || (busy_ && announced_news()) || (!terms_sent_ && (agreed_ || !waiting().empty())) || (probe_at_ != 0 && now >= probe_at_)) {
         return true;
     }
     if (!agreed_) {
         return block_.read_terms().has_value();
     }
-    return !waiting_.empty() && !announced_ && news_of_grants().has_value();
+    return !waiting().empty() && !announced_ && news_of_grants().has_value();
 }
 
-std::uint64_t BlockFlow::look_every_ns() const noexcept { return !waiting_.empty() || announced_ ? kLookForCreditNs : kLookForTermsNs; }
+std::uint64_t BlockFlow::look_every_ns() const noexcept { return !waiting().empty() || announced_ ? kLookForCreditNs : kLookForTermsNs; }
 
 // ---- Into the peer's block ----
 
@@ -311,7 +287,7 @@ bool BlockFlow::write(Turn& turn, ibv_sge sge, std::size_t to, unsigned flags) n
     wr.send_flags = flags | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
     wr.wr.rdma.remote_addr = start_.peer_addr + to;
     wr.wr.rdma.rkey = start_.peer_rkey;
-    if (!qp_.sends().post_now(turn, qp_.handle(), {.kind = InFlightEntry::Kind::flow}, wr)) {
+    if (!qp().sends().post_now(turn, qp().handle(), {.kind = InFlightEntry::Kind::flow}, wr)) {
         return false;
     }
     ++writes_;

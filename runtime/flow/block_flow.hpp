@@ -25,9 +25,8 @@ public:
     /// Send-queue slots and CQEs for the runtime's own writes: terms and grants.
     static constexpr std::uint32_t kWritesMax = 4;
 
-    /// `qp` owns it.
     BlockFlow(WorkerQp& qp, FlowParts& parts)
-        : Flow(std::move(parts.waiting)), qp_(qp), block_(*parts.block), lkey_(parts.block_lkey), terms_(parts.terms), counts_from_(parts.counts_from) {
+        : Flow(qp, std::move(parts.waiting)), block_(*parts.block), lkey_(parts.block_lkey), terms_(parts.terms), counts_from_(parts.counts_from) {
         (void)qp.gate().close();
     }
 
@@ -51,9 +50,6 @@ public:
     void start(Turn& turn, const FlowStart& start) noexcept override;
     [[nodiscard]] Limits limits() const noexcept override { return {message_max_, 0, false}; }
     void fail() noexcept override { close_gate(); }
-    void flush(Turn& turn) noexcept override;
-    void end_life(Turn&) noexcept override {}
-    void leave(Turn&) noexcept override {}
     void begin_life(Turn& turn) noexcept override;
 
 protected:
@@ -72,8 +68,6 @@ protected:
     /// A message that is too long for the peer's receives is announced to it.
     [[nodiscard]] virtual bool can_announce(const WorkRequest&, std::uint64_t) const noexcept { return false; }
     virtual void announce(Turn&, WorkerSession&, const WorkRequest&) noexcept {}
-    /// What ends behind what was posted, and before what waits.
-    virtual void flush_announced(Turn&) noexcept {}
     /// Its part of turn(), while set_announced() says so. Returns how much was done.
     virtual std::uint32_t turn_announced(Turn&) noexcept { return 0; }
     /// As has_news(), while set_announced() says so.
@@ -85,7 +79,7 @@ protected:
                                                           std::size_t slot) noexcept {
         const std::uint64_t length = message_length(request, session.submissions(), slot);
         const bool fits = length <= message_max_ || !is_send(request.opcode);
-        if (fits && waiting_.empty() && !announced_ && (!takes_receive(request.opcode) || (agreed_ && consumes(static_cast<std::uint32_t>(length))))) [[likely]] {
+        if (fits && waiting().empty() && !announced_ && (!takes_receive(request.opcode) || (agreed_ && consumes(static_cast<std::uint32_t>(length))))) [[likely]] {
             return false;
         }
         return hold_back(turn, session, share, request, slot, length);
@@ -93,7 +87,6 @@ protected:
 
     // ---- What it has ----
 
-    [[nodiscard]] WorkerQp& qp() const noexcept { return qp_; }
     [[nodiscard]] std::uint32_t counts_from() const noexcept { return counts_from_; }
     [[nodiscard]] ControlBlock& block() const noexcept { return block_; }
     struct Peer {
@@ -102,7 +95,7 @@ protected:
     };
     [[nodiscard]] Peer peer() const noexcept { return {start_.peer_addr, start_.peer_rkey}; }
     [[nodiscard]] const FlowStart& start() const noexcept { return start_; }
-    [[nodiscard]] bool running() const noexcept { return connected_ && qp_.life() == QpLife::ready && !qp_.parked(); }
+    [[nodiscard]] bool running() const noexcept { return connected_ && qp().life() == QpLife::ready && !qp().parked(); }
     /// `open`: the message that was announced last has not ended, so everything waits for it. `busy`: turn_announced() may have something
     /// to do.
     void set_announced(bool open, bool busy) noexcept {
@@ -123,7 +116,7 @@ protected:
             return false;
         }
         if (gate_open_) {
-            qp_.gate().take(units);
+            qp().gate().take(units);
         } else {
             credit_ -= units;
         }
@@ -138,14 +131,14 @@ protected:
     void set_gate() noexcept;
     void close_gate() noexcept {
         if (gate_open_) {
-            credit_ = qp_.gate().close();
+            credit_ = qp().gate().close();
             gate_open_ = false;
         }
     }
 
 private:
-    [[nodiscard]] bool flows() const noexcept { return agreed_ && waiting_.empty() && !announced_; }
-    [[nodiscard]] std::uint32_t credit() const noexcept { return gate_open_ ? qp_.gate().credit() : credit_; }
+    [[nodiscard]] bool flows() const noexcept { return agreed_ && waiting().empty() && !announced_; }
+    [[nodiscard]] std::uint32_t credit() const noexcept { return gate_open_ ? qp().gate().credit() : credit_; }
     [[nodiscard]] bool hold_back(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot, std::uint64_t length) noexcept;
     [[nodiscard]] bool admit(Opcode opcode, std::uint32_t length) noexcept;
     [[nodiscard]] bool is_too_long(const WorkRequest& request, std::uint64_t length) const noexcept;
@@ -157,14 +150,13 @@ private:
     [[nodiscard]] std::uint32_t post_waiting(Turn& turn) noexcept;
     [[nodiscard]] bool owes() const noexcept { return offered_ != told_ || read_ != read_told_; }
     [[nodiscard]] bool unsettled() const noexcept {
-        return !agreed_ || !terms_sent_ || !waiting_.empty() || announced_ || owes() || qp_.parked();
+        return !agreed_ || !terms_sent_ || !waiting().empty() || announced_ || owes() || qp().parked();
     }
     [[nodiscard]] bool write_terms(Turn& turn) noexcept;
     [[nodiscard]] bool write_grants(Turn& turn) noexcept;
     [[nodiscard]] bool write(Turn& turn, ibv_sge sge, std::size_t to, unsigned flags) noexcept;
     [[nodiscard]] bool probe(Turn& turn) noexcept;
 
-    WorkerQp& qp_;
     ControlBlock& block_;
     std::uint32_t lkey_;
     FlowTerms terms_;

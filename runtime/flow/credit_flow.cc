@@ -5,6 +5,7 @@ namespace pollcore {
 constinit const FlowKind flow_kinds::credits{
     .send_entries = BlockFlow::kWritesMax + Rendezvous::kReadsMax,
     .access = {.read = true, .write = true},  // of announced messages; of its block
+    .needs_receives = true,
     .shares_receives = true,
     .rendezvous_reads = Rendezvous::kReadsMax,
     .terms = [](const FlowParts& parts) {

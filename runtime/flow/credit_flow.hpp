@@ -30,6 +30,10 @@ public:
     [[nodiscard]] bool passed_over(Turn& turn, const InFlightEntry& entry, Status status) noexcept override;
     [[nodiscard]] Limits limits() const noexcept override { return {BlockFlow::limits().message_max, rendezvous_.announce_max(), false}; }
     [[nodiscard]] bool peer_may_act() const noexcept override { return rendezvous_.open(); }
+    void flush(Turn& turn) noexcept override {
+        rendezvous_.flush(turn);
+        settle();
+    }
     void end_life(Turn& turn) noexcept override;
     void begin_life(Turn& turn) noexcept override;
     void dismiss(Turn& turn) noexcept override;
@@ -43,10 +47,6 @@ private:
     }
     void announce(Turn& turn, WorkerSession& session, const WorkRequest& request) noexcept override {
         rendezvous_.announce(turn, session, request, consumed(), peer().addr, peer().rkey);
-        settle();
-    }
-    void flush_announced(Turn& turn) noexcept override {
-        rendezvous_.flush(turn);
         settle();
     }
     std::uint32_t turn_announced(Turn& turn) noexcept override;

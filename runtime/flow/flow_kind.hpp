@@ -51,14 +51,15 @@ struct FlowKind {
     RemoteAccess access{};           ///< of the peer
     OpcodeMask without = 0;          ///< what its sessions cannot submit
 
-    // ---- What it can do ----
+    // ---- What it can do, and what it cannot do without ----
 
+    bool needs_receives = false;   ///< a queue pair takes receives of its own, or of a shared receive queue
     bool shares_receives = false;  ///< with a shared receive queue that has SharedReceiveQueueOptions::credit_connections
     std::uint32_t rendezvous_reads = 0;  ///< at a time; 0: QueuePairOptions::rendezvous_pool is of no use
 
     // ---- Its end ----
 
-    FlowTerms (*terms)(const FlowParts& parts) = nullptr;
+    FlowTerms (*terms)(const FlowParts& parts) = [](const FlowParts&) { return FlowTerms{}; };
     std::unique_ptr<Flow> (*make)(WorkerQp& qp, FlowParts& parts) = nullptr;  ///< null: no flow control. Takes parts.waiting
 };
 

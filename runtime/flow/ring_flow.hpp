@@ -21,8 +21,6 @@ public:
     [[nodiscard]] bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept override;
     [[nodiscard]] std::uint32_t framed_bytes(std::uint32_t length) const noexcept override { return record_bytes(length); }
     void frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept override;
-    void receives_posted(Turn&, std::uint32_t) noexcept override {}
-    [[nodiscard]] bool received(Turn&, const Completion&, bool) noexcept override { return false; }
     [[nodiscard]] bool turn(Turn& turn, std::uint32_t& work) noexcept override;
     [[nodiscard]] Limits limits() const noexcept override { return {BlockFlow::limits().message_max, 0, !agreed() || target_.sums}; }
     void end_life(Turn& turn) noexcept override;

@@ -127,7 +127,7 @@ namespace pollcore {
         if (inline_length > qp.inline_max) [[unlikely]] {
             return Refusal::inline_too_long;
         }
-        if ((qp.flags & QpStatusWord::kCredits) != 0 && is_send(request.opcode)) [[unlikely]] {
+        if ((qp.flags & QpStatusWord::kFlow) != 0 && is_send(request.opcode)) [[unlikely]] {
             const auto longest = MessageLimitsWord::unpack(record.longest.load(std::memory_order_relaxed));
             if (longest.message_max != 0 && bytes > longest.message_max) {
                 const bool readable = num_sge == 1 && request.rkey != 0 && request.opcode != Opcode::send_with_inv;

@@ -83,7 +83,7 @@ struct QpStatusWord {
     static_assert(pollcore::kSgesMax < 1u << (kInlineMaxAt - kSgesMaxAt) && pollcore::kInlineMax < 1u << (kState - kInlineMaxAt));
 
     static constexpr std::uint8_t kReceives = 1;  ///< this session owns the QP's receives
-    static constexpr std::uint8_t kCredits = 2;   ///< QpRecord::longest counts
+    static constexpr std::uint8_t kFlow = 2;      ///< with flow control: QpRecord::longest counts
     static constexpr std::uint8_t kSums = 4;      ///< sends bring a sum of their payload
 
     [[nodiscard]] static constexpr QpStatusWord unpack(std::uint64_t word) noexcept {

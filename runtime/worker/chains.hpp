@@ -89,6 +89,8 @@ public:
     [[nodiscard]] [[gnu::always_inline]] bool room(std::size_t sges, std::size_t inline_bytes) const noexcept {
         return wrs_used_ < kWrs && recv_wrs_used_ < kWrs && sges_used_ + sges < kSges && inline_used_ + inline_bytes <= kInline;
     }
+    /// For one more request, whatever it is and however a flow control frames it.
+    [[nodiscard]] bool room_for_any() const noexcept { return room(kSgesMax + 1, 2 * kInlineMax); }
     /// For `n` receives more, of one SGE each.
     [[nodiscard]] bool recv_room(std::size_t n) const noexcept { return recv_wrs_used_ + n <= kWrs && sges_used_ + n <= kSges; }
     [[nodiscard]] ibv_send_wr& take_send_wr() noexcept { return wrs_[wrs_used_++]; }

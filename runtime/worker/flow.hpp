@@ -3,6 +3,8 @@
 // The hot loops know a Gate of two numbers and nothing else. Whatever does not pass it goes the general way, where the queue pair asks its
 // Flow. A queue pair without flow control has none, and a gate that lets everything through.
 //
+// What a kind does not override is as without flow control.
+//
 // Thread safety: made by the control thread, the worker's from the command that adds its queue pair until the answer to the one that
 // forgets it.
 #pragma once
@@ -24,6 +26,8 @@
 #include "worker/worker_session.hpp"
 
 namespace pollcore {
+
+class WorkerQp;
 
 /// How many messages may go now, and how long they may be. A message is what takes a receive of the peer's; other requests pass an open
 /// gate without taking anything of it.
@@ -56,15 +60,20 @@ private:
 
 class Flow : public ReceiveWatcher {
 public:
-    explicit Flow(WaitingRequests waiting) : waiting_(std::move(waiting)) {}
+    static constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+
+    /// `qp` owns it.
+    Flow(WorkerQp& qp, WaitingRequests waiting) : qp_(qp), waiting_(std::move(waiting)) {}
     virtual ~Flow() = default;
     Flow(const Flow&) = delete;
     Flow& operator=(const Flow&) = delete;
 
     // ---- Sending ----
 
-    /// A request that the session's and the queue's books have. False: it is to be posted. True: it waits, was posted in another form, or was
-    /// refused. `slot`: where it stands in the session's ring. Also while the queue pair is in error, as long as something waits.
+    /// A request that the session's and the queue's books have: of any opcode, with whatever is in front of it posted or kept. False: it is
+    /// to be posted, and has taken of the gate what it takes; since not all that the gate lets through goes the hot loops' way. True: it
+    /// waits (keep()), was posted in another form, or was refused. `slot`: where it stands in the session's ring. While the queue pair is in
+    /// error it is asked only as long as what waits has not ended: what it does not keep then ends behind what was posted.
     [[nodiscard]] virtual bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept = 0;
     /// Sends are framed: frame() is asked for each that is posted.
     [[nodiscard]] bool frames() const noexcept { return frames_; }
@@ -74,60 +83,66 @@ public:
     /// `position`: its place in the send queue.
     virtual void frame(ibv_send_wr&, const WorkRequest&, std::uint32_t) noexcept {}
     /// The provider refused a request. `others`: some of its chain follow. True: they must not go without it, and the connection is to end.
-    [[nodiscard]] virtual bool refused(Opcode opcode, bool others) noexcept = 0;
+    [[nodiscard]] virtual bool refused([[maybe_unused]] Opcode opcode, [[maybe_unused]] bool others) noexcept { return false; }
 
     // ---- Receiving ----
 
     /// received() is asked for each receive; else only for those of a pool that a write with immediate took.
     [[nodiscard]] bool watches_receives() const noexcept { return watches_receives_; }
     /// A receive of the queue pair's has completed. `pooled`: with a pool's buffer. True: it holds no message.
-    [[nodiscard]] virtual bool received(Turn& turn, const Completion& completion, bool pooled) noexcept = 0;
+    [[nodiscard]] virtual bool received(Turn&, const Completion&, [[maybe_unused]] bool pooled) noexcept { return false; }
+    void receives_posted(Turn&, std::uint32_t) noexcept override {}
     /// Messages may come that are announced, so that the end of the pool's receives is not the last word.
     [[nodiscard]] virtual bool expects_message() const noexcept { return false; }
 
     // ---- What it has posted for itself, or in place of a request: entries of kinds flow, announced and reading ----
 
-    virtual void completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept = 0;
+    virtual void completed(Turn&, const InFlightEntry&, const ibv_wc&) noexcept {}
     /// No completion comes for it: one behind it has completed, or no device ever will. True: the connection cannot go on without it.
-    [[nodiscard]] virtual bool passed_over(Turn& turn, const InFlightEntry& entry, Status status) noexcept = 0;
+    [[nodiscard]] virtual bool passed_over(Turn&, const InFlightEntry&, Status) noexcept { return false; }
 
     // ---- Its turn in each step, while it stands in Turn::flows ----
 
-    /// Adds to `work` how much was done. False: it need have no turn until it is added again.
+    /// Behind the submissions and completions of the step, hence in the one in which it was added (Turn::number() tells steps apart). Also
+    /// while the queue pair is parked, when nothing may be posted to it, and once it is in error. Adds to `work` how much was done. False: it
+    /// need have no turn until it is added again.
     [[nodiscard]] virtual bool turn(Turn& turn, std::uint32_t& work) noexcept = 0;
     /// There is something to do that no event tells of.
     [[nodiscard]] virtual bool has_news(std::uint64_t now) const noexcept = 0;
     /// How often a worker that sleeps asks has_news(), in ns.
-    [[nodiscard]] virtual std::uint64_t look_every_ns() const noexcept = 0;
+    [[nodiscard]] virtual std::uint64_t look_every_ns() const noexcept { return kNever; }
 
     // ---- The queue pair's life ----
 
-    virtual void start(Turn& turn, const FlowStart& start) noexcept = 0;
+    /// A life begins, the first one too: nothing waits. The gate is as the last life left it, and lets everything through in the first.
+    virtual void begin_life(Turn& turn) noexcept = 0;
+    /// It is connected.
+    virtual void start(Turn&, const FlowStart&) noexcept {}
     /// What the session may know.
     struct Limits {
-        std::uint32_t message_max = 0;
-        std::uint32_t rendezvous_max = 0;
+        std::uint32_t message_max = 0;     ///< 0: not known, or none
+        std::uint32_t rendezvous_max = 0;  ///< 0: nothing is announced
         bool sums = false;
     };
-    [[nodiscard]] virtual Limits limits() const noexcept = 0;
-    /// The queue pair has failed; the rest comes with end_life().
-    virtual void fail() noexcept = 0;
+    [[nodiscard]] virtual Limits limits() const noexcept { return {}; }
+    /// The queue pair has failed, and nobody asks its gate any more; the rest comes with end_life().
+    virtual void fail() noexcept {}
     /// As long as the device goes on, the peer may still do something with what waits.
     [[nodiscard]] virtual bool peer_may_act() const noexcept { return false; }
-    /// The queue pair is in error: what waits ends behind everything that was posted. May be called again.
-    virtual void flush(Turn& turn) noexcept = 0;
-    /// After flush(): what its peer was promised is others' again, and what came before the error is handed out. May be called again.
-    virtual void end_life(Turn& turn) noexcept = 0;
+    /// The queue pair is in error, and what waits ends now: what it keeps elsewhere is to end before that. May be called again.
+    virtual void flush(Turn&) noexcept {}
+    /// After that: what its peer was promised is others' again, and what came before the error is handed out. May be called again.
+    virtual void end_life(Turn&) noexcept {}
     /// The queue pair is drained, and will begin again or is forgotten.
-    virtual void leave(Turn& turn) noexcept = 0;
-    virtual void begin_life(Turn& turn) noexcept = 0;
+    virtual void leave(Turn&) noexcept {}
     /// It is the control thread's from here on.
     virtual void dismiss(Turn&) noexcept {}
 
-    // ---- For a search of what is in use ----
+    // ---- What waits ----
 
     [[nodiscard]] const WaitingRequests& waiting() const noexcept { return waiting_; }
-    /// By a request that stands neither in a ring, nor in waiting(), nor in the send queue.
+    [[nodiscard]] WaitingRequests& waiting() noexcept { return waiting_; }
+    /// For a search: by a request that stands neither in a ring, nor in waiting(), nor in the send queue.
     [[nodiscard]] virtual bool uses_key(std::uint32_t) const noexcept { return false; }
 
     Due due;  ///< of Turn::flows
@@ -135,10 +150,16 @@ public:
 protected:
     void set_frames() noexcept { frames_ = true; }
     void watch_receives() noexcept { watches_receives_ = true; }
-
-    WaitingRequests waiting_;
+    [[nodiscard]] WorkerQp& qp() const noexcept { return qp_; }
+    /// From hold(): it waits, behind what waits already, and turn() comes in this step.
+    void keep(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
+    /// From turn(): the first of what waits, which is `request`, is chained. False: what was chained before it was refused, and the queue
+    /// pair is in error, so it waits for its end. Whoever has called it rings the doorbells.
+    [[nodiscard]] bool post_front(Turn& turn, const WorkRequest& request) noexcept;
 
 private:
+    WorkerQp& qp_;
+    WaitingRequests waiting_;
     bool frames_ = false;
     bool watches_receives_ = false;
 };

@@ -124,7 +124,7 @@ bool InUse::names_it(const WorkRequest& request) const noexcept {
     return qp->datagram() && request.ud.ah() == current_.what.ah;
 }
 
-// A session's ring, or what waits for credit: so much of it in a step, and no more than stood there at the beginning. What is taken
+// A session's ring, or what waits for its flow control: so much of it in a step, and no more than stood there at the beginning. What is taken
 // meanwhile will be found in the tables.
 template <class Slots>
 InUse::Looked InUse::look_through(std::uint64_t whose, const Slots& slots) noexcept {

@@ -1,4 +1,4 @@
-// Requests that wait for credit, in the order they were taken from their sessions.
+// Requests that wait for their flow control, in the order they were taken from their sessions.
 //
 // Bounded by admission: a waiting request counts as in flight, so there are never more than the send queue has places.
 //

@@ -72,7 +72,7 @@ void WorkerQp::publish_record() noexcept {
         sessions_[i]->publish_limits(handle_.index, {.send_depth = share.send_depth, .recv_depth = share.recv_depth, .opcodes = opcodes_},
                                      {longest.message_max, longest.rendezvous_max});
         const auto flags = static_cast<std::uint8_t>((share.recv_depth > 0 ? QpStatusWord::kReceives : 0) |
-                                                     (flow_ != nullptr ? QpStatusWord::kCredits : 0) |
+                                                     (flow_ != nullptr ? QpStatusWord::kFlow : 0) |
                                                      (longest.sums ? QpStatusWord::kSums : 0));
         sessions_[i]->publish_status(handle_.index, {.generation = handle_.generation,
                                                      .epoch = epoch_,
@@ -135,6 +135,20 @@ void WorkerQp::publish_record() noexcept {
     if (!posted) {
         sends_.signal_next();
         refuse(turn, entry);
+    }
+}
+
+/// What waits ends behind everything that was posted.
+[[gnu::cold]] void WorkerQp::end_waiting(Turn& turn, WaitingRequests& waiting) noexcept {
+    while (!waiting.empty()) {
+        const WorkRequest request = waiting.copy(0);
+        InFlightEntry entry = entry_of(waiting.front_session(), request, InFlightEntry::known(request.flags), 0);
+        if (request.opcode == Opcode::bind_mw) {
+            turn.binds.let_go(request);
+            turn.binds.begin(entry, request);
+        }
+        waiting.pop(slots_of(request));
+        leave_unposted(turn, entry);
     }
 }
 
@@ -340,6 +354,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
     if (flow_ != nullptr) {
         if (!flush_held_) {
             flow_->flush(turn);
+            end_waiting(turn, flow_->waiting());
         }
         flow_->end_life(turn);
     }

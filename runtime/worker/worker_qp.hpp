@@ -247,6 +247,7 @@ private:
     [[gnu::always_inline]] void complete(Turn& turn, const InFlightEntry& entry, Completion& completion) noexcept;
     [[gnu::always_inline]] void retire(Turn& turn, const InFlightEntry& entry) noexcept;
     void complete_unposted(Turn& turn) noexcept;
+    void end_waiting(Turn& turn, WaitingRequests& waiting) noexcept;
     void end_refused(Turn& turn, ibv_send_wr* bad) noexcept;
     void break_off(Turn& turn, ibv_send_wr* chain) noexcept;
     void post_other(Turn& turn, Share& share, const WorkRequest& request) noexcept;

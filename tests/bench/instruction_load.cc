@@ -48,7 +48,7 @@ int run(int argc, char** argv) {
         return run(rounds, SteppedLoad({.burst = burst, .qps = number(4), .sessions = number(5), .cqs = number(6)}));
     }
     if (argc == 6 && word(3) == "messages") {
-        const FlowControl flow = word(4) == "credits" ? FlowControl::credits : word(4) == "ring" ? FlowControl::ring : FlowControl::off;
+        const FlowControl flow = flow_control_named(word(4)).value_or(FlowControl::off);
         return run(rounds, MessageLoad({.burst = burst, .flow = flow, .waiting = number(5)}));
     }
     if (argc == 5 && word(3) == "beside") {

@@ -142,7 +142,7 @@ private:
             body.spec.pool = random_() % 4 == 0 ? body.spec.pool : PoolHandle{};
             body.spec.rendezvous_pool = random_() % 8 == 0 ? body.spec.rendezvous_pool : PoolHandle{};
             body.spec.type = static_cast<QpType>(random_() % 20 == 0 ? random_() : 2 + random_() % 3);
-            body.spec.flow = static_cast<FlowControl>(random_() % 4);
+            body.spec.flow = static_cast<FlowControl>(random_() % (std::size(kFlowControls) + 1));
             flags(&body.spec.remote_access, sizeof(body.spec.remote_access));
             flags(&body.spec.separate_cqs, 1);
             body.spec.pd = random_() % 4 == 0 ? body.spec.pd : 0;

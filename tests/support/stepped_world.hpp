@@ -18,7 +18,6 @@
 #include "base/life.hpp"
 #include "connect/transitions.hpp"
 #include "device/soft/soft_device.hpp"
-#include "flow/block_flow.hpp"
 #include "flow/flow_kind.hpp"
 #include "flow/shared_grants.hpp"
 #include "pollcore/session.hpp"
@@ -73,7 +72,7 @@ public:
         ControlBlock* block = nullptr;  ///< with flow control
         std::uint32_t block_rkey = 0;
         [[nodiscard]] QpHandle handle() const { return end->handle(); }
-        [[nodiscard]] BlockFlow& flow() const { return dynamic_cast<BlockFlow&>(*end->flow()); }
+        [[nodiscard]] Flow& flow() const { return *end->flow(); }
     };
 
     struct Srq {

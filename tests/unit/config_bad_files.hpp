@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "pollcore/flow_control.hpp"
+
 namespace pollcore::bad_files {
 
 inline constexpr std::string_view kDevice = "[[device]]\nname = \"d\"\nkind = \"soft\"\n";  // 3 lines
@@ -39,6 +41,14 @@ struct BadFile {
 inline std::string idle_accepted() {
     return "\"spin\", \"pause\", \"monitor\", \"yield\" or \"event\", or a list in which each but the last has its time, such as "
            "[{spin = \"20us\"}, {pause = \"200us\"}, \"event\"]";
+}
+
+inline std::string flow_controls() {
+    std::string names;
+    for (const FlowControl kind : kFlowControls) {
+        names += (names.empty() ? "\"" : ", \"") + std::string(flow_control_name(kind)) + '"';
+    }
+    return names;
 }
 
 // A valid file with a line more.
@@ -173,7 +183,7 @@ inline std::vector<BadFile> all() {
          "f.toml:13: service[0].size = \"1MiB\": this key is for services of kind \"memory\" only; accepted: "
          "name, kind, device, worker, address, message_size_max, depth, flow, connections_max"},
         {"a_flow_control_that_nobody_knows", echo_with("address = \"a\"\nflow = \"hope\""),
-         "f.toml:13: service[0].flow = \"hope\": there is no such choice; accepted: \"off\", \"credits\", \"ring\""},
+         "f.toml:13: service[0].flow = \"hope\": there is no such choice; accepted: " + flow_controls()},
         {"a_flow_control_without_receives", echo_with("address = \"a\"\nflow = \"ring\""),
          "f.toml:13: service[0].flow = \"ring\": an echo service posts receives, and with this flow control messages arrive without any; "
          "accepted: a flow control by which messages take receives, such as \"credits\""},
