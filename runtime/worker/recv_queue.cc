@@ -7,11 +7,6 @@
 #include "worker/worker_qp.hpp"
 
 namespace pollcore {
-namespace {
-
-// Receives that one queue gets from its pool in one step (I10).
-
-}  // namespace
 
 // ---- In ----
 

@@ -93,7 +93,7 @@ public:
             turn.refills.add(*this);
         }
     }
-    static constexpr std::uint32_t kFillMax = 64;
+    static constexpr std::uint32_t kFillMax = 64;  ///< of one queue in one step (I10)
     /// Chains what its pool has for it, up to kFillMax receives, for which the chains have room. True: there may be more.
     [[nodiscard]] bool fill(Turn& turn, std::uint32_t& posted) noexcept;
     /// The chain goes to the provider, and what it refuses of it ends.
