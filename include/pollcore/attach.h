@@ -140,7 +140,7 @@ typedef struct pollcore_qp_options {
     uint32_t sges_max;   /* 0: 1 */
     uint32_t inline_max;
     uint32_t remote_access;  /* POLLCORE_ACCESS_REMOTE_*: what the peer may do; flow control adds what it needs */
-    pollcore_flow_control flow;  /* both ends have the same. With write rings it takes no messages */
+    uint32_t flow;           /* a pollcore_flow_control; both ends have the same. With write rings it takes no messages */
 } pollcore_qp_options;
 /* RC. */
 POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options);

@@ -104,8 +104,7 @@ void require_access(std::uint32_t asked, std::uint32_t known) {
     }
 }
 
-pollcore::FlowControl flow_control_of(pollcore_flow_control asked) {
-    const auto number = static_cast<unsigned>(asked);
+pollcore::FlowControl flow_control_of(std::uint32_t number) {
     if (number >= std::size(pollcore::kFlowControls)) {
         throw Error(EINVAL, "there is no flow control " + std::to_string(number));
     }

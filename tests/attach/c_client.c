@@ -27,7 +27,7 @@ static void send_with_credits(pollcore_attachment* daemon, pollcore_session* ses
     pollcore_qp* from = pollcore_create_qp(daemon, session, &options);
     pollcore_qp* to = pollcore_create_qp(daemon, session, &options);
     REQUIRE(from != NULL && to != NULL);
-    options.flow = (pollcore_flow_control)256;
+    options.flow = 256;
     REQUIRE(pollcore_create_qp(daemon, session, &options) == NULL && strstr(pollcore_error(), "flow control") != NULL);
     options.flow = POLLCORE_FLOW_OFF;
     options.remote_access = POLLCORE_ACCESS_LOCAL_WRITE;
