@@ -76,7 +76,7 @@ struct IdleLadder {
         return false;
     }
     /// "spin 20us, pause 200us, event"
-    [[nodiscard]] std::string describe() const;
+    [[nodiscard]] POLLCORE_API std::string describe() const;
 
     bool operator==(const IdleLadder&) const = default;
 };

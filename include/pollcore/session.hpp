@@ -184,7 +184,19 @@ public:
     void close() noexcept;
 
 private:
+    /// The thread that uses the session, for SessionOptions::check_thread; 0: none so far. Nobody uses one that has just been moved.
+    struct User {
+        std::uint64_t thread = 0;
+        User() noexcept = default;
+        User(User&&) noexcept {}
+        User& operator=(User&&) noexcept {
+            thread = 0;
+            return *this;
+        }
+    };
+
     std::unique_ptr<SessionCore> core_;
+    User user_;
 };
 
 }  // namespace pollcore

@@ -164,8 +164,8 @@ wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     if (spec.share_count < 1 || spec.share_count > kQpSharesMax) {
         throw Error(EINVAL, fmt::format("{} shares of a queue pair: accepted is 1 to {}", spec.share_count, kQpSharesMax));
     }
-    if ((spec.type != QpType::rc && spec.type != QpType::uc && spec.type != QpType::ud) || !is_known(spec.flow)) {
-        throw Error(EINVAL, "a queue pair of an unknown type or with unknown flow control");
+    if (spec.type != QpType::rc && spec.type != QpType::uc && spec.type != QpType::ud) {
+        throw Error(EINVAL, "a queue pair of an unknown type");
     }
     if (spec.type == QpType::ud && (spec.qkey & kPrivilegedQkey) != 0 && !net_raw_) {
         throw Error(EPERM, fmt::format("Q_Key {:#x} has its highest bit set and is for privileged processes; use one without that bit, or attach "

@@ -118,6 +118,7 @@ WorkRequest request_of(const pollcore_work_request& from) noexcept {
     WorkRequest request;
     std::memcpy(static_cast<void*>(&request), &from, sizeof(request));
     request.ring_lap = 0;
+    request.submitted_at = 0;
     return request;
 }
 
@@ -126,7 +127,10 @@ WorkRequest request_of(const pollcore_work_request& from) noexcept {
 extern "C" {
 
 const char* pollcore_error(void) { return last_error.c_str(); }
-const char* pollcore_refusal_name(pollcore_refusal refusal) { return pollcore::refusal_name(static_cast<Refusal>(refusal)).data(); }
+const char* pollcore_refusal_name(pollcore_refusal refusal) {
+    constexpr Refusal kUnknown{0xff};
+    return pollcore::refusal_name(refusal >= 0 && refusal < 0xff ? static_cast<Refusal>(refusal) : kUnknown).data();
+}
 const char* pollcore_status_name(uint8_t status) { return pollcore::status_name(static_cast<pollcore::Status>(status)).data(); }
 
 pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms) {

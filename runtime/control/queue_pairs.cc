@@ -63,6 +63,9 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                                         spec.sges_max, spec.inline_max, spec.recv_depth, kSgesMax, kInlineMax,
                                         kQueueDepthMax));
     }
+    if (!is_known(spec.flow)) {
+        throw Error(EINVAL, fmt::format("there is no flow control {}", static_cast<unsigned>(spec.flow)));
+    }
     auto slot = std::make_unique<QpSlot>();
     WorkerQp::Options plan;
     std::uint32_t send_depth = 0;

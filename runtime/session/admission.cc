@@ -605,7 +605,8 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 
 namespace {
 
-constexpr Submitted kNoSession{0, Refusal::session_closed};
+/// Of `n` requests or completions that are given to no session.
+constexpr Submitted without_session(std::size_t n) noexcept { return {0, n == 0 ? Refusal::none : Refusal::session_closed}; }
 
 }  // namespace
 
@@ -613,15 +614,15 @@ Refusal Session::try_submit(const WorkRequest& request) noexcept {
     if (core_ == nullptr) [[unlikely]] {
         return Refusal::session_closed;
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->try_submit(request);
 }
 
 Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
     if (core_ == nullptr) [[unlikely]] {
-        return kNoSession;
+        return without_session(requests.size());
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->try_submit(requests);
 }
 
@@ -629,7 +630,7 @@ Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sge
     if (core_ == nullptr) [[unlikely]] {
         return Refusal::session_closed;
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->try_submit(request, sges);
 }
 
@@ -637,15 +638,15 @@ Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const s
     if (core_ == nullptr) [[unlikely]] {
         return Refusal::session_closed;
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->try_submit_inline(request, payload);
 }
 
 Submitted Session::release(std::span<const Completion> completions) noexcept {
     if (core_ == nullptr) [[unlikely]] {
-        return kNoSession;
+        return without_session(completions.size());
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->release(completions);
 }
 

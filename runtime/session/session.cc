@@ -63,18 +63,15 @@ void SessionCore::close() noexcept {
     }
 }
 
-[[gnu::cold]] void SessionCore::check_owner(const Session* handle) noexcept {
+[[gnu::cold]] void SessionCore::check_user(std::uint64_t& user) const noexcept {
     thread_local const auto self = static_cast<std::uint64_t>(::gettid());
-    // Relaxed, both: they order nothing, and find who came first.
-    if (std::atomic_ref(handle_).exchange(handle, std::memory_order_relaxed) != handle) {
-        std::atomic_ref(owner_).store(0, std::memory_order_relaxed);
-    }
-    std::uint64_t owner = 0;
-    if (!std::atomic_ref(owner_).compare_exchange_strong(owner, self, std::memory_order_relaxed) && owner != self) {
+    std::uint64_t before = 0;
+    // Relaxed: it orders nothing, and finds who came first.
+    if (!std::atomic_ref(user).compare_exchange_strong(before, self, std::memory_order_relaxed) && before != self) {
         std::array<char, 160> text{};
         fmt::format_to_n(text.data(), text.size() - 1, "thread {} uses session {} of thread {}: a session is used by one thread at a time", self,
-                         id_, owner);
-        POLLCORE_CHECK(owner == self, text.data());
+                         id_, before);
+        POLLCORE_CHECK(before == self, text.data());
     }
 }
 
@@ -158,7 +155,7 @@ std::size_t Session::poll(std::span<Completion> out) noexcept {
     if (core_ == nullptr) [[unlikely]] {
         return 0;
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->poll(out);
 }
 
@@ -166,7 +163,7 @@ std::size_t Session::poll(std::span<WideCompletion> out) noexcept {
     if (core_ == nullptr) [[unlikely]] {
         return 0;
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->poll(out);
 }
 
@@ -174,7 +171,7 @@ std::uint32_t Session::retired(QpHandle qp) noexcept {
     if (core_ == nullptr) {
         return 0;
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->retired(qp);
 }
 
@@ -182,17 +179,20 @@ QpState Session::state(QpHandle qp) const noexcept { return core_ != nullptr ? c
 Status Session::cause(QpHandle qp) const noexcept { return core_ != nullptr ? core_->status(qp).cause : Status::success; }
 std::uint32_t Session::message_max(QpHandle qp) const noexcept { return core_ != nullptr ? core_->message_limits(qp).message_max : 0; }
 std::uint32_t Session::rendezvous_max(QpHandle qp) const noexcept { return core_ != nullptr ? core_->message_limits(qp).rendezvous_max : 0; }
-SessionFigures Session::figures() noexcept { return core_ != nullptr ? core_->figures() : SessionFigures{}; }
 StageLatency Session::stage_latency() const noexcept { return core_ != nullptr ? core_->stage_latency() : StageLatency{}; }
 int Session::event_fd() const noexcept { return core_ != nullptr ? core_->event_fd() : -1; }
 std::uint32_t Session::id() const noexcept { return core_ != nullptr ? core_->id() : 0; }
 std::uint32_t Session::worker() const noexcept { return core_ != nullptr ? core_->worker() : 0; }
 
-void Session::hand_over() noexcept {
-    if (core_ != nullptr) {
-        core_->hand_over();
+SessionFigures Session::figures() noexcept {
+    if (core_ == nullptr) {
+        return {};
     }
+    core_->check_thread(user_.thread);
+    return core_->figures();
 }
+
+void Session::hand_over() noexcept { user_.thread = 0; }
 
 void Session::close() noexcept {
     if (core_ != nullptr) {

@@ -58,13 +58,13 @@ public:
     [[nodiscard]] StageLatency stage_latency() const noexcept;
     [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
     [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
-    void hand_over() noexcept { owner_ = 0; }
     void close() noexcept;
 
-    /// Each call of a session begins with this. `handle`: where the Session stands; one that was moved may change its thread.
-    [[gnu::always_inline]] void check_thread(const Session* handle) noexcept {
+    /// Each call that changes something begins with this; close() may come from whoever ends the session. `user`: the thread that uses
+    /// it, or 0.
+    [[gnu::always_inline]] void check_thread(std::uint64_t& user) const noexcept {
         if ((attention_ & kThreadChecked) != 0) [[unlikely]] {
-            check_owner(handle);
+            check_user(user);
         }
     }
 
@@ -109,7 +109,7 @@ private:
     void settle_out_of_turn(const Completion& completion, std::uint32_t in_flight) noexcept;
 
     // session.cc
-    void check_owner(const Session* handle) noexcept;
+    void check_user(std::uint64_t& user) const noexcept;
 
     // waiting.cc
     [[nodiscard]] bool need_not_wait() const noexcept;
@@ -155,8 +155,6 @@ private:
     std::uint32_t gone_left_ = 0;       // requests that complete as daemon_gone
     std::uint32_t gone_index_ = 0;      // queues below have none
     std::shared_ptr<SessionHost> host_;
-    std::uint64_t owner_ = 0;  // the thread that uses it, where that is checked: its number in the kernel. 0: none so far
-    const Session* handle_ = nullptr;  // where that thread has it
 };
 
 inline void SessionCore::settle(const Completion& completion) noexcept {

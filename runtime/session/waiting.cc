@@ -105,7 +105,7 @@ bool Session::arm() noexcept {
     if (core_ == nullptr) {
         return false;
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->arm();
 }
 
@@ -113,7 +113,7 @@ bool Session::wait(std::chrono::nanoseconds timeout) noexcept {
     if (core_ == nullptr) {
         return false;
     }
-    core_->check_thread(this);
+    core_->check_thread(user_.thread);
     return core_->wait(timeout);
 }
 

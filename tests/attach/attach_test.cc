@@ -470,6 +470,15 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
               Refusal::stale_handle);
     // Nor may a queue pair be made for another's session, or name its pool; nor is its memory in reach.
     EXPECT_EQ(code_of([&] { (void)one.create_queue_pair({.shares = {{.session = &of_other}}, .remote_access = RemoteAccess::all()}); }), EINVAL);
+    Session with_pools = one.open_session({.pool_buffers = 16});
+    Session of_other_with_pools = other.open_session({.pool_buffers = 8});
+    const ReceivePool pool = one.create_receive_pool({.session = &with_pools, .buffers = 8, .buffer_bytes = 64});
+    const ReceivePool others_pool = other.create_receive_pool({.session = &of_other_with_pools, .buffers = 8});
+    QueuePairOptions options{.shares = {{.session = &with_pools}}, .recv_depth = 4, .pool = &others_pool, .flow = FlowControl::credits};
+    EXPECT_EQ(code_of([&] { (void)one.create_queue_pair(options); }), EINVAL);
+    options.pool = &pool;
+    options.rendezvous_pool = &others_pool;
+    EXPECT_EQ(code_of([&] { (void)one.create_queue_pair(options); }), EINVAL);
     EXPECT_NE(write(session, {of_others.addr(), 8, of_others.lkey()}, memory.addr(), memory.rkey()), Status::success);
 }
 

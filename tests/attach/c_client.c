@@ -71,6 +71,51 @@ static void send_with_credits(pollcore_attachment* daemon, pollcore_session* ses
     pollcore_close_qp(to);
 }
 
+/* Of a queue pair and of a region each right is its own. */
+static void reach_with_access(pollcore_attachment* daemon, pollcore_session* session, pollcore_region* writable) {
+    pollcore_region* readable = pollcore_allocate(daemon, 4096, POLLCORE_ACCESS_LOCAL_WRITE | POLLCORE_ACCESS_REMOTE_READ, NULL);
+    pollcore_qp_options options = {.send_depth = 4};
+    pollcore_qp* from = pollcore_create_qp(daemon, session, &options);
+    options.remote_access = POLLCORE_ACCESS_REMOTE_READ;
+    pollcore_qp* to = pollcore_create_qp(daemon, session, &options);
+    REQUIRE(readable != NULL && from != NULL && to != NULL);
+    const struct {
+        uint8_t opcode;
+        pollcore_region* region;
+        uint32_t remote_access;
+        int succeeds;
+    } tried[] = {{POLLCORE_RDMA_READ, readable, POLLCORE_ACCESS_REMOTE_READ, 1},
+                 {POLLCORE_RDMA_WRITE, writable, POLLCORE_ACCESS_REMOTE_READ, 0},
+                 {POLLCORE_RDMA_WRITE, writable, POLLCORE_ACCESS_REMOTE_WRITE, 1},
+                 {POLLCORE_RDMA_READ, readable, POLLCORE_ACCESS_REMOTE_WRITE, 0},
+                 {POLLCORE_ATOMIC_FETCH_AND_ADD, writable, POLLCORE_ACCESS_REMOTE_ATOMIC, 0},
+                 {POLLCORE_ATOMIC_FETCH_AND_ADD, readable, POLLCORE_ACCESS_REMOTE_ATOMIC, 0}};
+    for (size_t i = 0; i < sizeof(tried) / sizeof(tried[0]); ++i) {
+        pollcore_close_qp(to);
+        REQUIRE(pollcore_reset(from) == 0);
+        options.remote_access = tried[i].remote_access;
+        to = pollcore_create_qp(daemon, session, &options);
+        char info_from[POLLCORE_QP_INFO_BYTES];
+        char info_to[POLLCORE_QP_INFO_BYTES];
+        REQUIRE(to != NULL && pollcore_qp_info(from, info_from) == 0 && pollcore_qp_info(to, info_to) == 0);
+        REQUIRE(pollcore_connect_to(from, info_to) == 0 && pollcore_connect_to(to, info_from) == 0);
+        const pollcore_work_request request = {.tag = i,
+                                               .sge = {pollcore_addr(readable), 8, pollcore_lkey(readable)},
+                                               .remote_addr = pollcore_addr(tried[i].region),
+                                               .rkey = pollcore_rkey(tried[i].region),
+                                               .qp = pollcore_handle(from),
+                                               .opcode = tried[i].opcode,
+                                               .flags = POLLCORE_SIGNALED,
+                                               .num_sge = 1};
+        REQUIRE(pollcore_submit(session, &request) == 0);
+        const pollcore_completion done = await_one(session);
+        REQUIRE(done.tag == i && (done.status == 0) == tried[i].succeeds);
+    }
+    pollcore_close_qp(from);
+    pollcore_close_qp(to);
+    pollcore_free(readable);
+}
+
 int main(int argc, char** argv) {
     REQUIRE(argc == 2);
     REQUIRE(pollcore_attach("/nowhere/at-all.sock", NULL, 0) == NULL);
@@ -122,6 +167,7 @@ int main(int argc, char** argv) {
         receives[i].opcode = POLLCORE_RECV;
         receives[i].num_sge = 1;
     }
+    REQUIRE(strcmp(pollcore_refusal_name(256), "none") != 0);
     pollcore_refusal refusal = -1;
     REQUIRE(pollcore_submit_many(session, receives, 4, &refusal) == 4 && refusal == 0);
     pollcore_work_request send = {.tag = 8, .qp = pollcore_handle(a), .opcode = POLLCORE_SEND_WITH_IMM, .flags = POLLCORE_SIGNALED, .imm_data = 42};
@@ -144,6 +190,8 @@ int main(int argc, char** argv) {
     REQUIRE(strcmp(pollcore_refusal_name(pollcore_submit(session, &send)), "bad_opcode") == 0);
 
     send_with_credits(daemon, session, region);
+
+    reach_with_access(daemon, session, region);
 
     /* By name, with a listener of this process. */
     pollcore_listener* listener = pollcore_listen(daemon, "c-client", NULL);

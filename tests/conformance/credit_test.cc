@@ -136,6 +136,8 @@ TEST_F(Credits, AreRefusedWhereTheyCannotBe) {
     refused([](QueuePairOptions& options) { options.type = QpType::uc; });
     refused([](QueuePairOptions& options) { options.type = QpType::ud; });
     refused([](QueuePairOptions& options) { options.recv_depth = 0; });
+    refused([](QueuePairOptions& options) { options.flow = static_cast<FlowControl>(std::size(kFlowControls)); });
+    refused([](QueuePairOptions& options) { options.flow = FlowControl{255}; });
 }
 
 TEST_F(Credits, WorkOverASharedReceiveQueue) {
@@ -296,6 +298,23 @@ TEST_F(Credits, ABlockThatIsNotThereEndsTheConnectionAndNothingElse) {
     }
     connect_ends();
     stream(100, false);
+}
+
+TEST_F(Credits, WhatOneEndSaysNobodyElseReads) {
+    connect_with(FlowControl::credits);
+    const FlowBlock block = b.info().flow;
+    QueuePairOptions options = shape();
+    options.remote_access = RemoteAccess::all();
+    a = runtime.create_queue_pair(options);
+    QueuePair other = runtime.create_queue_pair(options);
+    const QpInfo info = a.info();
+    a.connect(other.info());
+    other.connect(info);
+    WorkRequest read = rdma(Opcode::rdma_read, 1, 8);
+    read.remote_addr = block.addr;
+    read.rkey = block.rkey;
+    submit(read);
+    EXPECT_EQ(await_one().status, Status::rem_access_err);
 }
 
 TEST_F(Credits, WhatWaitsEndsWithItsQueuePair) {

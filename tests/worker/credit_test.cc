@@ -127,6 +127,26 @@ TEST_F(WorkerCreditTest, WritesWithImmediateTakeAReceiveAndWritesDoNot) {
     EXPECT_EQ(received[0].imm_data, 0xabcdu);
 }
 
+// The session looks at a burst of messages to one queue pair at once.
+TEST_F(WorkerCreditTest, OfABurstTheSessionTakesWhatItsShareHasRoomForAndNoneThatIsTooLong) {
+    make_world();
+    add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits},
+             {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .terms = FlowTerms{.depth = 16, .message_max = 8}}, kNoRetries, kNoRetries);
+    agree();
+    std::array<WorkRequest, 20> burst;
+    for (std::uint64_t i = 0; i < burst.size(); ++i) {
+        burst[i] = send(i);
+    }
+    burst[3].sge.length = 9;
+    Submitted taken = world->session(kSender).try_submit(burst);
+    EXPECT_EQ(taken.accepted, 3u);
+    EXPECT_EQ(taken.refusal, Refusal::message_too_long);
+    taken = world->session(kSender).try_submit(std::span(burst).subspan(4));
+    EXPECT_EQ(taken.accepted, 13u);
+    EXPECT_EQ(taken.refusal, Refusal::send_queue_full);
+    EXPECT_EQ(world->session(kSender).figures().in_flight(), 16u);
+}
+
 TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLongIsLeftOut) {
     make_world();
     add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits},

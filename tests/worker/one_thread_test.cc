@@ -49,6 +49,7 @@ TEST_F(OneThreadDeathTest, IsWhatASessionThatChecksItsThreadHas) {
     EXPECT_DEATH(in_another_thread([&] { (void)session.wait(std::chrono::nanoseconds(0)); }), kSays);
     EXPECT_DEATH(in_another_thread([&] { (void)session.arm(); }), kSays);
     EXPECT_DEATH(in_another_thread([&] { (void)session.retired({}); }), kSays);
+    EXPECT_DEATH(in_another_thread([&] { (void)session.figures(); }), kSays);
 }
 
 TEST_F(OneThreadDeathTest, IsCheckedWhereTheEnvironmentSaysSo) {
@@ -68,6 +69,9 @@ TEST_F(OneThreadDeathTest, IsAnotherAfterTheSessionWasHandedOverOrMoved) {
     Session moved = std::move(session);
     poll(moved);
     EXPECT_DEATH(in_another_thread([&] { poll(moved); }), kSays);
+    session = std::move(moved);  // back to where it was
+    in_another_thread([&] { poll(session); });
+    EXPECT_DEATH(poll(session), kSays);
 }
 
 }  // namespace
