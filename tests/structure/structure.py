@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """Looks whether the inside of runtime/ is in order. It finds:
 
-  cycle   .cc files that call each other in a circle. What a header defines inline is its caller's; a virtual call goes to nobody.
-  write   an assignment to a member of another class's object. Plain data (all of it public, nothing that changes it) is its holder's,
-          and a class in the unnamed namespace of a .cc file is that file's.
+  cycle   .cc files that call each other in a circle. What a header defines inline is its caller's. What only shows when it runs is no
+          call of anybody's: virtual calls, and calls by pointers. Nor is what nobody writes down: destructors, and constructors of members.
+  write   an assignment to a member of another class's object, not by a reference or a pointer to that member. Plain data (all of it
+          public, nothing that changes it) is its holder's, and a class in the unnamed namespace of a .cc file is that file's.
   friend  a class that opens itself to another.
   twice   two classes of one name.
 
@@ -20,7 +21,7 @@ import re
 import shlex
 import sys
 
-from clang.cindex import AccessSpecifier, CursorKind, Index, conf
+from clang.cindex import AccessSpecifier, CursorKind, Index, LinkageKind, conf
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -80,13 +81,18 @@ class Reading:
             self.names[file.name] = next((str(real.relative_to(base)) for base in self.bases if real.is_relative_to(base)), None)
         return self.names[file.name]
 
+    def key(self, function):
+        """One that only its file knows may have a namesake in a file of the same name."""
+        usr = function.get_usr()
+        return f"{self.ours(function)}:{usr}" if function.linkage in (LinkageKind.INTERNAL, LinkageKind.UNIQUE_EXTERNAL) else usr
+
     def declarations(self, cursor):
         name = self.ours(cursor)
         if name is None:
             return
         if cursor.kind in FUNCTIONS:
             if cursor.is_definition():
-                self.body(cursor, cursor.get_usr(), name)
+                self.body(cursor, self.key(cursor), name)
             return
         if cursor.kind in CLASSES and cursor.is_definition() and cursor.spelling:
             self.classes[cursor.get_usr()].add((qualified(cursor), name))
@@ -131,7 +137,7 @@ class Reading:
             if member is None or not any(child.kind == CursorKind.TYPE_REF for child in member.get_children()):
                 return  # who it is shows when it runs
         template = conf.lib.clang_getSpecializedCursorTemplate(callee)
-        self.calls[usr].add((template if template is not None and template.kind in FUNCTIONS else callee).get_usr())
+        self.calls[usr].add(self.key(template if template is not None and template.kind in FUNCTIONS else callee))
 
     def foreign_member(self, function, target):
         """The member of another class's object that `target` is, or is part of."""
@@ -157,6 +163,7 @@ class Reading:
 
     def is_record(self, owner):
         """Plain data: all of it public, and nothing that changes it but who has it."""
+        owner = conf.lib.clang_getSpecializedCursorTemplate(owner) or owner  # of an instance libclang shows no members
         usr = owner.get_usr()
         if usr not in self.records:
             self.records[usr] = not any(guards(member) for member in owner.get_children())

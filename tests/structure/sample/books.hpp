@@ -24,9 +24,21 @@ private:
     int count_ = 0;
 };
 
+template <class T>
+class Shelf {
+public:
+    void count() { ++count_; }
+    T first{};
+    T all[2]{};
+
+private:
+    int count_ = 0;
+};
+
 class Reader {
 public:
     void read(Books& books);
+    void read(Shelf<int>& shelf);
     void fill(Record& record) { record.value = 1; }  // plain data is its holder's
     inline void through_a_header() { from_a_header(); }
 

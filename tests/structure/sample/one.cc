@@ -29,6 +29,11 @@ void Reader::read(Books& books) {
     books.virtually();  // no call of anybody
 }
 
+void Reader::read(Shelf<int>& shelf) {
+    shelf.first = 1;
+    shelf.all[1] = 1;
+}
+
 void from_a_header() { three(); }
 
 }  // namespace sample

@@ -1,0 +1,5 @@
+namespace sample {
+
+void four() {}
+
+}  // namespace sample
