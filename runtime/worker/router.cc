@@ -88,13 +88,13 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
         turn_.counters.stale_completions.add();  // of a generation that is gone and was completed then (H3)
         return;
     }
+    if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
+        qp->fail(turn_, static_cast<Status>(wc.status));  // first: who sees the completion sees the error, too
+    }
     if (id.recv) {
         complete_recv(cq, *qp, id.position, wc);
     } else {
         complete_send(cq, *qp, id.position, wc);
-    }
-    if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
-        qp->fail(turn_, static_cast<Status>(wc.status));
     }
 }
 
@@ -151,10 +151,10 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     if (qp != nullptr) [[likely]] {
         completion.qp = qp->handle();
     }
-    srq->recvs().complete(turn_, id.slot, *entry, completion, qp != nullptr ? qp->flow() : nullptr, datagram);
     if (wc.status != IBV_WC_SUCCESS && qp != nullptr) [[unlikely]] {
-        qp->fail(turn_, static_cast<Status>(wc.status));
+        qp->fail(turn_, static_cast<Status>(wc.status));  // as in route()
     }
+    srq->recvs().complete(turn_, id.slot, *entry, completion, qp != nullptr ? qp->flow() : nullptr, datagram);
 }
 
 void Router::fail(WorkerCq& cq) noexcept {

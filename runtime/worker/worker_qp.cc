@@ -92,10 +92,12 @@ void WorkerQp::publish_record() noexcept {
         ibv_send_wr* const next = bad->next;
         const InFlightEntry entry = sends_.take_refused(turn, *bad);
         const bool breaks = flow_ != nullptr && flow_->refused(entry.opcode, next != nullptr);
+        if (breaks) {
+            break_off(turn, next);
+        }
         end_send_by_runtime(turn, entry, Status::post_refused);
         complete_unposted(turn);
         if (breaks) {
-            break_off(turn, next);
             return;
         }
         bad = next != nullptr ? sends_.post(turn, next) : nullptr;
@@ -110,7 +112,6 @@ void WorkerQp::publish_record() noexcept {
         entry.leave_unposted(Status::wr_flush_err);
     }
     fail_flow(turn, FlowFault::post_refused);
-    complete_unposted(turn);
 }
 
 /// The newest entry is of a bind, or of a request that came in error: neither is chained.
@@ -321,7 +322,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
     if (flow_ != nullptr) {
         flow_->fail();
     }
-    publish_record();  // before what the device flushes, of which more may come in this step
+    publish_record();
     look_again(turn);
 }
 
