@@ -32,7 +32,7 @@
 
 namespace pollcore {
 
-struct WorkerQp;
+class WorkerQp;
 
 /// A session's part in one queue pair.
 class Share {

@@ -9,7 +9,7 @@
 namespace pollcore::testing {
 namespace {
 
-constexpr SessionOptions kWithTimes{.pool_buffers = 64, .wide_completions = true, .device_time = true};
+const SessionOptions kWithTimes{.pool_buffers = 64, .wide_completions = true, .device_time = true};
 
 /// Whatever the suite runs with: a worker that sleeps has no write rings.
 Config for_rings() {
