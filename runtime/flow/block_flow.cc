@@ -197,11 +197,11 @@ bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
     if (!agreed_ || !terms_sent_) [[unlikely]] {
         work += agree(turn);
     }
-    if (busy_) [[unlikely]] {
+    if (busy_ && !qp().in_error()) [[unlikely]] {
         work += turn_announced(turn);
     }
-    if (!running()) [[unlikely]] {
-        return !qp().in_error();
+    if (qp().in_error()) [[unlikely]] {
+        return false;
     }
     if (agreed_ && terms_sent_ && owes()) {
         work += write_grants(turn);
@@ -209,7 +209,7 @@ bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
     if (agreed_ && !waiting().empty()) {
         work += post_waiting(turn);
     }
-    if (terms_sent_) {
+    if (terms_sent_ && !qp().in_error()) {
         work += probe(turn);
     }
     return unsettled();

@@ -103,7 +103,7 @@ public:
     void hold(const WorkRequest& request) noexcept;
     /// It goes on its way, or ends.
     void let_go(const WorkRequest& request) noexcept;
-    /// It has an entry. From here until end() or lose() the window and the region stay where they are.
+    /// It has an entry. From here until end() the window and the region stay where they are.
     void begin(InFlightEntry& entry, const WorkRequest& request) noexcept;
     /// Posts the bind of the entry. Returns what the provider did.
     [[nodiscard]] int post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, InFlightEntry& entry, const WorkRequest& request, QpHandle handle) noexcept;
@@ -112,7 +112,7 @@ public:
     /// It has ended so. With success the window has the key that the bind gave it. A bind that was flushed, or whose completion was lost, may
     /// have been carried out.
     void end(const InFlightEntry& entry, Status status) noexcept;
-    /// It has ended, and nobody knows how.
+    /// It ends, and nobody knows how, so its window's key is not known any more. end() follows.
     void lose(const InFlightEntry& bind) noexcept { windows_[bind.bind.window]->lose(); }
 
 private:

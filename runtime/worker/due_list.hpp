@@ -46,10 +46,11 @@ public:
     }
     [[nodiscard]] bool empty() const noexcept { return items_.empty(); }
     [[nodiscard]] const std::vector<T*>& items() const noexcept { return items_; }
-    /// Each one's turn, also of those that are added meanwhile.
+    /// Each one's turn. Those that are added meanwhile have theirs in the next step, so a step ends whatever they find.
     template <class Turn>
     void turn(Turn&& turn_of) noexcept {
-        for (std::size_t i = 0; i < items_.size();) {
+        std::size_t n = items_.size();
+        for (std::size_t i = 0; i < n;) {
             const Then then = turn_of(*items_[i]);
             if (then == Then::stay) {
                 ++i;
@@ -58,7 +59,8 @@ public:
             if (then == Then::leave) {
                 items_[i]->due.leave();
             }
-            items_[i] = items_.back();
+            items_[i] = items_[--n];
+            items_[n] = items_.back();
             items_.pop_back();
         }
     }

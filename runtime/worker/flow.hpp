@@ -103,8 +103,8 @@ public:
 
     // ---- Its turn in each step, while it stands in Turn::flows ----
 
-    /// Behind the submissions and completions of the step, hence in the one in which it was added (Turn::number() tells steps apart). Also
-    /// while the queue pair is parked, when nothing may be posted to it, and once it is in error. Adds to `work` how much was done. False: it
+    /// Behind the submissions and completions of the step, hence in the one in which these have added it; Turn::number() tells steps apart.
+    /// Also while the queue pair is parked, when nothing may be posted to it, and once it is in error. Adds to `work` how much was done. False: it
     /// need have no turn until it is added again.
     [[nodiscard]] virtual bool turn(Turn& turn, std::uint32_t& work) noexcept = 0;
     /// There is something to do that no event tells of.
@@ -114,7 +114,8 @@ public:
 
     // ---- The queue pair's life ----
 
-    /// A life begins, the first one too: nothing waits. The gate is as the last life left it, and lets everything through in the first.
+    /// A life begins, the first one too: nothing waits. The gate is as the last life left it; in the first it lets everything through, unless
+    /// the constructor has closed it.
     virtual void begin_life(Turn& turn) noexcept = 0;
     /// It is connected.
     virtual void start(Turn&, const FlowStart&) noexcept {}

@@ -78,7 +78,6 @@ struct InFlightEntry {
         words[3] = 0;
     }
     /// The provider never gets it.
-    void leave_unposted() noexcept { kind = Kind::unposted; }
     void leave_unposted(Status why) noexcept {
         kind = Kind::unposted;
         status = why;

@@ -14,7 +14,7 @@ namespace pollcore {
 enum class QpLife : std::uint8_t {
     init,      ///< takes receives
     ready,     ///< takes everything
-    failing,   ///< in error since this step; what follows comes in the part of the step for it
+    failing,   ///< in error; what follows comes in the part of the step for it
     failed,    ///< in error: everything is completed by the device's flush, or by the runtime in its turn
     draining,  ///< waits until nothing is in flight, or the deadline
     emptying,  ///< waits until its CQs were seen empty

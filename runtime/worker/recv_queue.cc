@@ -74,13 +74,14 @@ void RecvQueue::post(Turn& turn) noexcept {
     turn.counters.post_failures.add();
     if (entry.kind != InFlightEntry::Kind::pooled) {
         complete_by_runtime(turn, entry, Status::post_refused);
-        return;
+    } else {
+        pool_.return_unused(static_cast<std::uint32_t>(entry.tag));
+        // Where there is another, it is tried again when that one is taken; else in the next step.
+        if (pool_.posted() == 0) {
+            refill(turn);
+        }
     }
-    pool_.return_unused(static_cast<std::uint32_t>(entry.tag));
-    // Where there is another, it is tried again when that one is taken; else in the next step.
-    if (pool_.posted() == 0) {
-        refill(turn);
-    }
+    complete_unposted(turn);
 }
 
 // ---- Out ----
@@ -126,7 +127,7 @@ void RecvQueue::complete_pooled(Turn& turn, std::uint32_t buffer, Completion& co
 void RecvQueue::complete_unposted(Turn& turn) noexcept {
     while (const InFlightEntry* entry = table_.pop_unposted()) {
         if (entry->kind == InFlightEntry::Kind::unposted) {
-            complete_by_runtime(turn, *entry, ended_status_);
+            complete_by_runtime(turn, *entry, entry->status);
         }
     }
 }
@@ -160,7 +161,7 @@ void RecvQueue::buffer_released(Turn& turn) noexcept {
             turn.counters.cut_short.add(qp_ != nullptr);
             complete_by_runtime(turn, entry, status);
         } else if (entry.kind == InFlightEntry::Kind::unposted) {
-            complete_by_runtime(turn, entry, ended_status_);
+            complete_by_runtime(turn, entry, entry.status);
         }
     });
 }

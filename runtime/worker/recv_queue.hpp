@@ -76,7 +76,7 @@ public:
         entry = entry_of(session, request, kSignaled, request.num_sge);
         if (ended_) [[unlikely]] {
             // Some providers never flush a receive that is posted in ERR (H1), so it is not posted.
-            table_.leave_unposted(place);
+            table_.leave_unposted(place, ended_status_);
             complete_unposted(turn);
             return;
         }

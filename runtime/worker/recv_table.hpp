@@ -150,8 +150,8 @@ public:
     /// The front is one that the provider does not have.
     [[nodiscard]] bool has_unposted() const noexcept { return strays_ != 0 && !positions_.front().with_provider(); }
     /// The newest entry is one that the provider will not have.
-    void leave_unposted(std::uint32_t place) noexcept {
-        at(place).leave_unposted();
+    void leave_unposted(std::uint32_t place, Status why) noexcept {
+        at(place).leave_unposted(why);
         ++strays_;
     }
     /// Removes the front if the provider does not have it; else null. The reference holds until the next push.

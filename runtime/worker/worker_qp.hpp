@@ -3,10 +3,10 @@
 // fail() may be called in the middle of anything, and only marks. What follows from it is end_life(), which the worker calls at the end of
 // the step, when nothing is half taken or half completed.
 //
-// The sequence of an end (H1): the control thread puts the QP into ERR; retire() waits here until everything in flight was flushed, or for
-// a deadline; the control thread destroys the QP; forget() completes what is left. Only then may a buffer be reused whose request no device
-// completed (H2). A reset goes the same way: the QP is RESET instead of destroyed, and renew() lets it go on. A QP whose device was lost has
-// no flush to wait for; lose() completes what it had.
+// The sequence of an end (H1), by leave(): the control thread puts the QP into ERR; Leaving::retire waits here until everything in flight was
+// flushed, or for a deadline; the control thread destroys the QP; Leaving::forget completes what is left. Only then may a buffer be reused
+// whose request no device completed (H2). A reset goes the same way: the QP is RESET instead of destroyed, and Leaving::renew lets it go on. A
+// QP whose device was lost has no flush to wait for; Leaving::lose completes what it had.
 //
 // Thread safety: made by the control thread, the worker's from add_qp until the answer to forget_qp.
 #pragma once
@@ -177,8 +177,8 @@ public:
 
     // ---- Its life ----
 
-    /// In error from here on. `device_too`: the device has the queue pair in ERR. Else the control thread will see to that, and
-    /// device_follows() is called.
+    /// In error from here on. `device_too`: the device has the queue pair in ERR. Else the control thread will see to that, and says so by
+    /// unpark().
     void fail(Turn& turn, Status cause, bool device_too = true) noexcept;
     /// Its peer broke the agreement, or the flow control cannot go on.
     void fail_flow(Turn& turn, FlowFault fault) noexcept;
@@ -269,7 +269,7 @@ private:
     bool cover_wanted_ = false;      // a marker is to follow when one can be posted
     bool marker_in_flight_ = false;
     bool device_lags_ = false;       // in error, and on its device maybe not: nothing is posted to it
-    bool flush_held_ = false;        // as that, and the peer may still act on what waits
+    bool flush_held_ = false;        // device_lags_, and the peer may still act on what waits
     Status leftover_status_ = Status::qp_closed;    // of what no device completed
     Status unposted_status_ = Status::wr_flush_err; // of what came when it was in error already
     std::uint16_t epoch_;

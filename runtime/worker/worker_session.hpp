@@ -3,7 +3,7 @@
 // A request is taken only when its completion has a place in the completion ring (I3), so completing never waits.
 //
 // A completion may stand in the line of its request, instead of in the completion ring. A session marks a request of which it has no
-// other in that send queue (Session::expect_reply), one at a time. Its line is in the worker's cache, and its application looks there as
+// other in that send queue (CompletionInbox::expect_reply), one at a time. Its line is in the worker's cache, and its application looks there as
 // well as in the ring; so an answer there moves no other line. It may be written as long as the application has not been told that the
 // slot is free again. Telling it is put off while such a request is in flight, though not of more than a quarter of the ring, not in a
 // small ring, and not by a worker that falls asleep. What failed, and what comes when it has been told, goes by the ring and says so
@@ -233,7 +233,7 @@ public:
         }
         Share& share = shares_[qp_index];
         ++retired_;
-        // Release, with the acquire in Session::refresh_retired: the device is done with the buffer.
+        // Release, with the acquire in Accounts::refresh_retired: the device is done with the buffer.
         const RetiredWord word{.generation = share.handle().generation, .count = share.retire()};
         retired_counts_[qp_index].store(word.pack(), std::memory_order_release);
         header_->retired.store(retired_, std::memory_order_release);
@@ -288,12 +288,12 @@ public:
         records_[qp_index].longest.store(longest.pack(), std::memory_order_relaxed);
     }
     void publish_status(std::size_t qp_index, const QpStatusWord& status) noexcept {
-        // Release, with the acquire in Session::admit: the limits that were published before belong to this status.
+        // Release, with the acquire in SessionCore::admit: the limits that were published before belong to this status.
         records_[qp_index].status.store(status.pack(), std::memory_order_release);
     }
     /// Nothing: it is closed.
     void publish_srq(std::size_t srq_index, std::uint64_t status) noexcept {
-        // Release, with the acquire in Session::admit_shared: the session's receives find the queue here.
+        // Release, with the acquire in SessionCore::admit_shared: the session's receives find the queue here.
         srq_records_[srq_index].status.store(status, std::memory_order_release);
     }
 
