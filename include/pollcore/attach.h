@@ -2,8 +2,8 @@
  * holds of each call; here is what differs.
  *
  * Objects are opaque and belong to who made them; each has a function that ends it. NULL ends nothing.
- * Errors: functions that return int give 0 or an errno value, those that return a pointer NULL; pollcore_error() has the sentence, of
- * this thread's last one that failed. pollcore_submit and its kin give a pollcore_refusal instead, and say nothing more.
+ * Errors: functions that return int give 0 or an errno value where nothing else is said, those that return a pointer NULL;
+ * pollcore_error() has the sentence, of this thread's last one that failed. pollcore_submit and its kin give a pollcore_refusal instead, and say nothing more.
  * Thread safety: as in C++: a session is used by one thread at a time, the rest by any.
  */
 #ifndef POLLCORE_ATTACH_H
@@ -96,6 +96,7 @@ POLLCORE_API const char* pollcore_status_name(uint8_t status);
 POLLCORE_API pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms);
 /* Everything that was made of it completes; what is left of its objects can be ended afterwards. */
 POLLCORE_API void pollcore_detach(pollcore_attachment* attachment);
+/* 1: the daemon is gone; 0: it is there. */
 POLLCORE_API int pollcore_lost(const pollcore_attachment* attachment);
 POLLCORE_API int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
 
@@ -113,6 +114,7 @@ POLLCORE_API size_t pollcore_poll(pollcore_session* session, pollcore_completion
 POLLCORE_API int pollcore_wait(pollcore_session* session, uint64_t timeout_ns);
 /* -1 without events. */
 POLLCORE_API int pollcore_event_fd(const pollcore_session* session);
+/* 1: the descriptor will be readable with the next completion; 0: poll first, or without events. */
 POLLCORE_API int pollcore_arm(pollcore_session* session);
 /* Requests in flight. */
 POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
@@ -120,12 +122,12 @@ POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
 /* What may be done with a region, and by a peer through a queue pair; the values of IBV_ACCESS_* (ibv_reg_mr(3)). */
 typedef enum pollcore_access {
     POLLCORE_ACCESS_LOCAL_WRITE = 1,
-    POLLCORE_ACCESS_REMOTE_WRITE = 2,  /* of a region needs local write */
+    POLLCORE_ACCESS_REMOTE_WRITE = 2,  /* a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
     POLLCORE_ACCESS_REMOTE_READ = 4,
-    POLLCORE_ACCESS_REMOTE_ATOMIC = 8  /* of a region needs local write */
+    POLLCORE_ACCESS_REMOTE_ATOMIC = 8  /* a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
 } pollcore_access;
 
-/* Memory of this process that devices reach: to read, and as `access` allows. `device` NULL: the only one. */
+/* Memory of this process. Its own work requests may read it; what else they and peers may do is `access`. `device` NULL: the only one. */
 POLLCORE_API pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, uint32_t access, const char* device);
 POLLCORE_API void pollcore_free(pollcore_region* region);
 POLLCORE_API void* pollcore_data(const pollcore_region* region);
@@ -140,7 +142,7 @@ typedef struct pollcore_qp_options {
     uint32_t sges_max;   /* 0: 1 */
     uint32_t inline_max;
     uint32_t remote_access;  /* POLLCORE_ACCESS_REMOTE_*: what the peer may do; flow control adds what it needs */
-    uint32_t flow;           /* a pollcore_flow_control; both ends have the same. With write rings it takes no messages */
+    uint32_t flow;           /* a pollcore_flow_control; both ends have the same. With POLLCORE_FLOW_RING this end sends only */
 } pollcore_qp_options;
 /* RC. */
 POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options);

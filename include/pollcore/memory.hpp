@@ -57,7 +57,7 @@ public:
     /// By Context.
     POLLCORE_INTERNAL MemoryRegion(std::shared_ptr<ControlSide> control, const RegionInfo& info) noexcept;
     [[nodiscard]] POLLCORE_INTERNAL std::uint64_t id() const noexcept { return id_; }
-    /// Somebody else ends it.
+    /// By Context: the pool that it became ends it.
     POLLCORE_INTERNAL void give_away() noexcept { control_.reset(); }
     ~MemoryRegion();
     MemoryRegion(MemoryRegion&& other) noexcept;

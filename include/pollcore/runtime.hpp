@@ -68,6 +68,7 @@ public:
     /// at a time.
     [[nodiscard]] Device& device(const std::string& name = "");
 
+    /// By AttachServer.
     [[nodiscard]] POLLCORE_INTERNAL RuntimeState& state() const;
 
 private:

@@ -2,8 +2,8 @@
 //
 // Thread safety: a session is used by one thread at a time. Two at once lose requests without a word; SessionOptions::check_thread finds
 // that. Control calls on queue pairs may come from other threads meanwhile.
-// No call here makes a system call, takes a lock or allocates, except close(), wait() and arm(); and try_submit where the
-// worker may sleep (IdlePolicy::event) and does: it writes the worker's eventfd.
+// No call here makes a system call, takes a lock or allocates, except close() and what closes as it does (the destructor, an assignment),
+// wait() and arm(); and try_submit where the worker may sleep (IdlePolicy::event) and does: it writes the worker's eventfd.
 //
 // Who owns a buffer: the application until try_submit accepts the work request; then the device, until the
 // request's completion was polled. An unsignaled request that succeeds makes no completion: its buffer is
@@ -139,7 +139,8 @@ public:
 
     /// Waits until poll() has something to give, or there may be room for what was refused: unsignaled requests were retired
     /// since this was last said, or the worker has taken from a ring that was full. For SessionOptions::wait_spin by looking,
-    /// then asleep. False when the time was over before; max() is no time limit, and saves the kernel a timer. Without
+    /// then asleep. False when the time was over before, and at once when the session has ended and nothing is left to poll; max() is
+    /// no time limit, and saves the kernel a timer. Without
     /// SessionOptions::events it does not sleep, and looks all the time; nor while the submission ring is full, which takes
     /// the worker microseconds.
     [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
@@ -148,8 +149,8 @@ public:
     /// to arm().
     [[nodiscard]] int event_fd() const noexcept;
     /// Asks the worker to make event_fd() readable with the next completion or retirement, once. False: there is one already,
-    /// or something was refused since the submission ring was full, and nothing was asked for: try again. As
-    /// ibv_req_notify_cq(3), and the look after it.
+    /// or something was refused since the submission ring was full, and nothing was asked for: try again. Always false without
+    /// SessionOptions::events. As ibv_req_notify_cq(3), and the look after it.
     [[nodiscard]] bool arm() noexcept;
 
     /// Unsignaled work requests of this session on this QP that succeeded, since the QP was opened, modulo

@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -20,6 +21,7 @@ struct Script {
     int (*poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
     std::uint64_t posted = 0;
     std::uint64_t refuse_every = 0;  // of send work requests; markers, which move nothing, pass
+    std::uint64_t refuse_markers = 0;
     bool refuse_recvs = false;
     ibv_cq* broken = nullptr;
     bool hold_back = false;  // completions are late
@@ -30,6 +32,10 @@ Script script;
 
 int scripted_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     return post_each(script.post_send, qp, wr, bad, [](const ibv_send_wr& one) {
+        if (one.num_sge == 0 && script.refuse_markers != 0) {
+            --script.refuse_markers;
+            return true;
+        }
         return one.num_sge != 0 && script.refuse_every != 0 && ++script.posted % script.refuse_every == 0;
     });
 }
@@ -64,8 +70,9 @@ int scripted_poll(ibv_cq* cq, int n, ibv_wc* wc) {
 
 class ProviderFailure : public WorkerFixture {
 protected:
-    ProviderFailure() {
-        make();
+    ProviderFailure() { begin(); }
+    void begin(SteppedWorld::Options options = {}) {
+        make({}, std::move(options));
         ibv_context_ops& ops = world->device->context()->ops;
         script = Script{.post_send = ops.post_send, .post_recv = ops.post_recv, .poll_cq = ops.poll_cq};
         ops.post_send = &scripted_post_send;
@@ -116,6 +123,47 @@ TEST_F(ProviderFailure, ARefusedPostBehindUnsignaledWorkCompletesAllTheSame) {
     ASSERT_EQ(world->await(1).size(), 1u);
     EXPECT_EQ(world->session().retired(a->handle()), 3u);
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_F(ProviderFailure, ASignalThatARefusedPostCarriedIsTheNextOnes) {
+    script.refuse_every = 1;
+    submit(write(0, {.flags = 0}));
+    ASSERT_EQ(world->await(1).size(), 1u);
+    script.refuse_every = 0;
+    submit(write(1, {.flags = 0}));
+    turn();
+    EXPECT_EQ(world->session().retired(a->handle()), 1u);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_F(ProviderFailure, AMarkerThatIsRefusedIsTriedAgain) {
+    script.hold_back = true;
+    submit(write(1));
+    submit(write(2, {.flags = 0}));
+    world->step(20);
+    ASSERT_EQ(script.held.size(), 1u);
+    script.refuse_markers = 1;
+    world->to_error(*a);
+    EXPECT_EQ(script.refuse_markers, 0u);
+    EXPECT_EQ(world->worker.counters().markers.value(), 0u);
+    script.hold_back = false;
+    EXPECT_EQ(world->await(1).size(), 1u);
+    turn();
+    EXPECT_EQ(world->worker.counters().markers.value(), 1u);
+    EXPECT_EQ(world->session().retired(a->handle()), 1u);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_F(ProviderFailure, ACqThatFailsInTheLastLookBeforeSleepKeepsTheWorkerAwake) {
+    SteppedWorld::Options options;
+    options.sleeps = true;
+    begin(std::move(options));
+    submit(recv(1));
+    world->step();
+    script.broken = b->qp->recv_cq;
+    EXPECT_FALSE(world->worker.fall_asleep(world->now));
+    EXPECT_EQ(world->worker.counters().failed_polls.value(), 1u);
+    EXPECT_EQ(world->session().state(b->handle()), QpState::error);
 }
 
 // The simulation found requests that the session had accepted without room at the worker: those that the provider had

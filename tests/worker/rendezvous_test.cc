@@ -16,8 +16,11 @@ class WorkerRendezvousTest : public WorkerCreditTest {
 protected:
     WorkerRendezvousTest() { make_ends(); }
 
-    void make_ends() {
-        make_world({.pool_buffers = 64});
+    void make_ends(bool worker_sleeps = false) {
+        SteppedWorld::Options options;
+        options.pool_buffers = 64;
+        options.sleeps = worker_sleeps;
+        make_world(std::move(options));
         receives = &world->add_pool(32, kShort, kReceiver);
         longs = &world->add_pool(2, kLong, kReceiver);
         for (std::size_t i = 0; i < source->memory.size(); ++i) {  // no piece of it is like another
@@ -564,6 +567,56 @@ TEST_F(WorkerRendezvousTest, ReceivesOfASharedReceiveQueueDoAsWell) {
     EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u);
     turn();
     expect_nothing_left();
+}
+
+// Whatever comes next raises an event or is found by looking at memory.
+TEST_F(WorkerRendezvousTest, AWorkerThatSleepsSeesThatThePeerHasRead) {
+    make_ends(true);
+    submit(send_long(3, 500));
+    std::vector<Completion> ended;
+    for (int turns = 0; turns < 100 && ended.empty(); ++turns) {
+        if (world->worker.fall_asleep(world->now)) {
+            EXPECT_EQ(world->worker.look_every_ns(), 50'000u);
+            ASSERT_TRUE(world->worker.woken(false, world->now)) << "after " << turns << " steps";
+            world->worker.wake_up(world->now);
+        }
+        world->step();
+        ended = world->poll(kSender);
+    }
+    ASSERT_EQ(ended.size(), 1u);
+    EXPECT_TRUE(ended[0].ok());
+}
+
+int (*real_poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
+const ibv_cq* held_cq = nullptr;
+
+int holding_poll_cq(ibv_cq* cq, int n, ibv_wc* wc) { return cq == held_cq ? 0 : real_poll_cq(cq, n, wc); }
+
+// The read was over before the error, and its completion comes late.
+TEST_F(WorkerRendezvousTest, TheEndOfThePoolIsToldBehindTheMessageThatIsBeingRead) {
+    make_world({.pool_buffers = 64});
+    world->add_cq();
+    receives = &world->add_pool(32, kShort, kReceiver);
+    longs = &world->add_pool(2, kLong, kReceiver);
+    add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .send_cq = 1, .pool = {.pool = receives}, .rendezvous = {.pool = longs}});
+    agree_by_pool();
+    ibv_context_ops& ops = world->device->context()->ops;
+    real_poll_cq = std::exchange(ops.poll_cq, &holding_poll_cq);
+    held_cq = world->cq(1).options().cq;
+    submit(send_long(3, 500));
+    turn();
+    ASSERT_EQ(longs->counters().posted.value(), 1u);
+    world->to_error(*to[0]);
+    turn();
+    EXPECT_EQ(receives->counters().posted.value(), 0u) << "all are flushed";
+    EXPECT_TRUE(world->poll(kReceiver).empty());
+    held_cq = nullptr;
+    turn();
+    const auto received = world->poll(kReceiver);
+    ASSERT_EQ(received.size(), 2u);
+    expect_long(received[0], 3, 500);
+    EXPECT_EQ(received[1].pool(), receives->handle());
+    EXPECT_FALSE(received[1].ok());
 }
 
 }  // namespace

@@ -241,5 +241,44 @@ TEST_F(WorkerRingTest, WhatCameBeforeTheEndIsDeliveredBeforeIt) {
     EXPECT_TRUE(world->poll(kReceiver).empty()) << "the end is told once";
 }
 
+class WorkerRingOfOneSession : public WorkerFixture {
+protected:
+    WorkerRingOfOneSession() {
+        make_world({.pool_buffers = 40});
+        world->add_session();
+        world->add_cq();
+        pair({.shares = {{0, 32, 0}}, .flow = FlowControl::ring},
+             {.shares = {{0, 16, 0}}, .pool = {.pool = &world->add_ring(kLines, 16)}, .flow = FlowControl::ring});
+    }
+    /// Nobody is to release what came.
+    void expect_a_message() {
+        submit(send(1));
+        ASSERT_EQ(world->await(2).size(), 2u);
+        EXPECT_EQ(world->worker.only_source(), nullptr) << "a message may come";
+    }
+    void expect_nobody_looks_after_closing() {
+        world->close(*b);
+        world->close(*a);
+        turn();
+        (void)world->poll();
+        EXPECT_NE(world->worker.only_source(), nullptr);
+    }
+};
+
+TEST_F(WorkerRingOfOneSession, WhenItsQueuePairIsGoneNobodyLooksAtIt) {
+    expect_a_message();
+    expect_nobody_looks_after_closing();
+}
+
+TEST_F(WorkerRingOfOneSession, NobodyLooksAtOneWhoseEndCannotBeTold) {
+    expect_a_message();
+    world->reset(*b);
+    world->reset(*a);
+    ASSERT_EQ(world->poll().size(), 1u) << "the end of the first life, which is kept";
+    connect(*a, *b);
+    expect_a_message();
+    expect_nobody_looks_after_closing();
+}
+
 }  // namespace
 }  // namespace pollcore::testing

@@ -76,6 +76,20 @@ TEST_F(WorkerWindows, ABindsCompletionSaysTheKeyThatPeersUse) {
     EXPECT_EQ(one().status, Status::rem_access_err);
 }
 
+TEST_F(WorkerWindows, ABindThatIsRefusedBehindAnotherLeavesTheKeyOfThat) {
+    const std::uint32_t key = next_rkey(window->mw->rkey);
+    world->soft().inject({.kind = SoftFault::Kind::post_send, .nth = 2, .error = ENOMEM});
+    submit(bind(1, key));
+    submit(bind(2, next_rkey(key)));
+    const auto ended = world->await(2);
+    ASSERT_EQ(ended.size(), 2u);
+    for (const Completion& completion : ended) {
+        EXPECT_EQ(completion.status, completion.tag == 1 ? Status::success : Status::post_refused);
+    }
+    EXPECT_FALSE(window->end->lost());
+    EXPECT_EQ(window->end->rkey(), key);
+}
+
 TEST_F(WorkerWindows, TheUpperBytesOfTheKeyAreTheDevices) {
     const std::uint32_t first = window->mw->rkey;
     submit(bind(1, 0xabcdef00u | 0x77));

@@ -438,6 +438,20 @@ TEST_F(WorkerTest, WhatIsSubmittedAfterTheWorkerLetGoCompletesAsSessionClosed) {
     EXPECT_EQ(world->session().try_submit(write(4)), Refusal::session_closed);
 }
 
+// An address sanitizer sees a look at the session that is gone.
+TEST_F(WorkerTest, ACqThatServedASessionForgetsIt) {
+    make();
+    const std::uint32_t second = world->add_session();
+    Qp* const qp = pair({.shares = {{second, 16, 0}}}).first;
+    submit(write(1, {.qp = qp}), second);
+    ASSERT_EQ(world->await(1, second).size(), 1u);
+    world->close(*qp);
+    world->proxy.remove_session(second);
+    world->ends.pop_back();
+    submit(write(2));
+    EXPECT_EQ(world->await(1).size(), 1u);
+}
+
 // The simulation found all of them completing as sends.
 TEST_F(WorkerTest, WhatNoDeviceSawCompletesAsWhatItWas) {
     make();
