@@ -74,45 +74,45 @@ void AttachedClient::attempt(const char* what, F&& step) noexcept {
 }
 
 template <class Body>
-Letter AttachedClient::letter_for() {
-    Letter letter(1);
-    letter.front().bytes.resize(sizeof(wire::Answer<typename Body::Answered>));
-    return letter;
+ReplyNode AttachedClient::node_for() {
+    ReplyNode node(1);
+    node.front().bytes.resize(sizeof(wire::Answer<typename Body::Answered>));
+    return node;
 }
 
 template <class Body>
-void AttachedClient::reply(Letter&& letter, std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors) noexcept {
+void AttachedClient::reply(ReplyNode&& node, std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors) noexcept {
     using Answered = typename Body::Answered;
     // What lies between members would be a part of this process's memory.
     static_assert(std::has_unique_object_representations_v<Answered> || std::is_same_v<Answered, QpInfo>);
     const wire::Answer<Answered> answered{{.kind = Body::kKind, .id = id}, {}, body};
     static_assert(sizeof(answered) == sizeof(wire::Header) + sizeof(wire::Outcome) + sizeof(Answered));
-    std::memcpy(letter.front().bytes.data(), &answered, sizeof(answered));
-    letter.front().descriptors = std::move(descriptors);
-    ways_.send(std::move(letter));
+    std::memcpy(node.front().bytes.data(), &answered, sizeof(answered));
+    node.front().descriptors = std::move(descriptors);
+    ways_.send(std::move(node));
 }
 
 template <class Body>
-void AttachedClient::refuse(Letter&& letter, std::uint64_t id, const std::exception& why) noexcept {
+void AttachedClient::refuse(ReplyNode&& node, std::uint64_t id, const std::exception& why) noexcept {
     const wire::Answer<typename Body::Answered> answered{{.kind = Body::kKind, .id = id}, refusal(why), {}};
-    std::memcpy(letter.front().bytes.data(), &answered, sizeof(answered));
-    ways_.send(std::move(letter));
+    std::memcpy(node.front().bytes.data(), &answered, sizeof(answered));
+    ways_.send(std::move(node));
 }
 
 template <class Body>
 void AttachedClient::later(std::uint64_t id, std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,
                            std::chrono::milliseconds within) {
     const Clock::time_point next = runtime_.platform->now() + within;
-    const auto letter = std::make_shared<Letter>(letter_for<Body>());
-    later_.push_back({.over = [this, id, letter, turn = std::move(turn)](Clock::time_point now) {
+    const auto node = std::make_shared<ReplyNode>(node_for<Body>());
+    later_.push_back({.over = [this, id, node, turn = std::move(turn)](Clock::time_point now) {
                           try {
                               const std::optional<typename Body::Answered> answered = turn(now);
                               if (answered) {
-                                  reply<Body>(std::move(*letter), id, *answered);
+                                  reply<Body>(std::move(*node), id, *answered);
                               }
                               return answered.has_value();
                           } catch (const std::exception& error) {
-                              refuse<Body>(std::move(*letter), id, error);
+                              refuse<Body>(std::move(*node), id, error);
                               return true;
                           }
                       },
@@ -126,7 +126,7 @@ bool AttachedClient::answer(const wire::Packet& packet, Handed& handed) {
         return false;
     }
     const std::uint64_t id = request.header.id;
-    Letter letter = letter_for<Body>();
+    ReplyNode node = node_for<Body>();
     try {
         if (packet.descriptors_lost) {
             throw Error(EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
@@ -139,19 +139,19 @@ bool AttachedClient::answer(const wire::Packet& packet, Handed& handed) {
             std::vector<UniqueFd> back;
             if constexpr (requires { carry_out(request.body, handed, back); }) {
                 const auto answered = carry_out(request.body, handed, back);
-                reply<Body>(std::move(letter), id, answered, std::move(back));
+                reply<Body>(std::move(node), id, answered, std::move(back));
             } else if constexpr (requires { carry_out(request.body, back); }) {
                 const auto answered = carry_out(request.body, back);
-                reply<Body>(std::move(letter), id, answered, std::move(back));
+                reply<Body>(std::move(node), id, answered, std::move(back));
             } else {
                 const auto answered = carry_out(request.body);
-                reply<Body>(std::move(letter), id, answered);
+                reply<Body>(std::move(node), id, answered);
             }
         }
     } catch (const std::exception& error) {
         // Before the process hears of it: its next request may need these bytes.
         handed = {};
-        refuse<Body>(std::move(letter), id, error);
+        refuse<Body>(std::move(node), id, error);
     }
     return true;
 }

@@ -58,7 +58,7 @@ AttachedClient::Taken AttachedClient::take(const wire::Packet& packet, Handed ha
         return Taken::not_ours;
     }
     if (header.version != wire::kVersion) {
-        refuse<wire::Attach>(letter_for<wire::Attach>(), header.id, Error(EPROTO, fmt::format("this daemon speaks version {} of the attach protocol, and the process {}",
+        refuse<wire::Attach>(node_for<wire::Attach>(), header.id, Error(EPROTO, fmt::format("this daemon speaks version {} of the attach protocol, and the process {}",
                                                                  wire::kVersion, header.version)));
         return Taken::other_version;
     }
@@ -145,10 +145,10 @@ void AttachedClient::tell(const Event& event) {
     told.body.port = event.port;
     told.body.lost_after = event.lost_after;
     told.body.device = NameText(event.device);
-    Letter letter(1);
-    letter.front().bytes.resize(sizeof(told));
-    std::memcpy(letter.front().bytes.data(), &told, sizeof(told));
-    ways_.send(std::move(letter));
+    ReplyNode node(1);
+    node.front().bytes.resize(sizeof(told));
+    std::memcpy(node.front().bytes.data(), &told, sizeof(told));
+    ways_.send(std::move(node));
 }
 
 wire::Outcome AttachedClient::refusal(const std::exception& why) noexcept {

@@ -35,7 +35,7 @@ class AttachedClient {
 public:
     using Clock = std::chrono::steady_clock;
     struct Ways {
-        std::function<void(Letter&&)> send;
+        std::function<void(ReplyNode&&)> send;
         /// Runs a job, which does not throw, on this process's own thread, and has turn() called soon after.
         std::function<void(std::function<void()>)> elsewhere;
     };
@@ -163,15 +163,15 @@ private:
     [[nodiscard]] bool answer(const wire::Packet& packet, Handed& handed);
     /// For what the process will be told of this question.
     template <class Body>
-    [[nodiscard]] static Letter letter_for();
+    [[nodiscard]] static ReplyNode node_for();
     template <class Body>
-    void reply(Letter&& letter, std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors = {}) noexcept;
+    void reply(ReplyNode&& node, std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors = {}) noexcept;
     template <class Body>
     void reply(std::uint64_t id, const typename Body::Answered& body) {
-        reply<Body>(letter_for<Body>(), id, body);
+        reply<Body>(node_for<Body>(), id, body);
     }
     template <class Body>
-    void refuse(Letter&& letter, std::uint64_t id, const std::exception& why) noexcept;
+    void refuse(ReplyNode&& node, std::uint64_t id, const std::exception& why) noexcept;
     [[nodiscard]] wire::Outcome refusal(const std::exception& why) noexcept;
     template <class Body>
     void later(std::uint64_t id, std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,

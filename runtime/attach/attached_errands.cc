@@ -47,13 +47,13 @@ std::shared_ptr<AttachedClient::Errand> AttachedClient::errand(
     std::uint64_t id, PdId pd, std::function<typename Body::Answered(std::exception_ptr failure)> conclude) {
     auto errand = std::make_shared<Errand>();
     errand->pd = pd;
-    const auto letter = std::make_shared<Letter>(letter_for<Body>());
-    errand->conclude = [this, id, letter, conclude = std::move(conclude)](std::exception_ptr failure) {
+    const auto node = std::make_shared<ReplyNode>(node_for<Body>());
+    errand->conclude = [this, id, node, conclude = std::move(conclude)](std::exception_ptr failure) {
         try {
             const typename Body::Answered answered = conclude(std::move(failure));
-            reply<Body>(std::move(*letter), id, answered);
+            reply<Body>(std::move(*node), id, answered);
         } catch (const std::exception& error) {
-            refuse<Body>(std::move(*letter), id, error);
+            refuse<Body>(std::move(*node), id, error);
         }
     };
     return errand;

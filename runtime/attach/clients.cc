@@ -198,7 +198,7 @@ void Clients::welcome(Heard& heard) {
     };
     auto attached = std::make_unique<AttachedClient>(
         runtime_, number, heard.text, heard.net_raw, std::move(heard.account),
-        AttachedClient::Ways{.send = [this, number](Letter&& letter) { connections_.send(number, std::move(letter)); }, .elsewhere = elsewhere});
+        AttachedClient::Ways{.send = [this, number](ReplyNode&& node) { connections_.send(number, std::move(node)); }, .elsewhere = elsewhere});
     clients_.emplace(number, Client{.own_thread = std::move(own_thread), .attached = std::move(attached)});
     count([](AttachCounts& counts) {
         ++counts.attached;

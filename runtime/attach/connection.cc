@@ -69,15 +69,15 @@ void Connection::start() {
     start_quiet_thread([self = shared_from_this()] { self->run(); }).detach();
 }
 
-void Connection::send(Letter&& letter) noexcept {
+void Connection::send(ReplyNode&& node) noexcept {
     {
         const std::lock_guard lock(mutex_);
-        const bool answer = letter.front().is_answer();
+        const bool answer = node.front().is_answer();
         asked_ -= answer;
         if (left_ || (!answer && unread_.size() >= kUnreadMax)) {
             return;
         }
-        unread_.splice(unread_.end(), letter);
+        unread_.splice(unread_.end(), node);
     }
     signal_event(wake_.get());
 }
@@ -224,12 +224,12 @@ Handed Connection::map_what_came(wire::Packet& packet) const {
 }
 
 bool Connection::write_one() {
-    Letter letter;
+    ReplyNode node;
     {
         const std::lock_guard lock(mutex_);
-        letter.splice(letter.begin(), unread_, unread_.begin());
+        node.splice(node.begin(), unread_, unread_.begin());
     }
-    const Reply& reply = letter.front();
+    const Reply& reply = node.front();
     std::array<int, wire::kDescriptorsMax> fds{};
     std::transform(reply.descriptors.begin(), reply.descriptors.end(), fds.begin(), [](const UniqueFd& fd) { return fd.get(); });
     const int error = wire::send_packet(socket_.get(), reply.bytes, {fds.data(), reply.descriptors.size()});
@@ -239,7 +239,7 @@ bool Connection::write_one() {
     blocked_ = error == EAGAIN;
     held_back_ = error == ETOOMANYREFS;  // unix(7); others of this user cause it, and it passes
     const std::lock_guard lock(mutex_);
-    unread_.splice(unread_.begin(), letter);
+    unread_.splice(unread_.begin(), node);
     return true;
 }
 

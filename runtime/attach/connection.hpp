@@ -40,7 +40,7 @@ public:
 
     /// Its thread, which keeps it. Throws std::system_error.
     void start();
-    void send(Letter&& letter) noexcept;
+    void send(ReplyNode&& node) noexcept;
     /// It ends when it has sent what it was given, as far as the other side takes it.
     void finish() noexcept;
     /// Nothing more is heard of it. Whether anything was.

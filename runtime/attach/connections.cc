@@ -126,7 +126,7 @@ void Connections::configure(const AttachConfig& config) {
     }
 }
 
-void Connections::send(std::uint32_t number, Letter&& letter) noexcept {
+void Connections::send(std::uint32_t number, ReplyNode&& node) noexcept {
     std::shared_ptr<Connection> to;
     {
         const std::lock_guard lock(mutex_);
@@ -135,7 +135,7 @@ void Connections::send(std::uint32_t number, Letter&& letter) noexcept {
         }
     }
     if (to != nullptr) {
-        to->send(std::move(letter));
+        to->send(std::move(node));
     }
 }
 

@@ -60,7 +60,7 @@ public:
     void configure(const AttachConfig& config);
 
     /// To one that may be gone.
-    void send(std::uint32_t number, Letter&& letter) noexcept;
+    void send(std::uint32_t number, ReplyNode&& node) noexcept;
     /// After what was sent to it.
     void hang_up(std::uint32_t number);
     /// Has `due` called then, or before.

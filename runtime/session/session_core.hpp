@@ -1,6 +1,8 @@
 // A session as the application's thread has it: what stands behind pollcore::Session.
 //
-//   admission.cc   requests in: what decides whether one is taken (I3), and how it is written
+//   admission.hpp  what decides whether a request is taken (I3); admission.cc: what is rare of it
+//   submission.cc  how requests are written
+//   release.cc     buffers that are given back
 //   session.cc     completions out, and what the session can be asked; settling.cc: what is rare of it
 //   waiting.cc     wait(), arm()
 //   aftermath.cc   completions that no worker makes
@@ -14,6 +16,7 @@
 #include <memory>
 #include <span>
 
+#include "base/planted.hpp"
 #include "pollcore/session.hpp"
 #include "session/accounts.hpp"
 #include "session/in_flight_log.hpp"
@@ -74,33 +77,39 @@ private:
     static constexpr std::uint8_t kThreadChecked = 2;  // SessionOptions::check_thread
     static constexpr std::uint8_t kLogged = 4;         // log_ is there
 
-    // admission.cc
+    // admission.hpp
+    [[nodiscard]] bool completion_room() noexcept;
+    [[nodiscard]] std::size_t reserve_slots(std::size_t wanted) noexcept;
+    [[nodiscard]] Refusal admit_slots(std::uint32_t slots, std::size_t ahead) noexcept;
+    [[nodiscard]] std::size_t ordinary_room(std::size_t wanted) noexcept;
     [[nodiscard]] QpAccount* known(RequestHead head, std::uint32_t inline_length) noexcept;
     [[nodiscard]] bool admits_at_once(RequestHead head, std::uint32_t inline_length, std::uint64_t bytes) noexcept;
-    [[nodiscard]] std::size_t ordinary_room(std::size_t wanted) noexcept;
-    [[nodiscard]] std::size_t write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
-    [[nodiscard]] std::size_t write_short(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
     [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length, std::uint64_t bytes, std::uint32_t slots,
                                 std::size_t ahead = 0) noexcept;
     [[nodiscard]] Refusal admit_own(const WorkRequest& request, std::size_t ahead = 0) noexcept;
-    [[nodiscard]] Refusal admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept;
-    [[gnu::cold]] Refusal refuse_unknown(QpHandle qp) const noexcept;
-    [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots, std::size_t ahead) noexcept;
-    [[nodiscard]] bool begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept;
-    [[nodiscard]] Refusal admit_slots(std::uint32_t slots, std::size_t ahead) noexcept;
-    [[nodiscard]] bool completion_room() noexcept;
-    void refresh_room() noexcept;
-    [[nodiscard]] std::size_t reserve_slots(std::size_t wanted) noexcept;
     void count_refused() noexcept;
+
+    // admission.cc
+    void refresh_room() noexcept;
+    [[nodiscard]] bool begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept;
+    [[gnu::cold]] Refusal refuse_unknown(QpHandle qp) const noexcept;
+    [[nodiscard]] Refusal admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept;
+    [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots, std::size_t ahead) noexcept;
+
+    // submission.cc
+    [[nodiscard]] std::size_t write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
+    [[nodiscard]] std::size_t write_short(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
     void count_accepted(const WorkRequest& request) noexcept;
-    [[nodiscard]] std::uint64_t expect_reply(const WorkRequest& request) noexcept;
     void note(const WorkRequest& request) noexcept;
+    [[nodiscard]] std::uint64_t expect_reply(const WorkRequest& request) noexcept;
     [[nodiscard]] WorkRequest summed(const WorkRequest& request, std::span<const Sge> sges) noexcept;
     void sample(WorkRequest& slot, Opcode opcode) noexcept;
     void follow(WorkRequest& slot, Opcode opcode) noexcept;
     void follow_one_of(std::span<const WorkRequest> requests) noexcept;
-    void submitted() noexcept;
     void wake_worker() noexcept;
+
+    /// After each commit.
+    [[gnu::always_inline]] void submitted() noexcept;
 
     // settling.cc
     struct Settle;
@@ -172,6 +181,13 @@ inline void SessionCore::settle(const Completion& completion) noexcept {
         mine.end_recv();
     } else {
         mine.end_sends(1);
+    }
+}
+
+// A worker that never sleeps costs no more than the question.
+inline void SessionCore::submitted() noexcept {
+    if (worker_sleeps_ && !planted(Bug::late_word)) [[unlikely]] {
+        wake_worker();
     }
 }
 

@@ -6,7 +6,7 @@
   write   an assignment to a member of another class's object, not by a reference or a pointer to that member. Plain data (all of it
           public, nothing that changes it) is its holder's, and a class in the unnamed namespace of a .cc file is that file's.
   friend  a class that opens itself to another.
-  twice   two classes of one name.
+  twice   two classes, or other types, of one name.
 
 known.txt has what is there all the same. It may only get shorter, and nothing of worker/, flow/, session/, peer/ and the public headers
 may be in it, but for the friends that it names.
@@ -33,6 +33,7 @@ FUNCTIONS = {CursorKind.FUNCTION_DECL, CursorKind.CXX_METHOD, CursorKind.CONSTRU
              CursorKind.CONVERSION_FUNCTION}
 CLASSES = {CursorKind.CLASS_DECL, CursorKind.STRUCT_DECL, CursorKind.UNION_DECL, CursorKind.CLASS_TEMPLATE,
            CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION}
+ALIASES = {CursorKind.TYPE_ALIAS_DECL, CursorKind.TYPEDEF_DECL}
 
 
 def compile_flags(build):
@@ -94,8 +95,10 @@ class Reading:
             if cursor.is_definition():
                 self.body(cursor, self.key(cursor), name)
             return
-        if cursor.kind in CLASSES and cursor.is_definition() and cursor.spelling:
-            self.classes[cursor.get_usr()].add((qualified(cursor), name))
+        full = qualified(cursor)
+        # Two files may have a short name of their own for one type.
+        if cursor.spelling and (cursor.kind in CLASSES and cursor.is_definition() or cursor.kind in ALIASES and "(anonymous)" not in full):
+            self.classes[cursor.get_usr()].add((full, name))
         if cursor.kind in CLASSES or cursor.kind in (CursorKind.NAMESPACE, CursorKind.UNEXPOSED_DECL, CursorKind.LINKAGE_SPEC):
             for child in cursor.get_children():
                 if child.kind == CursorKind.FRIEND_DECL:

@@ -5,6 +5,7 @@ namespace sample {
 void one();
 
 struct Twin {};
+using TwinNumber = int;
 
 void of_other_two();
 

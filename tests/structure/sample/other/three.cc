@@ -3,6 +3,7 @@
 namespace sample {
 
 struct Twin {};
+using TwinNumber = long;
 
 // In a circle with one.cc, by way of a header.
 void three() {

@@ -1,0 +1,191 @@
+// What decides whether a request is taken (I3). admit() asks everything. What it has let through once is known, and more of it passes by
+// admits_at_once() and ordinary_room(). All of it is inlined into each way of submitting.
+#pragma once
+
+#include <algorithm>
+
+#include "base/bare.hpp"
+#include "base/planted.hpp"
+#include "session/session_core.hpp"
+
+namespace pollcore {
+
+/// Of `n` requests or completions that are given to no session.
+constexpr Submitted without_session(std::size_t n) noexcept { return {0, n == 0 ? Refusal::none : Refusal::session_closed}; }
+
+// ---- Room ----
+
+[[gnu::always_inline]] inline bool SessionCore::completion_room() noexcept {
+    // Taken completions count only once the worker can know that their slots are free.
+    if (accounts_.room(inbox_.given_back()) != 0) [[likely]] {
+        return true;
+    }
+    refresh_room();
+    return accounts_.room(inbox_.given_back()) != 0;
+}
+
+/// RingProducer::reserve.
+[[gnu::always_inline]] inline std::size_t SessionCore::reserve_slots(std::size_t wanted) noexcept {
+    const std::size_t n = submissions_.reserve(wanted);
+    inbox_.make_way(n);
+    return n;
+}
+
+/// What every request needs: the slots of its own and one for its completion.
+[[gnu::always_inline]] inline Refusal SessionCore::admit_slots(std::uint32_t slots, std::size_t ahead) noexcept {
+    if (!completion_room()) {
+        return Refusal::completion_ring_full;
+    }
+    if (reserve_slots(ahead + slots) < ahead + slots) {
+        wants_slots_ = true;
+        return Refusal::submission_ring_full;
+    }
+    return Refusal::none;
+}
+
+/// So many requests have room whatever they are. Where each has to be noted, none goes this way.
+[[gnu::always_inline]] inline std::size_t SessionCore::ordinary_room(std::size_t wanted) noexcept {
+    if ((attention_ & (kUnusable | kLogged)) != 0) [[unlikely]] {
+        return 0;
+    }
+    if (!kAdmission) {
+        return reserve_slots(wanted);
+    }
+    if (accounts_.room(inbox_.given_back()) < wanted) [[unlikely]] {
+        refresh_room();
+    }
+    return std::min<std::size_t>(accounts_.room(inbox_.given_back()), reserve_slots(wanted));
+}
+
+// ---- What a request says ----
+
+/// For a plain request: the account of its queue pair, when all that admit() looks at of that is as it was when it let a request through, and
+/// another one has room. Else null.
+[[gnu::always_inline]] inline QpAccount* SessionCore::known(RequestHead head, std::uint32_t inline_length) noexcept {
+    const std::uint32_t index = head.qp_index();
+    if (index > accounts_.qps_mask()) [[unlikely]] {
+        return nullptr;
+    }
+    QpAccount& mine = accounts_.at(index);
+    const bool as_it_was = mine.knows(accounts_.status(index)) && head.qp_generation() == mine.generation() && inline_length <= mine.inline_max() &&
+                           (!kAdmission || mine.sends() < mine.send_depth());
+    return as_it_was ? &mine : nullptr;
+}
+
+[[gnu::always_inline]] inline bool SessionCore::admits_at_once(RequestHead head, std::uint32_t inline_length, std::uint64_t bytes) noexcept {
+    const QpAccount* const mine = known(head, inline_length);
+    return mine != nullptr && (mine->admits(head) || (mine->admits_short(head) && bytes <= accounts_.message_max(head.qp_index())));
+}
+
+// Each way of submitting has only those checks that it can fail.
+[[gnu::always_inline]] inline Refusal SessionCore::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
+                                                         std::uint64_t bytes, std::uint32_t slots, std::size_t ahead) noexcept {
+    if ((attention_ & kUnusable) != 0) [[unlikely]] {
+        return Refusal::session_closed;
+    }
+    const RequestHead head = head_of(request);
+    if (slots == 1 && head.is_plain(kInline | RequestHead::kReplyInLine) && admits_at_once(head, inline_length, bytes)) [[likely]] {
+        return admit_slots(slots, ahead);
+    }
+    if (request.opcode == Opcode::srq_recv) [[unlikely]] {
+        return inline_length != 0 ? Refusal::bad_flags : admit_shared(request, num_sge, slots, ahead);
+    }
+    if (request.qp.index > accounts_.qps_mask() || !request.qp.valid()) [[unlikely]] {
+        return Refusal::stale_handle;
+    }
+    const QpRecord& record = accounts_.record(request.qp.index);
+    const std::uint64_t status = accounts_.status(request.qp.index);
+    const auto qp = QpStatusWord::unpack(status);
+    if (qp.generation != request.qp.generation && !planted(Bug::stale_handle)) [[unlikely]] {
+        return refuse_unknown(request.qp);
+    }
+    if (qp.state == QpState::closed) [[unlikely]] {
+        return Refusal::stale_handle;
+    }
+    if (qp.state == QpState::error) [[unlikely]] {
+        return Refusal::qp_in_error;
+    }
+    if (num_sge > qp.sges_max) [[unlikely]] {
+        return Refusal::too_many_sges;
+    }
+    const auto limits = QpLimitsWord::unpack(record.limits.load(std::memory_order_relaxed));
+    QpAccount& mine = accounts_.renewed(request.qp);
+    if (mine.epoch() != qp.epoch && !begin_epoch(mine, qp.epoch)) [[unlikely]] {
+        return Refusal::completion_ring_full;
+    }
+    if (is_recv(request.opcode)) {
+        if (!(qp.flags & QpStatusWord::kReceives)) [[unlikely]] {
+            return Refusal::not_receiver;
+        }
+        if (request.flags != 0 || inline_length != 0) [[unlikely]] {
+            return Refusal::bad_flags;
+        }
+        if (mine.recvs() >= limits.recv_depth) {
+            return Refusal::receive_queue_full;
+        }
+    } else {
+        if (!allows(limits.opcodes, request.opcode)) [[unlikely]] {
+            return Refusal::bad_opcode;
+        }
+        if ((request.flags & ~(kFence | kSignaled | kSolicited)) != 0) [[unlikely]] {
+            return Refusal::bad_flags;
+        }
+        if (is_local(request.opcode)) [[unlikely]] {
+            if (num_sge != 0) {
+                return Refusal::too_many_sges;
+            }
+            if ((request.flags & kSolicited) != 0 ||
+                (request.opcode == Opcode::bind_mw && (request.bind_access & ~kWindowAccessKnown) != 0)) {
+                return Refusal::bad_flags;
+            }
+        }
+        if (is_atomic(request.opcode) &&
+            (request.remote_addr % sizeof(std::uint64_t) != 0 || num_sge != 1 || bytes != sizeof(std::uint64_t))) [[unlikely]] {
+            return Refusal::misaligned_atomic;
+        }
+        if (qp.state != QpState::ready) [[unlikely]] {
+            return Refusal::not_connected;
+        }
+        if (inline_length > qp.inline_max) [[unlikely]] {
+            return Refusal::inline_too_long;
+        }
+        if ((qp.flags & QpStatusWord::kFlow) != 0 && is_send(request.opcode)) [[unlikely]] {
+            const auto longest = MessageLimitsWord::unpack(record.longest.load(std::memory_order_relaxed));
+            if (longest.message_max != 0 && bytes > longest.message_max) {
+                const bool readable = num_sge == 1 && request.rkey != 0 && request.opcode != Opcode::send_with_inv;
+                if (!readable || bytes > longest.rendezvous_max) {
+                    return Refusal::message_too_long;
+                }
+            }
+            summing_ = (qp.flags & QpStatusWord::kSums) != 0;
+        }
+        if (mine.sends() >= limits.send_depth) {
+            if (limits.send_depth == 0) {
+                return Refusal::no_share;
+            }
+            accounts_.refresh_retired(request.qp);
+            if (mine.sends() >= limits.send_depth) {
+                return Refusal::send_queue_full;
+            }
+        }
+        if (!mine.knows(status)) [[unlikely]] {
+            mine.learn(status, limits.opcodes, limits.send_depth);  // from here on admits_at_once() knows what this status means
+        }
+    }
+    if (slots > submissions_.capacity()) [[unlikely]] {
+        return inline_length > 0 ? Refusal::inline_too_long : Refusal::too_many_sges;
+    }
+    return admit_slots(slots, ahead);
+}
+
+/// Admits a request that has its SGE, if any, in itself.
+[[gnu::always_inline]] inline Refusal SessionCore::admit_own(const WorkRequest& request, std::size_t ahead) noexcept {
+    return request.num_sge == 1 ? admit(request, 1, 0, request.sge.length, 1, ahead) : admit_without_sge(request, ahead);
+}
+
+[[gnu::always_inline]] inline void SessionCore::count_refused() noexcept {
+    ++refused_;
+    summing_ = false;
+}
+
+}  // namespace pollcore

@@ -1,0 +1,362 @@
+// Requests in: how one that was admitted is counted, written and published.
+#include <algorithm>
+#include <cstring>
+
+#include "base/bare.hpp"
+#include "base/clock.hpp"
+#include "base/event_fd.hpp"
+#include "base/planted.hpp"
+#include "peer/record.hpp"
+#include "session/admission.hpp"
+
+namespace pollcore {
+
+[[gnu::noinline]] void SessionCore::note(const WorkRequest& request) noexcept {
+    (request.opcode == Opcode::srq_recv ? log_->srq(request.srq.index)
+     : is_recv(request.opcode)          ? log_->recvs(request.qp.index)
+                                        : log_->sends(request.qp.index))
+        .add(request);
+}
+
+[[gnu::always_inline]] inline void SessionCore::count_accepted(const WorkRequest& request) noexcept {
+    if (planted(Bug::late_word)) {
+        wake_worker();
+    }
+    if (logs()) [[unlikely]] {
+        note(request);
+    }
+    accounts_.count(request);
+}
+
+/// Of a request that was counted and is being written: bits for its last word.
+[[gnu::always_inline]] inline std::uint64_t SessionCore::expect_reply(const WorkRequest& request) noexcept {
+    const RequestHead head = head_of(request);
+    return inbox_.expect_reply(head, !accounts_.past_lives() && accounts_.of(request.qp).sends() == 1);
+}
+
+namespace {
+
+[[nodiscard]] std::uint64_t sum_of(std::span<const std::byte> payload) noexcept {
+    PayloadSum sum;
+    sum.add(payload.data(), payload.size());
+    return sum.finish();
+}
+
+/// Of a request with one SGE at most.
+[[nodiscard]] std::span<const Sge> own_sges(const WorkRequest& request) noexcept { return {&request.sge, request.num_sge}; }
+
+/// Bug::published_early.
+void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noexcept {
+    (void)ring.try_push(WorkRequest{});
+    schedule_point(SchedulePoint::publish);
+    ring.write(std::size_t(-1), request);
+}
+
+}  // namespace
+
+/// The request with the sum of its payload (FlowControl::ring).
+[[gnu::noinline]] WorkRequest SessionCore::summed(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+    summing_ = false;
+    PayloadSum sum;
+    for (const Sge& sge : sges) {
+        sum.add(reinterpret_cast<const std::byte*>(sge.addr), sge.length);
+    }
+    WorkRequest with = request;
+    with.payload_sum = sum.finish();
+    return with;
+}
+
+/// A request that stands in its slot and is not published may be the one of many that is followed.
+[[gnu::always_inline]] inline void SessionCore::sample(WorkRequest& slot, Opcode opcode) noexcept {
+    if (kStageLatency && accounts_.accepted() >= next_sample_) [[unlikely]] {
+        follow(slot, opcode);
+    }
+}
+
+// Of receives there is no time to be told: the next send is it.
+[[gnu::noinline]] void SessionCore::follow(WorkRequest& slot, Opcode opcode) noexcept {
+    if (is_recv(opcode)) {
+        return;
+    }
+    // Up to 64 more or fewer, in no pattern: what a program repeats, a signal for every 64th send and 32 receives at once, would else be
+    // met always in the same place.
+    const std::uint32_t scattered = ++followed_ * 2654435761u >> 25;
+    next_sample_ = accounts_.accepted() + kLatencySampleEvery - 64 + scattered;
+    slot.submitted_at = static_cast<std::uint32_t>(cycles_now()) | 1;  // 0: it is not followed
+}
+
+/// Of those that are written: not always the first, which waits the least.
+[[gnu::noinline]] void SessionCore::follow_one_of(std::span<const WorkRequest> requests) noexcept {
+    const std::size_t begin = accounts_.accepted() % requests.size();
+    for (std::size_t i = 0; i < requests.size() && accounts_.accepted() >= next_sample_; ++i) {
+        const std::size_t at = (begin + i) % requests.size();
+        follow(submissions_.written(at), requests[at].opcode);
+    }
+}
+
+[[gnu::noinline]] void SessionCore::wake_worker() noexcept {
+    if (header_.worker_sleep.take()) {
+        // Relaxed: for a statistic; the worker reads it after it has seen the event.
+        header_.woken_at.store(cycles_now(), std::memory_order_relaxed);
+        signal_event(waking_.worker_fd);
+    }
+}
+
+[[gnu::always_inline]] inline Refusal SessionCore::try_submit(const WorkRequest& request) noexcept {
+    submissions_.prefetch();
+    const Refusal refusal = admit_own(request);
+    if (refusal != Refusal::none) {
+        count_refused();
+        return refusal;
+    }
+    count_accepted(request);
+    if (planted(Bug::published_early)) {
+        push_early(submissions_, request);
+        submitted();
+        return Refusal::none;
+    }
+    if (summing_) [[unlikely]] {
+        (void)submissions_.try_push(summed(request, own_sges(request)));
+        submitted();
+        return Refusal::none;
+    }
+    (void)submissions_.try_push([&](WorkRequest& slot) {  // admit() reserved it
+        std::memcpy(static_cast<void*>(&slot), &request, offsetof(WorkRequest, qp));
+        sample(slot, request.opcode);
+        return head_of(request).word() | expect_reply(request);
+    });
+    submitted();
+    return Refusal::none;
+}
+
+/// Of `requests` those at the front that admit() would let through at once, behind `ahead` that are written. Returns how many.
+[[gnu::noinline]] std::size_t SessionCore::write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept {
+    const std::size_t reserved = ordinary_room(ahead + requests.size());
+    const std::size_t most = std::min(requests.size(), reserved - std::min(ahead, reserved));
+    // Requests of one queue pair often stand together: it is looked up, and its account is written, once for all of them.
+    std::uint64_t looked_up = ~std::uint64_t{0};  // no handle's bits
+    QpAccount* mine = nullptr;
+    std::uint32_t more = 0;
+    std::uint32_t room = 0;
+    const auto settle = [&] {
+        if (mine != nullptr) {
+            mine->count_sends(more);
+        }
+    };
+    std::size_t n = 0;
+    for (; n < most; ++n) {
+        const RequestHead head = head_of(requests[n]);
+        if (!head.is_plain_with_sge(kInline | RequestHead::kReplyInLine)) [[unlikely]] {
+            break;
+        }
+        if (head.qp_bits() != looked_up) {
+            settle();
+            mine = nullptr;
+            QpAccount* const account = known(head, 0);
+            if (account == nullptr || !account->admits(head)) [[unlikely]] {
+                break;
+            }
+            looked_up = head.qp_bits();
+            mine = account;
+            room = mine->send_depth() - mine->sends();
+            more = 0;
+        } else if (!mine->admits(head) || (kAdmission && more >= room)) [[unlikely]] {
+            break;
+        }
+        more += kAdmission;
+        submissions_.write(ahead + n, requests[n]);
+    }
+    settle();
+    accounts_.count_ordinary(n);
+    return n;
+}
+
+/// As write_ordinary(), of messages to one queue pair whose peer limits their length.
+[[gnu::noinline]] std::size_t SessionCore::write_short(std::span<const WorkRequest> requests, std::size_t ahead) noexcept {
+    const RequestHead first = head_of(requests.front());
+    if (!first.is_plain_with_sge(kInline | RequestHead::kReplyInLine) || !admits_at_once(first, 0, requests.front().sge.length)) {
+        return 0;
+    }
+    const std::size_t reserved = ordinary_room(ahead + requests.size());
+    QpAccount& mine = accounts_.at(first.qp_index());
+    const std::size_t most = std::min({requests.size(), reserved - std::min(ahead, reserved), std::size_t{mine.send_depth() - mine.sends()}});
+    const std::uint32_t longest = accounts_.message_max(first.qp_index());
+    std::size_t n = 0;
+    for (; n < most; ++n) {
+        const RequestHead head = head_of(requests[n]);
+        if (!head.is_plain_with_sge(kInline | RequestHead::kReplyInLine) || head.qp_bits() != first.qp_bits() || !mine.admits_short(head) ||
+            requests[n].sge.length > longest) {
+            break;
+        }
+        submissions_.write(ahead + n, requests[n]);
+    }
+    mine.count_sends(static_cast<std::uint32_t>(n));
+    accounts_.count_ordinary(n);
+    return n;
+}
+
+[[gnu::always_inline]] inline Submitted SessionCore::try_submit(std::span<const WorkRequest> requests) noexcept {
+    if (requests.size() == 1) {
+        const Refusal refusal = try_submit(requests.front());
+        return {refusal == Refusal::none, refusal};
+    }
+    submissions_.prefetch();
+    // Written and not yet published: the worker sees all of them at once, and rings one doorbell.
+    Submitted result{.accepted = write_ordinary(requests, 0)};
+    while (result.accepted < requests.size()) {
+        const std::span<const WorkRequest> rest = requests.subspan(result.accepted);
+        const RequestHead head = head_of(rest.front());
+        const QpAccount& account = accounts_.of(rest.front().qp);
+        const std::size_t n = account.admits(head)         ? write_ordinary(rest, result.accepted)
+                              : account.admits_short(head) ? write_short(rest, result.accepted)
+                                                           : 0;
+        if (n != 0) [[likely]] {
+            result.accepted += n;
+            continue;
+        }
+        const WorkRequest& request = requests[result.accepted];
+        const std::size_t ahead = result.accepted;
+        result.refusal = admit_own(request, ahead);
+        if (result.refusal != Refusal::none) {
+            count_refused();
+            break;
+        }
+        count_accepted(request);
+        if (!summing_) [[likely]] {
+            submissions_.write(ahead, request);
+        } else {
+            submissions_.write(ahead, summed(request, own_sges(request)));
+        }
+        ++result.accepted;
+    }
+    if (result.accepted > 0) {
+        if (kStageLatency && accounts_.accepted() >= next_sample_) [[unlikely]] {
+            follow_one_of(requests.first(result.accepted));
+        }
+        submissions_.commit(result.accepted);
+        submitted();
+    }
+    return result;
+}
+
+[[gnu::always_inline]] inline Refusal SessionCore::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+    if (sges.size() > kSgesMax) {
+        count_refused();
+        return Refusal::too_many_sges;
+    }
+    submissions_.prefetch();
+    const auto num_sge = static_cast<std::uint32_t>(sges.size());
+    const std::uint32_t slots = slots_for_sges(num_sge);
+    std::uint64_t bytes = 0;
+    for (const Sge& sge : sges) {
+        bytes += sge.length;
+    }
+    const Refusal refusal = admit(request, num_sge, 0, bytes, slots);
+    if (refusal != Refusal::none) {
+        count_refused();
+        return refusal;
+    }
+    count_accepted(request);
+    WorkRequest first = request;
+    first.num_sge = static_cast<std::uint8_t>(num_sge);
+    if (num_sge > 0) {
+        first.sge = sges[0];  // else a bind's operands stand there
+    }
+    if (summing_) [[unlikely]] {
+        first = summed(first, sges);
+    }
+    submissions_.write(0, first);
+    for (std::uint32_t slot = 1, next = 1; slot < slots; ++slot) {
+        WorkRequestContinuation more;
+        for (std::size_t i = 0; i < WorkRequestContinuation::kSges && next < num_sge; ++i, ++next) {
+            std::memcpy(more.payload.data() + i * sizeof(Sge), &sges[next], sizeof(Sge));
+        }
+        submissions_.write(slot, std::bit_cast<WorkRequest>(more));
+    }
+    sample(submissions_.written(0), request.opcode);
+    submissions_.commit(slots);
+    submitted();
+    return Refusal::none;
+}
+
+[[gnu::always_inline]] inline Refusal SessionCore::try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
+    if (payload.size() > kInlineMax) {
+        count_refused();
+        return Refusal::inline_too_long;
+    }
+    submissions_.prefetch();
+    const bool takes_inline = allows(kInlineOpcodes, request.opcode);
+    const auto length = static_cast<std::uint32_t>(payload.size());
+    const std::uint32_t slots = slots_for_inline(length);
+    const Refusal refusal = !takes_inline ? Refusal::bad_opcode : admit(request, 0, length, length, slots);
+    if (refusal != Refusal::none) {
+        count_refused();
+        return refusal;
+    }
+    count_accepted(request);
+    // In place: a changed copy would have to leave the store buffer before it could be copied again.
+    const auto fill = [&](WorkRequest& first) {
+        std::memcpy(static_cast<void*>(&first), &request, offsetof(WorkRequest, qp));
+        first.sge.length = length;
+        if (summing_) [[unlikely]] {
+            summing_ = false;
+            first.payload_sum = sum_of(payload);
+        }
+        if (length <= WorkRequest::kOwnPayload) {
+            std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
+        }
+        sample(first, request.opcode);
+        return head_of(request).as_inline().word() | (slots == 1 ? expect_reply(request) : 0);
+    };
+    if (slots == 1) [[likely]] {
+        (void)submissions_.try_push(fill);  // admit() reserved it
+    } else {
+        submissions_.write(0, fill);
+        for (std::uint32_t slot = 1; slot < slots; ++slot) {
+            const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
+            submissions_.write(slot, [&](WorkRequest& more) {
+                std::memcpy(static_cast<void*>(&more), rest.data(), std::min(WorkRequestContinuation::kPayload, rest.size()));
+                return std::uint64_t{0};
+            });
+        }
+        submissions_.commit(slots);
+    }
+    submitted();
+    return Refusal::none;
+}
+
+// ---- As Session has them ----
+
+Refusal Session::try_submit(const WorkRequest& request) noexcept {
+    if (core_ == nullptr) [[unlikely]] {
+        return Refusal::session_closed;
+    }
+    core_->check_thread(user_.thread);
+    return core_->try_submit(request);
+}
+
+Submitted Session::try_submit(std::span<const WorkRequest> requests) noexcept {
+    if (core_ == nullptr) [[unlikely]] {
+        return without_session(requests.size());
+    }
+    core_->check_thread(user_.thread);
+    return core_->try_submit(requests);
+}
+
+Refusal Session::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+    if (core_ == nullptr) [[unlikely]] {
+        return Refusal::session_closed;
+    }
+    core_->check_thread(user_.thread);
+    return core_->try_submit(request, sges);
+}
+
+Refusal Session::try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
+    if (core_ == nullptr) [[unlikely]] {
+        return Refusal::session_closed;
+    }
+    core_->check_thread(user_.thread);
+    return core_->try_submit_inline(request, payload);
+}
+
+}  // namespace pollcore
