@@ -94,6 +94,13 @@ public:
 
     [[nodiscard]] Attachment& daemon() { return daemon_; }
     [[nodiscard]] std::uint64_t checked() const { return checked_.load(); }
+    /// Whether it has checked more than so many messages, or soon has.
+    [[nodiscard]] bool checks_more_than(std::uint64_t messages) const {
+        for (const auto until = Clock::now() + kPatience; checked() <= messages && Clock::now() < until;) {
+            std::this_thread::sleep_for(1ms);
+        }
+        return checked() > messages;
+    }
     [[nodiscard]] std::string wrong() const { return wrong_; }  // once it has stopped
     void stop() { stop_.store(true); }
     void join() {

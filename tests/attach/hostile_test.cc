@@ -153,7 +153,7 @@ TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
     EXPECT_EQ(hostile.wait(), 0) << hostile.out() << hostile.err();
     EXPECT_EQ(hostile.out().find("failed"), std::string::npos) << hostile.out();
     EXPECT_TRUE(daemon.await_log(GetParam().line, 5s)) << hostile.out() << daemon.err();
-    EXPECT_GT(witness.checked(), checked + 100) << "nothing was checked meanwhile";
+    EXPECT_TRUE(witness.checks_more_than(checked + 100));
     // No call hangs, and none fails.
     for (const auto answered_until = Clock::now() + kPatience; caller.rounds() <= called;) {
         ASSERT_LT(Clock::now(), answered_until) << daemon.err();

@@ -8,8 +8,7 @@
 
 namespace pollcore::test {
 
-/// Called once in each turn of a loop that waits. Most turns yield, which is quick. Some sleep: on Linux 6.18 threads that did nothing
-/// but yield kept kernel threads from a CPU for minutes, and with them whatever the tests waited for.
+/// Called once in each turn of a loop that waits. Most turns yield, which is quick. Some sleep, so that kernel threads have the CPU, too.
 inline void give_way() {
     static thread_local unsigned turns = 0;
     if (++turns % 64 == 0) {
