@@ -1,7 +1,7 @@
 // What a flow control is to a worker. Each kind is a class of its own (runtime/flow).
 //
 // The hot loops know a Gate of two numbers and nothing else. Whatever does not pass it goes the general way, where the queue pair asks its
-// Flow. A queue pair without flow control has none, and a gate that lets everything through.
+// Flow. A queue pair without flow control has NoFlow, and a gate that lets everything through.
 //
 // What a kind does not override is as without flow control.
 //
@@ -163,6 +163,16 @@ private:
     WaitingRequests waiting_;
     bool frames_ = false;
     bool watches_receives_ = false;
+};
+
+/// Of a queue pair without flow control.
+class NoFlow final : public Flow {
+public:
+    explicit NoFlow(WorkerQp& qp) : Flow(qp, WaitingRequests()) {}
+    [[nodiscard]] bool hold(Turn&, WorkerSession&, Share&, const WorkRequest&, std::size_t) noexcept override { return false; }
+    [[nodiscard]] bool turn(Turn&, std::uint32_t&) noexcept override { return false; }
+    [[nodiscard]] bool has_news(std::uint64_t) const noexcept override { return false; }
+    void begin_life(Turn&) noexcept override {}
 };
 
 }  // namespace pollcore

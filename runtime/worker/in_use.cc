@@ -77,7 +77,7 @@ InUse::Looked InUse::look_further() noexcept {
             if (qp->pd() != current_.what.pd) {
                 continue;
             }
-            const Looked looked = qp->flow() == nullptr ? Looked::over : look_through(kOfQp | bits_of(qp->handle()), qp->flow()->waiting());
+            const Looked looked = look_through(kOfQp | bits_of(qp->handle()), qp->flow().waiting());
             current_.next_qp -= looked == Looked::more;
             return looked == Looked::found || (looked == Looked::over && has_in_flight(*qp)) ? Looked::found : Looked::more;
         }
@@ -101,7 +101,7 @@ bool InUse::has_in_flight(const WorkerQp& qp) const noexcept {
         return false;
     }
     const std::uint32_t lkey = current_.what.lkey;
-    return qp.sends().entries().uses_key(lkey) || qp.recvs().uses_key(lkey) || (qp.flow() != nullptr && qp.flow()->uses_key(lkey));
+    return qp.sends().entries().uses_key(lkey) || qp.recvs().uses_key(lkey) || qp.flow().uses_key(lkey);
 }
 
 // By a handle. What names a thing of another protection domain will be refused: it does not keep the thing from ending, or one process could

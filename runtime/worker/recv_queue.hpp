@@ -103,8 +103,8 @@ public:
 
     /// What is in flight at a place that a work completion names; null: nothing.
     [[nodiscard]] const InFlightEntry* find(std::uint32_t place) noexcept { return table_.find(place); }
-    /// That of `entry`, which find() gave, has completed as `completion` says, on the queue pair that it names. `flow`: that one's flow
-    /// control. `datagram`: what was received, if it was one.
+    /// That of `entry`, which find() gave, has completed as `completion` says, on the queue pair that it names. `flow`: that one's
+    /// WorkerQp::asked(). `datagram`: what was received, if it was one.
     [[gnu::always_inline]] void complete(Turn& turn, std::uint32_t place, const InFlightEntry& entry, Completion& completion, Flow* flow,
                                          const ibv_wc* datagram) noexcept {
         if (entry.kind == InFlightEntry::Kind::pooled) {

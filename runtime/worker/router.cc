@@ -127,7 +127,7 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     Completion completion;
     const ibv_wc* datagram = take_recv_fields(&qp, wc, completion);
     completion.qp = qp.handle();
-    qp.recvs().complete(turn_, place, *entry, completion, qp.flow(), datagram);
+    qp.recvs().complete(turn_, place, *entry, completion, qp.asked(), datagram);
     if (qp.in_error()) [[unlikely]] {
         qp.look_again(turn_);
     }
@@ -154,7 +154,7 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     if (wc.status != IBV_WC_SUCCESS && qp != nullptr) [[unlikely]] {
         qp->fail(turn_, static_cast<Status>(wc.status));  // as in route()
     }
-    srq->recvs().complete(turn_, id.slot, *entry, completion, qp != nullptr ? qp->flow() : nullptr, datagram);
+    srq->recvs().complete(turn_, id.slot, *entry, completion, qp != nullptr ? qp->asked() : nullptr, datagram);
 }
 
 void Router::fail(WorkerCq& cq) noexcept {

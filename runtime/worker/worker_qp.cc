@@ -16,6 +16,7 @@ WorkerQp::WorkerQp(const Options& options)
       inline_max_(static_cast<std::uint16_t>(options.inline_max)),
       datagram_(options.datagram),
       recvs_({.depth = std::max(options.recv_depth, 1u), .sges_max = options.sges_max, .device = options.device, .pd = options.pd}, *this),
+      flow_(std::make_unique<NoFlow>(*this)),
       epoch_(options.epoch),
       options_(options),
       sessions_(options.shares.size()) {
@@ -46,16 +47,13 @@ void WorkerQp::add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerC
     }
     choose_way();
     open_shares();
-    if (flow_ != nullptr) {
-        flow_->begin_life(turn);
-    }
+    flow_->begin_life(turn);
     publish_record();
 }
 
 // Whatever of this changes has to ask again.
 void WorkerQp::choose_way() noexcept {
-    const bool framed = flow_ != nullptr && flow_->frames();
-    const bool ordinary = life_ == QpLife::ready && parked_ == 0 && !framed && !datagram_ && options_.ordinary;
+    const bool ordinary = life_ == QpLife::ready && parked_ == 0 && !flow_->frames() && !datagram_ && options_.ordinary;
     ordinary_ = ordinary ? static_cast<OpcodeMask>(opcodes_ & RequestHead::kOrdinary) : OpcodeMask{0};
 }
 
@@ -66,13 +64,13 @@ void WorkerQp::open_shares() noexcept {
 }
 
 void WorkerQp::publish_record() noexcept {
-    const Flow::Limits longest = flow_ != nullptr ? flow_->limits() : Flow::Limits{};
+    const Flow::Limits longest = flow_->limits();
     for (std::size_t i = 0; i < options_.shares.size(); ++i) {
         const ShareOptions& share = options_.shares[i];
         sessions_[i]->publish_limits(handle_.index, {.send_depth = share.send_depth, .recv_depth = share.recv_depth, .opcodes = opcodes_},
                                      {longest.message_max, longest.rendezvous_max});
         const auto flags = static_cast<std::uint8_t>((share.recv_depth > 0 ? QpStatusWord::kReceives : 0) |
-                                                     (flow_ != nullptr ? QpStatusWord::kFlow : 0) |
+                                                     (asked_ != nullptr ? QpStatusWord::kFlow : 0) |
                                                      (longest.sums ? QpStatusWord::kSums : 0));
         sessions_[i]->publish_status(handle_.index, {.generation = handle_.generation,
                                                      .epoch = epoch_,
@@ -91,7 +89,7 @@ void WorkerQp::publish_record() noexcept {
     while (bad != nullptr) {
         ibv_send_wr* const next = bad->next;
         const InFlightEntry entry = sends_.take_refused(turn, *bad);
-        const bool breaks = flow_ != nullptr && flow_->refused(entry.opcode, next != nullptr);
+        const bool breaks = flow_->refused(entry.opcode, next != nullptr);
         if (breaks) {
             break_off(turn, next);
         }
@@ -162,9 +160,7 @@ void WorkerQp::publish_record() noexcept {
 }
 
 [[gnu::cold, gnu::noinline]] void WorkerQp::refuse(Turn& turn, const InFlightEntry& entry) noexcept {
-    if (flow_ != nullptr) {
-        (void)flow_->refused(entry.opcode, false);
-    }
+    (void)flow_->refused(entry.opcode, false);
     end_send_by_runtime(turn, entry, Status::post_refused);
     complete_unposted(turn);
 }
@@ -317,11 +313,9 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
     happens(QpEvent::fail);
     cause_ = cause;
     device_lags_ = !device_too;
-    flush_held_ = !device_too && flow_ != nullptr && flow_->peer_may_act();
+    flush_held_ = !device_too && flow_->peer_may_act();
     recvs_.end(unposted_status_);
-    if (flow_ != nullptr) {
-        flow_->fail();
-    }
+    flow_->fail();
     publish_record();
     look_again(turn);
 }
@@ -352,17 +346,15 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
 [[gnu::cold]] void WorkerQp::end_life(Turn& turn) noexcept {
     happens(QpEvent::end_life);
     // What waits for the peer ends behind what was posted, and what the peer was promised is others' again.
-    if (flow_ != nullptr) {
-        if (!flush_held_) {
-            flow_->flush(turn);
-            end_waiting(turn, flow_->waiting());
-        }
-        flow_->end_life(turn);
+    if (!flush_held_) {
+        flow_->flush(turn);
+        end_waiting(turn, flow_->waiting());
     }
+    flow_->end_life(turn);
     // Unsignaled requests that succeeded before the error leave nothing behind on some providers (H1).
     cover(turn);
     // Receives of a pool come back flushed, without a word to the application; the last one says that no message comes.
-    if (flow_ == nullptr || !flow_->expects_message()) {
+    if (!flow_->expects_message()) {
         recvs_.tell_end(turn, handle_, cause_);
     }
 }
@@ -547,9 +539,7 @@ void WorkerQp::complete_leftovers(Turn& turn) noexcept {
 // A life begins under a new generation, so a completion of the old one that a provider still has is not taken for new work (H3), and who
 // holds the old handle is refused. Its number stays, so an SRQ finds it as before.
 void WorkerQp::begin_life(Turn& turn, Life life, QpState state) noexcept {
-    if (flow_ != nullptr) {
-        flow_->leave(turn);
-    }
+    flow_->leave(turn);
     handle_.generation = life.generation;
     epoch_ = life.epoch;
     happens(QpEvent::renew);
@@ -562,9 +552,7 @@ void WorkerQp::begin_life(Turn& turn, Life life, QpState state) noexcept {
     marker_in_flight_ = cover_wanted_ = device_lags_ = flush_held_ = false;
     sends_.begin_life();
     recvs_.begin_life(handle_);
-    if (flow_ != nullptr) {
-        flow_->begin_life(turn);
-    }
+    flow_->begin_life(turn);
     open_shares();
     publish_record();
     recvs_.refill(turn);
@@ -578,11 +566,9 @@ void WorkerQp::drop(Turn& turn) noexcept {
         session->close_share(handle_.index);
     }
     recvs_.dismiss(turn);
-    if (flow_ != nullptr) {
-        flow_->leave(turn);
-        flow_->dismiss(turn);
-        turn.flows.remove(*flow_);
-    }
+    flow_->leave(turn);
+    flow_->dismiss(turn);
+    turn.flows.remove(*flow_);
     if (options_.srq != nullptr) {
         options_.srq->remove(*this);
     }

@@ -102,7 +102,10 @@ public:
 
     // ---- What it is wired to, before the worker has it ----
 
-    void set_flow(std::unique_ptr<Flow> flow) noexcept { flow_ = std::move(flow); }
+    void set_flow(std::unique_ptr<Flow> flow) noexcept {
+        flow_ = std::move(flow);
+        asked_ = flow_.get();
+    }
     void set_provider(ibv_qp& qp) noexcept;
     [[nodiscard]] const Options& options() const noexcept { return options_; }
 
@@ -133,8 +136,9 @@ public:
     [[nodiscard]] const SendQueue& sends() const noexcept { return sends_; }
     [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
     [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
-    /// Null: without flow control.
-    [[nodiscard]] Flow* flow() const noexcept { return flow_.get(); }
+    [[nodiscard]] Flow& flow() const noexcept { return *flow_; }
+    /// Who is asked for each request that goes the general way, and told of receives; null: nobody, without flow control.
+    [[nodiscard]] Flow* asked() const noexcept { return asked_; }
     [[nodiscard]] QpLife life() const noexcept { return life_; }
     [[nodiscard]] bool in_error() const noexcept { return pollcore::in_error(life_); }
     [[nodiscard]] bool parked() const noexcept { return parked_ != 0; }
@@ -147,7 +151,7 @@ public:
     [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot,
                                      ibv_ah* ah) noexcept {
         // In error, too, as long as what waits has not ended: the request ends behind it.
-        if (flow_ != nullptr && (life_ <= QpLife::failing || flush_held_) && flow_->hold(turn, session, share, request, slot)) [[unlikely]] {
+        if (asked_ != nullptr && (life_ <= QpLife::failing || flush_held_) && asked_->hold(turn, session, share, request, slot)) [[unlikely]] {
             return;
         }
         post(turn, session, share, request, session.submissions(), slot, ah);
@@ -253,7 +257,7 @@ private:
     void post_other(Turn& turn, Share& share, const WorkRequest& request) noexcept;
 
     SendQueue sends_;
-    std::unique_ptr<Flow> flow_;
+    Flow* asked_ = nullptr;
     QpHandle handle_;
     Gate gate_;
     OpcodeMask opcodes_;
@@ -264,6 +268,7 @@ private:
     // A receive besides these.
     RecvQueue recvs_;
     // Cold.
+    std::unique_ptr<Flow> flow_;  // never null
     std::uint16_t parked_ = 0;  // nesting
     Status cause_ = Status::success;
     bool cover_wanted_ = false;      // a marker is to follow when one can be posted
@@ -296,8 +301,8 @@ template <class Slots>
                                                   std::size_t slot, ibv_ah* ah) noexcept {
     const bool is_inline = (request.flags & kInline) != 0;
     const bool signaled = (request.flags & kSignaled) != 0;
-    const bool framed = flow_ != nullptr && flow_->frames() && is_send(request.opcode);
-    const std::size_t inline_bytes = !is_inline ? 0 : framed ? flow_->framed_bytes(request.sge.length) : inline_room(request.sge.length);
+    const bool framed = asked_ != nullptr && asked_->frames() && is_send(request.opcode);
+    const std::size_t inline_bytes = !is_inline ? 0 : framed ? asked_->framed_bytes(request.sge.length) : inline_room(request.sge.length);
     if (!turn.chains.room(std::size_t{request.num_sge} + framed, inline_bytes) || request.opcode == Opcode::bind_mw) [[unlikely]] {
         turn.chains.ring(turn);  // a bind goes by itself, behind what was submitted before it
     }
@@ -343,7 +348,7 @@ template <class Slots>
         if (!is_inline) {
             (void)turn.chains.take_sges(1);
         }
-        flow_->frame(wr, request, position);
+        asked_->frame(wr, request, position);
     }
     sends_.append(wr);
     turn.counters.sends.add();

@@ -72,7 +72,7 @@ public:
         ControlBlock* block = nullptr;  ///< with flow control
         std::uint32_t block_rkey = 0;
         [[nodiscard]] QpHandle handle() const { return end->handle(); }
-        [[nodiscard]] Flow& flow() const { return *end->flow(); }
+        [[nodiscard]] Flow& flow() const { return end->flow(); }
     };
 
     struct Srq {
