@@ -262,7 +262,7 @@ c++ -std=c++20 hello.cc -o hello $(pkg-config --cflags --libs pollcore-client)
 cmake -S . -B cmake
 cmake --build cmake
 for program in client embed client-in-c cmake/attaches cmake/embeds; do
-    ldd $program | grep -q 'libpollcore.*\.so\.0\.1 => /lib/'
+    ldd $program | grep -q 'libpollcore.*\.so\.[0-9.]* => /lib/'
     ./$program
 done
 TEXT
@@ -270,7 +270,7 @@ TEXT
 # shellcheck disable=SC2016 # a mark in the text
 sed -n '/^```cpp$/,/^```$/p' "$top/README.md" | sed "/^\`\`\`/d; s|/tmp/pollcored.sock|$socket|" >"$work/$root/programs/hello.cc"
 grep -q "$socket" "$work/$root/programs/hello.cc"
-in_root "$root" sh /programs/build >"$work/build.out" 2>&1
+in_root "$root" sh /programs/build >"$work/build.out" 2>&1 || fail "$(tail -20 "$work/build.out")"
 passed "$(grep -c '^pollcore ' "$work/build.out") of them say so"
 
 step="two processes of the README's first program meet through the daemon"
