@@ -138,7 +138,7 @@ int code_of(const std::function<void()>& call) {
 }
 
 struct WithHeldClock {
-    test::HeldClock clock{20us};
+    test::HeldClock clock{1us};
 };
 class AttachHeldClockTest : protected WithHeldClock, public AttachTest {
 protected:

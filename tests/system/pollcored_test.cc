@@ -358,11 +358,15 @@ TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
 }
 
+/// 0: there is none. A thread names itself when it first runs.
 pid_t thread_named(pid_t pid, const std::string& name) {
-    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
-        if (read_file(task.path() / "comm") == name + "\n") {
-            return std::stoi(task.path().filename().native());
+    for (const auto until = std::chrono::steady_clock::now() + kPatience; std::chrono::steady_clock::now() < until;) {
+        for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+            if (read_file(task.path() / "comm") == name + "\n") {
+                return std::stoi(task.path().filename().native());
+            }
         }
+        std::this_thread::sleep_for(1ms);
     }
     return 0;
 }
