@@ -1,20 +1,17 @@
 """The goals that scripts/bench measures: what is made of their samples, and how they were at earlier commits.
 
-A goal is a dictionary: `goal` its name, `bound`, `at_least` (else at most), `samples`, and `tables`, the beginnings of the names of the
-tables that its figures are from; one without samples could not be measured. Noise is a list of dictionaries: `text`, and `table` where only
-the figures of that one are in doubt.
+A goal is a dictionary: `goal` its name, `bound`, `at_least` (else at most), `samples`, and `tables`, the tables that its figures are
+from; one without samples could not be measured. Noise is a list of dictionaries: `text`, and `table` where only the figures of that one
+are in doubt.
 """
 import json
 import statistics
 
+from bench_tables import figure
+
 MET, MISSED, UNDECIDED = "met", "missed", "undecided"
 ALL_MET, SOME_MISSED, NOT_TO_BE_JUDGED = 0, 1, 3  # exit codes
 COLUMNS = 5  # of the table of earlier commits
-
-
-def figure(value):
-    """Three digits that mean something."""
-    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
 
 
 def figures(lower, median, upper):
@@ -28,7 +25,7 @@ def spread(samples):
 
 def judge(goal, noise=()):
     """By the middle half of the samples: met where all of it is within the bound, missed where none is."""
-    if not goal["samples"] or any("table" not in line or line["table"].startswith(tuple(goal.get("tables", ()))) for line in noise):
+    if not goal["samples"] or any("table" not in line or line["table"] in goal.get("tables", ()) for line in noise):
         return UNDECIDED
     lower, _, upper = spread(goal["samples"])
     bound = goal["bound"]

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <vector>
 
 #include "measurement.hpp"
@@ -14,9 +13,6 @@ struct Setting {
     Cpus cpus;
     std::chrono::milliseconds time{30};  ///< of one measurement
 };
-
-/// Ordinary memory in huge pages where the kernel gives them, for one measurement at a time.
-[[nodiscard]] void* arena(std::size_t bytes);
 
 [[nodiscard]] std::vector<Measurement> ring_streams(const Setting& setting);
 [[nodiscard]] std::vector<Measurement> ring_trips(const Setting& setting);

@@ -146,7 +146,8 @@ std::vector<Measurement> flow_costs(const Setting& setting) {
              .row = "pollcore",
              .columns = {"M/s, no flow control", "M/s, credits", "M/s, credits, beside 60 requests that wait", "ns, no flow control",
                          "ns, credits", "ns, write ring"},
-             .once = [setting] { return turns(setting); }}};
+             .once = [setting] { return turns(setting); },
+             .between_cpus = true}};
 }
 
 }  // namespace pollcore::bench

@@ -1,4 +1,4 @@
-// What pollcore wants to reach, as ratios of figures of the same repetition.
+// What worker, hop and flow control are to reach, as ratios of figures of the same repetition.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -10,9 +10,6 @@
 namespace pollcore::bench {
 
 /// Those whose figures were measured.
-[[nodiscard]] std::vector<Goal> make_goals(const std::vector<Measurement>& measurements);
-
-/// Limits that were not the same all the time: a virtual machine's CPUs may have been moved.
-[[nodiscard]] std::vector<Noise> restlessness(const std::vector<Measurement>& measurements);
+[[nodiscard]] std::vector<Goal> worker_goals(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

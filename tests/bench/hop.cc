@@ -4,7 +4,9 @@
 #include "apps/pollperf/cycle_stamp.hpp"
 #include "apps/pollperf/statistics.hpp"
 #include "base/clock.hpp"
+#include "ring_rows.hpp"
 #include "running.hpp"
+#include "two_lines.hpp"
 
 namespace pollcore::bench {
 namespace {
@@ -50,10 +52,18 @@ std::vector<double> one_in_flight(const Setting& setting) {
 }  // namespace
 
 std::vector<Measurement> hops(const Setting& setting) {
-    return {{.table = "hop: one operation in flight through a worker on another CPU, device that completes at once, ns",
-             .row = "pollcore",
-             .columns = {"median", "p99"},
-             .once = [setting] { return one_in_flight(setting); }}};
+    std::vector<Measurement> all;
+    const auto add = [&](const char* name, std::function<std::vector<double>()> once) {
+        all.push_back({.table = "hop: one operation in flight through a worker on another CPU, device that completes at once, ns",
+                       .row = name,
+                       .columns = {"median", "p99"},
+                       .once = std::move(once),
+                       .between_cpus = true});
+    };
+    add(kTwoLines, [setting] { return two_lines<Words, 1024, 1>(setting.cpus, setting.time, Look{}); });
+    add(kSameTwoLines, [setting] { return two_lines<Words, 256, 64>(setting.cpus, setting.time, Look{}); });
+    add(kOurs, [setting] { return one_in_flight(setting); });
+    return all;
 }
 
 }  // namespace pollcore::bench

@@ -1,97 +1,111 @@
 // What goes through the rings that are compared: every byte of an item says which item it is, and is looked at.
 //
+// Items are written and read in one way for all rings, whatever the compiler: by these stores and loads, none of which it can join, split or
+// leave out. So a ring is not faster or slower by what a compiler makes of the payload.
+//
 // Thread safety: pure.
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 namespace pollcore::bench {
 
+namespace items_detail {
+
+using Two [[gnu::vector_size(16)]] = std::uint64_t;
+using Four [[gnu::vector_size(32)]] = std::uint64_t;
+
 inline constexpr std::uint64_t kStride = 0x9e3779b97f4a7c15;  // neighbouring words differ in every byte
+inline constexpr Four kFirstFour = {0, kStride, 2 * kStride, 3 * kStride};
+
+// For all that the compiler knows, this changes the value: it cannot be made of others, nor of memory a second time.
+template <class Value>
+[[gnu::always_inline]] inline void settle(Value& value) noexcept {
+#if defined(__x86_64__)
+    asm volatile("" : "+x"(value));
+#elif defined(__aarch64__)
+    asm volatile("" : "+w"(value));
+#endif
+}
+[[gnu::always_inline]] inline void settle(std::uint64_t& value) noexcept { asm volatile("" : "+r"(value)); }
+
+template <class Value>
+[[gnu::always_inline]] inline void store(std::byte* to, Value value) noexcept {
+    settle(value);
+    std::memcpy(to, &value, sizeof(value));
+}
+template <class Value>
+[[nodiscard, gnu::always_inline]] inline Value load(const std::byte* from) noexcept {
+    Value value;
+    std::memcpy(&value, from, sizeof(value));
+    settle(value);
+    return value;
+}
+
+}  // namespace items_detail
 
 /// `Bytes` of payload.
 template <std::size_t Bytes>
 struct Item {
-    static constexpr std::size_t kWords = Bytes / sizeof(std::uint64_t);
+    static_assert(Bytes == 32 || Bytes == 64);
 
-    std::array<std::uint64_t, kWords> words;
+    alignas(8) std::array<std::byte, Bytes> bytes;
 
-    void fill(std::uint64_t number) noexcept {
-        for (std::size_t i = 0; i < kWords; ++i) {
-            words[i] = number + i * kStride;
+    [[gnu::always_inline]] void fill(std::uint64_t number) noexcept {
+        using namespace items_detail;
+        for (std::size_t at = 0; at < Bytes; at += sizeof(Four)) {
+            store(&bytes[at], kFirstFour + (number + at / 8 * kStride));
         }
-    }
-    /// Zero when it is item `number`.
-    [[nodiscard]] std::uint64_t differs(std::uint64_t number) const noexcept {
-        std::uint64_t difference = 0;
-        for (std::size_t i = 0; i < kWords; ++i) {
-            difference |= words[i] ^ (number + i * kStride);
-        }
-        return difference;
     }
 };
 
-/// The same as a slot of pollcore's ring, whose last byte is the ring's.
+/// A slot of pollcore's ring, whose last byte is the ring's.
 template <std::size_t Bytes>
 struct Slot {
-    static constexpr std::size_t kWords = Bytes / sizeof(std::uint64_t);
-    static constexpr std::uint64_t kPayloadOfLast = ~std::uint64_t{0} >> 8;
-    static_assert(kWords == 1 || kWords == 4 || kWords == 8, "fill() knows these");
+    static_assert(Bytes == 32 || Bytes == 64);
 
-    alignas(Bytes) std::array<std::uint8_t, Bytes - 1> bytes;
+    alignas(Bytes) std::array<std::byte, Bytes - 1> bytes;
     std::uint8_t ring_lap;
 
-    /// As Item::fill, in as few stores as the compiler makes of that, without the last word, which is returned. From registers: a
-    /// copy of what was just made would wait for it.
-    std::uint64_t fill(std::uint64_t number) noexcept {
-        std::uint8_t* to = bytes.data();
-        if constexpr (kWords == 8) {
+    /// All but the last word, which is returned. Takes two stores more than Item::fill.
+    [[gnu::always_inline]] std::uint64_t fill(std::uint64_t number) noexcept {
+        using namespace items_detail;
+        std::byte* to = bytes.data();
+        if constexpr (Bytes == 64) {
             store(to, kFirstFour + number);
             to += sizeof(Four);
             number += 4 * kStride;
         }
-        if constexpr (kWords >= 4) {
-            store(to, Two{0, kStride} + number);
-            store(to + sizeof(Two), number + 2 * kStride);
-            number += 3 * kStride;
-        }
-        return number;
-    }
-    /// As Item::differs.
-    [[nodiscard]] std::uint64_t differs(std::uint64_t number) const noexcept {
-        if constexpr (kWords == 1) {
-            return (load<std::uint64_t>(0) ^ number) & kPayloadOfLast;
-        } else {
-            constexpr Four kOnes = {~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0}, kPayloadOfLast};
-            constexpr std::size_t kLast = Bytes - sizeof(Four);
-            Four difference = (load<Four>(kLast) ^ (kFirstFour + (number + (kWords - 4) * kStride))) & kOnes;
-            if constexpr (kWords == 8) {
-                difference |= load<Four>(0) ^ (kFirstFour + number);
-            }
-            return (difference[0] | difference[1]) | (difference[2] | difference[3]);
-        }
-    }
-
-private:
-    using Two [[gnu::vector_size(16)]] = std::uint64_t;
-    using Four [[gnu::vector_size(32)]] = std::uint64_t;
-    static constexpr Four kFirstFour = {0, kStride, 2 * kStride, 3 * kStride};
-
-    template <class Value>
-    static void store(std::uint8_t* to, const Value& value) noexcept {
-        std::memcpy(to, &value, sizeof(value));
-    }
-    template <class Value>
-    [[nodiscard]] Value load(std::size_t at) const noexcept {
-        Value value;
-        std::memcpy(&value, reinterpret_cast<const std::uint8_t*>(this) + at, sizeof(value));
-        return value;
+        store(to, Two{0, kStride} + number);
+        store(to + sizeof(Two), number + 2 * kStride);
+        return number + 3 * kStride;
     }
 };
-static_assert(sizeof(Slot<8>) == 8 && sizeof(Slot<32>) == 32 && sizeof(Slot<64>) == 64);
+static_assert(sizeof(Slot<32>) == 32 && sizeof(Slot<64>) == 64);
+
+/// Whether all items were what they should be.
+class Differences {
+public:
+    /// Reads an item or slot of so many bytes, but for its last byte.
+    template <std::size_t Bytes>
+    [[gnu::always_inline]] void see(const void* item, std::uint64_t number) noexcept {
+        using namespace items_detail;
+        constexpr Four kAllButLast = {~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0} >> 8};
+        const auto* from = static_cast<const std::byte*>(item);
+        if constexpr (Bytes == 64) {
+            found_ |= load<Four>(from) ^ (kFirstFour + number);
+            from += sizeof(Four);
+            number += 4 * kStride;
+        }
+        found_ |= (load<Four>(from) ^ (kFirstFour + number)) & kAllButLast;
+    }
+    [[nodiscard]] bool any() const noexcept { return (found_[0] | found_[1] | found_[2] | found_[3]) != 0; }
+
+private:
+    items_detail::Four found_{};
+};
 
 }  // namespace pollcore::bench

@@ -2,6 +2,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "arena.hpp"
 #include "base/clock.hpp"
 #include "rings.hpp"
 #include "running.hpp"
@@ -85,8 +86,8 @@ std::vector<double> exchanged(const Setting& setting) {
     Down down(memory);
     Up up(memory + (1u << 19));
     std::vector<double> result;
-    std::uint64_t wrong_here = 0;
-    std::uint64_t wrong_there = 0;
+    Differences wrong_here;
+    Differences wrong_there;
     alignas(2 * kCacheLine) std::atomic<bool> over{false};
     run_pair(
         setting.cpus,
@@ -95,7 +96,7 @@ std::vector<double> exchanged(const Setting& setting) {
             Up::Reader completions(up);
             std::uint64_t submitted = 0;
             std::uint64_t completed = 0;
-            std::uint64_t wrong = 0;
+            Differences wrong;
             Spent spent;
             const std::uint64_t until = spent.began + cycles_from(setting.time);
             std::uint64_t now = spent.began;
@@ -120,16 +121,16 @@ std::vector<double> exchanged(const Setting& setting) {
             Up::Writer completions(up);
             std::uint64_t taken = 0;
             std::uint64_t answered = 0;
-            std::uint64_t wrong = 0;
+            Differences wrong;
             while (!over.load(std::memory_order_acquire)) {
                 taken += requests.pop<kBurst>(taken, wrong);
                 if (answered < taken) {
                     answered += completions.push<kBurst>(answered);
                 }
             }
-            wrong_there = wrong;  // looked at, or a compiler would not read the requests
+            wrong_there = wrong;
         });
-    if ((wrong_here | wrong_there) != 0) {
+    if (wrong_here.any() || wrong_there.any()) {
         throw std::runtime_error("the limit delivered something that was not written");
     }
     return result;
@@ -139,7 +140,8 @@ Measurement many(const char* row, std::function<std::vector<double>()> once) {
     return {.table = "512 in flight through a worker on another CPU, device that completes at once, cycles per operation",
             .row = row,
             .columns = {"all", "application: submit", "application: poll", "application: both"},
-            .once = std::move(once)};
+            .once = std::move(once),
+            .between_cpus = true};
 }
 
 }  // namespace

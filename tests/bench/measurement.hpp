@@ -4,22 +4,24 @@
 // Thread safety: one thread.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <iostream>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "distance.hpp"
+
 namespace pollcore::bench {
 
-/// Sorts a copy; of an even number the mean of the middle two. Not of nothing.
-[[nodiscard]] inline double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    const std::size_t half = values.size() / 2;
-    return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
+/// One value for each repetition; NaN where a repetition has none.
+using Samples = std::vector<double>;
+
+/// Those that there are.
+[[nodiscard]] Samples present(const Samples& samples);
+/// Sorts a copy; of an even number the mean of the middle two. NaN of nothing.
+[[nodiscard]] double median(const Samples& samples);
 
 /// A row of a table.
 struct Measurement {
@@ -28,32 +30,33 @@ struct Measurement {
     std::vector<std::string> columns;
     /// One repetition: a value for each column.
     std::function<std::vector<double>()> once;
-    std::vector<std::vector<double>> samples{};  ///< by column, then repetition
+    /// It depends on how far two CPUs are from each other. What was measured while they were moved is thrown away.
+    bool between_cpus = false;
+};
+
+/// What came of a measurement, at one distance where it depends on that.
+struct Measured {
+    std::string table;
+    std::string row;
+    std::vector<std::string> columns;
+    std::optional<Distance> distance;
+    std::vector<Samples> samples;  ///< by column
 
     [[nodiscard]] double typical(std::size_t column) const { return median(samples[column]); }
 };
 
-/// All of them by turns, so many times. `program` says on standard error how far it has come.
-inline void measure(std::vector<Measurement>& measurements, int repetitions, std::string_view program) {
-    for (int i = 0; i < repetitions; ++i) {
-        std::cerr << program << ": repetition " << i + 1 << " of " << repetitions << '\n';
-        for (Measurement& one : measurements) {
-            one.samples.resize(one.columns.size());
-            const std::vector<double> values = one.once();
-            for (std::size_t column = 0; column < values.size(); ++column) {
-                one.samples[column].push_back(values[column]);
-            }
-        }
-    }
-}
+/// All of them by turns, so many times, and more where the CPUs were moved: until there are enough at each distance that was seen.
+/// `program` says on standard error how far it has come. Tables that depend on the distance have it in their names.
+[[nodiscard]] std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions, std::string_view program,
+                                            const Cpus& cpus);
 
 /// A goal: what must be reached, as a ratio or a figure of each repetition. scripts/bench judges it.
 struct Goal {
     std::string text;
     bool at_least = false;  ///< else at most
     double bound = 0;
-    std::vector<double> reached;      ///< by repetition
-    std::vector<std::string> tables;  ///< how the names of those begin that its figures are from
+    Samples reached;                  ///< by repetition
+    std::vector<std::string> tables;  ///< that its figures are from
 };
 
 /// Why not to believe what was measured meanwhile.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "apps/pollperf/threads.hpp"
@@ -39,6 +40,24 @@ std::vector<Noise> NoiseWatch::complaints() const {
     const double waited = static_cast<double>(now.waiting_us - began_.waiting_us) / 1e6;
     if (waited > kShareMax * seconds) {
         lines.push_back({fmt::format("threads waited for a CPU for {:.2f} of {:.1f} s: something else ran", waited, seconds)});
+    }
+    return lines;
+}
+
+std::vector<Noise> restlessness(const std::vector<Measured>& all) {
+    constexpr double kMost = 1.5;
+    std::vector<Noise> lines;
+    for (const Measured& one : all) {
+        if (!one.row.starts_with("limit")) {
+            continue;
+        }
+        for (std::size_t i = 0; i < one.columns.size(); ++i) {
+            const Samples samples = present(one.samples[i]);
+            const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
+            if (*most > kMost * *least) {
+                lines.push_back({fmt::format("{}, {}, {} lay between {:.0f} and {:.0f}", one.table, one.row, one.columns[i], *least, *most), one.table});
+            }
+        }
     }
     return lines;
 }

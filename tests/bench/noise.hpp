@@ -1,6 +1,6 @@
 // Whether the machine was quiet enough for what was measured on it to be believed.
 //
-// Thread safety: one thread.
+// Thread safety: one thread; restlessness() is a pure function.
 #pragma once
 
 #include <chrono>
@@ -26,5 +26,8 @@ private:
     static Reading read();
     Reading began_;
 };
+
+/// Limits that were not the same all the time, at one distance: something else moved.
+[[nodiscard]] std::vector<Noise> restlessness(const std::vector<Measured>& all);
 
 }  // namespace pollcore::bench

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "apps/pollperf/threads.hpp"
+#include "board.hpp"
 #include "provider_costs.hpp"
 #include "provider_load.hpp"
 #include "stepped_load.hpp"
@@ -297,15 +298,11 @@ std::vector<Measurement> provider_costs(const std::string& device, const Cpus& c
     return all;
 }
 
-std::vector<Goal> provider_goals(const std::vector<Measurement>& measurements) {
-    const auto samples = [&](std::string_view table, const std::string& row, std::string_view column) -> const std::vector<double>& {
-        for (const Measurement& one : measurements) {
-            const auto at = std::ranges::find(one.columns, column);
-            if (one.table.starts_with(table) && one.row == row && at != one.columns.end()) {
-                return one.samples[static_cast<std::size_t>(at - one.columns.begin())];
-            }
-        }
-        throw std::logic_error("no row " + row);
+std::vector<Goal> provider_goals(const std::vector<Measured>& all) {
+    const Board board(all, {});
+    const auto samples = [&](std::string_view table, const std::string& row, std::string_view column) -> const Samples& {
+        const Samples* found = board.find(table, row, column);
+        return found != nullptr ? *found : throw std::logic_error("no row " + row);
     };
     std::vector<Goal> goals;
     const auto check = [&](const std::string& load, const std::string& provider_row) {

@@ -25,16 +25,16 @@ int run(int argc, char** argv) {
 
     (void)cycles_per_ns();  // measured now
     pin(cpus[0]);
-    std::vector<Measurement> measurements = provider_costs(device, {cpus[0], cpus[1]});
+    const Cpus pair{cpus[0], cpus[1]};
     const NoiseWatch noise;
-    measure(measurements, repetitions, "provider-bench");
+    const std::vector<Measured> measured = measure(provider_costs(device, pair), repetitions, "provider-bench", pair);
     const std::vector<Noise> complaints = noise.complaints();
-    print_tables(std::cout, measurements);
+    print_tables(std::cout, measured);
     for (const Noise& one : complaints) {
         std::cout << "\nToo noisy to be believed: " << one.text << '\n';
     }
     if (!json.empty()) {
-        write_json(json, measurements, provider_goals(measurements), complaints);
+        write_json(json, measured, provider_goals(measured), complaints);
     }
     return 0;
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -18,8 +17,9 @@ namespace {
 // Three digits that mean something.
 std::string figure(double value) { return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0); }
 
-std::string with_spread(const std::vector<double>& samples) {
-    if (std::isnan(samples.front())) {
+std::string with_spread(const Samples& all) {
+    const Samples samples = present(all);
+    if (samples.empty()) {
         return "not measured here";
     }
     const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
@@ -28,9 +28,9 @@ std::string with_spread(const std::vector<double>& samples) {
 
 }  // namespace
 
-void print_tables(std::ostream& out, const std::vector<Measurement>& measurements) {
-    const Measurement* before = nullptr;
-    for (const Measurement& row : measurements) {
+void print_tables(std::ostream& out, const std::vector<Measured>& measurements) {
+    const Measured* before = nullptr;
+    for (const Measured& row : measurements) {
         if (before == nullptr || before->table != row.table) {
             out << fmt::format("\n| {} |", row.table);
             for (const std::string& column : row.columns) {
@@ -51,7 +51,7 @@ void print_tables(std::ostream& out, const std::vector<Measurement>& measurement
     }
 }
 
-void write_json(const std::string& path, const std::vector<Measurement>& measurements, const std::vector<Goal>& goals,
+void write_json(const std::string& path, const std::vector<Measured>& measurements, const std::vector<Goal>& goals,
                 const std::vector<Noise>& noise) {
     const perf::Machine machine = perf::this_machine();
     nlohmann::ordered_json json{{"machine", {{"cpu", machine.cpu_model}, {"cpus", machine.cpus_online}, {"kernel", machine.kernel}}},
@@ -63,13 +63,18 @@ void write_json(const std::string& path, const std::vector<Measurement>& measure
             json["noise"].back()["table"] = one.table;
         }
     }
-    for (const Measurement& row : measurements) {
-        for (std::size_t i = 0; i < row.columns.size() && !std::isnan(row.samples[i].front()); ++i) {
+    for (const Measured& row : measurements) {
+        for (std::size_t i = 0; i < row.columns.size(); ++i) {
+            const Samples samples = present(row.samples[i]);
+            if (samples.empty()) {
+                continue;
+            }
             json["measurements"].push_back({{"table", row.table},
                                             {"row", row.row},
                                             {"column", row.columns[i]},
+                                            {"distance", row.distance ? name_of(*row.distance) : ""},
                                             {"median", row.typical(i)},
-                                            {"samples", row.samples[i]}});
+                                            {"samples", samples}});
         }
     }
     for (const Goal& goal : goals) {

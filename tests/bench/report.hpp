@@ -12,9 +12,9 @@
 namespace pollcore::bench {
 
 /// A value is the median of its repetitions, with the smallest and the largest.
-void print_tables(std::ostream& out, const std::vector<Measurement>& measurements);
+void print_tables(std::ostream& out, const std::vector<Measured>& measurements);
 
-void write_json(const std::string& path, const std::vector<Measurement>& measurements, const std::vector<Goal>& goals,
+void write_json(const std::string& path, const std::vector<Measured>& measurements, const std::vector<Goal>& goals,
                 const std::vector<Noise>& noise);
 
 }  // namespace pollcore::bench

@@ -1,35 +1,14 @@
 // How many items a second go through a ring when one thread does nothing but write and another nothing but read.
-#include <sys/mman.h>
-
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
 #include "apps/pollperf/cycle_stamp.hpp"
 #include "base/clock.hpp"
+#include "arena.hpp"
 #include "bench.hpp"
 #include "rings.hpp"
 
 namespace pollcore::bench {
-
-void* arena(std::size_t bytes) {
-    constexpr std::size_t kHuge = 2u << 20;
-    constexpr std::size_t kBytes = 16u << 20;
-    static std::byte* const memory = [] {
-        void* mapped = ::mmap(nullptr, kBytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (mapped == MAP_FAILED) {
-            throw std::bad_alloc();
-        }
-        auto* aligned = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(mapped) + kHuge - 1) & ~(kHuge - 1));
-        (void)::madvise(aligned, kBytes, MADV_HUGEPAGE);
-        return aligned;
-    }();
-    if (bytes > kBytes) {
-        throw std::bad_alloc();
-    }
-    std::memset(memory, 0, bytes);  // in the same state for all
-    return memory;
-}
 
 namespace {
 
@@ -39,7 +18,7 @@ template <class Ring, std::size_t N>
     constexpr std::uint64_t kBetweenLooks = 4096;
     Ring ring(arena(1u << 20));
     std::atomic<std::uint64_t> end{~std::uint64_t{0}};
-    std::uint64_t wrong = 0;
+    Differences wrong;
     std::uint64_t written = 0;
     std::uint64_t began = 0;
     std::uint64_t ended = 0;
@@ -62,18 +41,18 @@ template <class Ring, std::size_t N>
         [&] {
             typename Ring::Reader reader(ring);
             std::uint64_t next = 0;
-            std::uint64_t bits = 0;
+            Differences differences;
             for (;;) {
-                const std::size_t n = reader.template pop<N>(next, bits);
+                const std::size_t n = reader.template pop<N>(next, differences);
                 next += n;
                 if (n == 0 && next >= end.load(std::memory_order_acquire)) {
                     break;
                 }
             }
             ended = perf::stamp();
-            wrong = bits;
+            wrong = differences;
         });
-    if (wrong != 0) {
+    if (wrong.any()) {
         throw std::runtime_error(std::string(Ring::kName) + " delivered something that was not written");
     }
     return static_cast<double>(written) / (static_cast<double>(ended - began) / cycles_per_ns()) * 1e3;
@@ -87,13 +66,15 @@ void add(std::vector<Measurement>& all, const Setting& setting) {
                    .once = [setting] {
                        return std::vector{stream<Ring<Bytes, 1024>, 1>(setting), stream<Ring<Bytes, 1024>, 32>(setting),
                                           stream<Ring<Bytes, 4096>, 1>(setting), stream<Ring<Bytes, 4096>, 32>(setting)};
-                   }});
+                   },
+                   .between_cpus = true});
 }
 
 template <std::size_t Bytes>
 void add_all(std::vector<Measurement>& all, const Setting& setting) {
     add<StreamLimit, Bytes>(all, setting);
     add<PollcoreRing, Bytes>(all, setting);
+    add<PollcoreStream, Bytes>(all, setting);
     add<BoostRing, Bytes>(all, setting);
     add<RteRing, Bytes>(all, setting);
     add<RteZeroCopyRing, Bytes>(all, setting);
@@ -107,7 +88,6 @@ std::vector<Measurement> ring_streams(const Setting& setting) {
     std::vector<Measurement> all;
     add_all<64>(all, setting);
     add_all<32>(all, setting);
-    add_all<8>(all, setting);
     return all;
 }
 

@@ -2,7 +2,7 @@
 //
 //   push<N>(first)          writes items first, first + 1, … at once, as many of N as there is room for, and says how many
 //   finish()                by the writing thread, after the last: everything is told of
-//   pop<N>(first, wrong)    reads as many of N as there are, sets a bit of `wrong` if one of them is not what was written
+//   pop<N>(first, wrong)    reads as many of N as there are, `wrong` sees them
 //
 // Each is used as its own documentation says is fastest for a batch.
 //
@@ -26,26 +26,90 @@
 #include <readerwriterqueue/readerwriterqueue.h>
 
 #include "items.hpp"
+#include "pollcore/completion.hpp"
 #include "pollcore/limits.hpp"
 #include "pollcore/spsc_ring.hpp"
+#include "ring_rows.hpp"
 #include "stream_ends.hpp"
 
 namespace pollcore::bench {
 
-/// pollcore's own.
+/// pollcore's own, as the runtime uses it: requests as sessions write and workers take them, completions as workers write and sessions
+/// take them.
 template <std::size_t Bytes, std::uint32_t Capacity>
 class PollcoreRing {
 public:
-    static constexpr const char* kName = "pollcore";
+    static constexpr const char* kName = kOurs;
 
     explicit PollcoreRing(void* memory) noexcept : memory_(memory) { format_ring<Slot<Bytes>>(memory, Capacity); }
 
     class Writer {
     public:
-        explicit Writer(PollcoreRing& ring) noexcept : stream_(ring.memory_, Capacity) {}
+        explicit Writer(PollcoreRing& ring) noexcept : ring_(ring.memory_, Capacity) {}
         template <std::size_t N>
         std::size_t push(std::uint64_t first) noexcept {
-            return stream_.produce(N, [&](Slot<Bytes>& slot, std::size_t i) { return slot.fill(first + i); });
+            if constexpr (N == 1) {
+                return ring_.try_push([first](Slot<Bytes>& slot) { return slot.fill(first); });
+            }
+            const std::size_t n = ring_.reserve(N);
+            for (std::size_t i = 0; i < n; ++i) {
+                ring_.write(i, [number = first + i](Slot<Bytes>& slot) { return slot.fill(number); });
+            }
+            if (n > 0) {
+                ring_.commit(n);
+            }
+            return n;
+        }
+        void finish() noexcept {}
+
+    private:
+        RingProducer<Slot<Bytes>> ring_;
+    };
+    class Reader {
+    public:
+        explicit Reader(PollcoreRing& ring) noexcept : ring_(ring.memory_, Capacity) {}
+        template <std::size_t N>
+        std::size_t pop(std::uint64_t first, Differences& wrong) noexcept {
+            if (Bytes == sizeof(Completion) && last_burst_ > 2 && ring_.ready()) {
+                ring_.prefetch_next(std::min(last_burst_, N));  // as CompletionInbox
+            }
+            const auto front = ring_.front();
+            Differences differences = wrong;
+            std::size_t n = 0;
+            for (std::uint64_t last = 0; n < N && front.ready(n, last); ++n) {
+                differences.see<Bytes>(&ring_.slot(n), first + n);
+            }
+            wrong = differences;
+            if (n > 0) {
+                ring_.release(n);
+                last_burst_ = n;
+            }
+            return n;
+        }
+
+    private:
+        RingConsumer<Slot<Bytes>> ring_;
+        std::size_t last_burst_ = 0;
+    };
+
+private:
+    void* memory_;
+};
+
+/// pollcore's own between threads that do nothing but write and read it.
+template <std::size_t Bytes, std::uint32_t Capacity>
+class PollcoreStream {
+public:
+    static constexpr const char* kName = "pollcore, ends for streams";
+
+    explicit PollcoreStream(void* memory) noexcept : memory_(memory) { format_ring<Slot<Bytes>>(memory, Capacity); }
+
+    class Writer {
+    public:
+        explicit Writer(PollcoreStream& ring) noexcept : stream_(ring.memory_, Capacity) {}
+        template <std::size_t N>
+        std::size_t push(std::uint64_t first) noexcept {
+            return stream_.produce(N, [first](Slot<Bytes>& slot, std::size_t i) { return slot.fill(first + i); });
         }
         void finish() noexcept {}
 
@@ -54,12 +118,12 @@ public:
     };
     class Reader {
     public:
-        explicit Reader(PollcoreRing& ring) noexcept : stream_(ring.memory_, Capacity) {}
+        explicit Reader(PollcoreStream& ring) noexcept : stream_(ring.memory_, Capacity) {}
         template <std::size_t N>
-        std::size_t pop(std::uint64_t first, std::uint64_t& wrong) noexcept {
-            std::uint64_t bits = 0;
-            const std::size_t n = stream_.consume(N, [&, number = first](const Slot<Bytes>& slot) mutable { bits |= slot.differs(number++); });
-            wrong |= bits;
+        std::size_t pop(std::uint64_t first, Differences& wrong) noexcept {
+            Differences differences = wrong;
+            const std::size_t n = stream_.consume(N, [&, number = first](const Slot<Bytes>& slot) mutable { differences.see<Bytes>(&slot, number++); });
+            wrong = differences;
             return n;
         }
 
@@ -90,7 +154,7 @@ class ReaderOf {
 public:
     explicit ReaderOf(Ring& ring) noexcept : ring_(ring) {}
     template <std::size_t N>
-    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) {
+    std::size_t pop(std::uint64_t first, Differences& wrong) {
         return ring_.template pop<N>(first, wrong);
     }
 
@@ -117,14 +181,14 @@ public:
         return N == 1 ? std::size_t{queue_.push(items[0])} : queue_.push(items.data(), N);
     }
     template <std::size_t N>
-    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) {
+    std::size_t pop(std::uint64_t first, Differences& wrong) {
         if constexpr (N == 1) {
-            return queue_.consume_one([&](const Item<Bytes>& item) { wrong |= item.differs(first); });
+            return queue_.consume_one([&](const Item<Bytes>& item) { wrong.see<Bytes>(&item, first); });
         } else {
             std::array<Item<Bytes>, N> items;
             const std::size_t n = queue_.pop(items.data(), N);
             for (std::size_t i = 0; i < n; ++i) {
-                wrong |= items[i].differs(first + i);
+                wrong.see<Bytes>(&items[i], first + i);
             }
             return n;
         }
@@ -157,11 +221,11 @@ public:
         return rte_ring_sp_enqueue_burst_elem(ring_, items.data(), Bytes, N, nullptr);
     }
     template <std::size_t N>
-    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) noexcept {
+    std::size_t pop(std::uint64_t first, Differences& wrong) noexcept {
         std::array<Item<Bytes>, N> items;
         const std::size_t n = rte_ring_sc_dequeue_burst_elem(ring_, items.data(), Bytes, N, nullptr);
         for (std::size_t i = 0; i < n; ++i) {
-            wrong |= items[i].differs(first + i);
+            wrong.see<Bytes>(&items[i], first + i);
         }
         return n;
     }
@@ -191,11 +255,11 @@ public:
         return n;
     }
     template <std::size_t N>
-    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) noexcept {
+    std::size_t pop(std::uint64_t first, Differences& wrong) noexcept {
         rte_ring_zc_data zcd;
         const unsigned n = rte_ring_dequeue_zc_burst_elem_start(this->ring_, Bytes, N, &zcd, nullptr);
         for (unsigned i = 0; i < n; ++i) {
-            wrong |= at(zcd, i)->differs(first + i);
+            wrong.see<Bytes>(at(zcd, i), first + i);
         }
         if (n > 0) {
             rte_ring_dequeue_zc_elem_finish(this->ring_, n);
@@ -233,14 +297,14 @@ public:
         return n;
     }
     template <std::size_t N>
-    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) {
+    std::size_t pop(std::uint64_t first, Differences& wrong) {
         std::size_t n = 0;
         for (; n < N; ++n) {
             const Item<Bytes>* item = queue_.peek();
             if (item == nullptr) {
                 break;
             }
-            wrong |= item->differs(first + n);
+            wrong.see<Bytes>(item, first + n);
             (void)queue_.pop();
         }
         return n;
@@ -273,11 +337,11 @@ public:
         return n;
     }
     template <std::size_t N>
-    std::size_t pop(std::uint64_t first, std::uint64_t& wrong) {
+    std::size_t pop(std::uint64_t first, Differences& wrong) {
         std::size_t n = 0;
         Item<Bytes> item;
         for (; n < N && queue_.try_pop(item); ++n) {
-            wrong |= item.differs(first + n);
+            wrong.see<Bytes>(&item, first + n);
         }
         return n;
     }
@@ -292,7 +356,7 @@ private:
 template <std::size_t Bytes, std::uint32_t Capacity>
 class StreamLimit {
 public:
-    static constexpr const char* kName = "limit: stream";
+    static constexpr const char* kName = kStreamLimit;
     static constexpr std::uint64_t kPublishEvery = 256;
     static_assert(Capacity >= 2 * kPublishEvery);
 
@@ -330,7 +394,7 @@ public:
     public:
         explicit Reader(StreamLimit& stream) noexcept : stream_(stream), items_(stream.items_) {}
         template <std::size_t N>
-        std::size_t pop(std::uint64_t, std::uint64_t& wrong) noexcept {
+        std::size_t pop(std::uint64_t, Differences& wrong) noexcept {
             if (head_ + N > produced_) [[unlikely]] {
                 produced_ = stream_.produced_.load(std::memory_order_acquire);
                 if (head_ + N > produced_) {
@@ -338,7 +402,7 @@ public:
                 }
             }
             for (std::size_t i = 0; i < N; ++i) {
-                wrong |= items_[(head_ + i) % Capacity].differs(head_ + i);
+                wrong.see<Bytes>(&items_[(head_ + i) % Capacity], head_ + i);
             }
             head_ += N;
             if (head_ % kPublishEvery == 0) {

@@ -36,7 +36,7 @@ class Judging(unittest.TestCase):
 
     def test_a_limit_that_wandered_leaves_undecided_what_was_compared_with_it(self):
         noise = [{"text": "it lay between 3 and 9", "table": "ring, 64 B, million items/s"}]
-        self.assertEqual(bench_goals.judge(goal([0.5], tables=["ring, 64 B"]), noise), UNDECIDED)
+        self.assertEqual(bench_goals.judge(goal([0.5], tables=["round trip", "ring, 64 B, million items/s"]), noise), UNDECIDED)
         self.assertEqual(bench_goals.judge(goal([0.5], tables=["round trip"]), noise), MET)
         self.assertEqual(bench_goals.judge(goal([0.5]), noise), MET)
 

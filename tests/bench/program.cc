@@ -1,4 +1,5 @@
-// pollbench: what the ring, the worker and the way through it cost, beside the limit of the machine and other rings, in one run.
+#include "program.hpp"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,8 +9,6 @@
 #include <utility>
 
 #include "base/clock.hpp"
-#include "bench.hpp"
-#include "goals.hpp"
 #include "hardware_counters.hpp"
 #include "noise.hpp"
 #include "report.hpp"
@@ -17,15 +16,8 @@
 namespace pollcore::bench {
 namespace {
 
-struct Part {
-    const char* name;
-    std::vector<Measurement> (*make)(const Setting&);
-};
-constexpr Part kParts[] = {{"rings", ring_streams}, {"trips", ring_trips}, {"worker", worker_costs}, {"hop", hops},
-                           {"bursts", bursts},      {"singles", singles},  {"flow", flow_costs},     {"hostile", hostile_costs}};
-
-int run(int argc, char** argv) {
-    CLI::App app{"Measures the ring, the worker and the hop beside the machine's limit and other rings", "pollbench"};
+int measure_and_tell(const Program& program, int argc, char** argv) {
+    CLI::App app{program.about, program.name};
     Setting setting;
     std::vector<std::uint32_t> cpus{setting.cpus.here, setting.cpus.there};
     int repetitions = 7;
@@ -33,7 +25,7 @@ int run(int argc, char** argv) {
     std::string json;
     std::vector<std::string> parts;
     std::vector<std::string> known;
-    for (const Part& part : kParts) {
+    for (const Part& part : program.parts) {
         known.emplace_back(part.name);
     }
     app.add_option("--cpus", cpus, "Two CPUs: the application's and the worker's")->delimiter(',')->expected(2)->capture_default_str();
@@ -48,7 +40,7 @@ int run(int argc, char** argv) {
     (void)cycles_per_ns();  // measured now
     pin(setting.cpus.here);
     std::vector<Measurement> measurements;
-    for (const Part& part : kParts) {
+    for (const Part& part : program.parts) {
         if (parts.empty() || std::find(parts.begin(), parts.end(), part.name) != parts.end()) {
             for (Measurement& one : part.make(setting)) {
                 measurements.push_back(std::move(one));
@@ -57,13 +49,13 @@ int run(int argc, char** argv) {
     }
 
     const NoiseWatch noise;
-    measure(measurements, repetitions, "pollbench");
+    const std::vector<Measured> measured = measure(measurements, repetitions, program.name, setting.cpus);
     std::vector<Noise> complaints = noise.complaints();
-    for (Noise& one : restlessness(measurements)) {
+    for (Noise& one : restlessness(measured)) {
         complaints.push_back(std::move(one));
     }
 
-    print_tables(std::cout, measurements);
+    print_tables(std::cout, measured);
     if (const HardwareCounters counters; !counters.available()) {
         std::cout << fmt::format("\nThis machine's CPU counts neither instructions nor cache misses for us ({}).\n", counters.why_not());
     }
@@ -71,19 +63,20 @@ int run(int argc, char** argv) {
         std::cout << (std::exchange(first, false) ? "\nToo noisy to be believed:\n" : "") << "- " << one.text << '\n';
     }
     if (!json.empty()) {
-        write_json(json, measurements, make_goals(measurements), complaints);
+        write_json(json, measured, program.goals(measured), complaints);
     }
     return 0;
 }
 
 }  // namespace
-}  // namespace pollcore::bench
 
-int main(int argc, char** argv) {
+int run(const Program& program, int argc, char** argv) {
     try {
-        return pollcore::bench::run(argc, argv);
+        return measure_and_tell(program, argc, argv);
     } catch (const std::exception& error) {
-        std::cerr << "pollbench: " << error.what() << '\n';
+        std::cerr << program.name << ": " << error.what() << '\n';
         return 1;
     }
 }
+
+}  // namespace pollcore::bench

@@ -1,0 +1,75 @@
+"""What several runs of the programs of tests/bench have measured, taken together, and its tables in Markdown.
+
+A measurement is a dictionary: `table`, `row`, `column`, `distance` (of the two CPUs, by which the name of the table ends; empty where it
+does not matter), and `samples`.
+"""
+import statistics
+
+
+def _key(one):
+    return one["table"], one["row"], one["column"]
+
+
+def together(parts):
+    """The measurements of all parts, those of one place as one."""
+    all_of = {}
+    for part in parts:
+        for one in part:
+            place = all_of.setdefault(_key(one), {**one, "samples": []})
+            place["samples"] += one["samples"]
+            place["median"] = statistics.median(place["samples"])
+    return list(all_of.values())
+
+
+def goals_together(parts):
+    """The goals of all parts, those of one name as one."""
+    all_of = {}
+    for part in parts:
+        for one in part:
+            all_of.setdefault(one["goal"], {**one, "samples": []})["samples"] += one["samples"]
+    return list(all_of.values())
+
+
+def figure(value):
+    """Three digits that mean something."""
+    return f"{value:.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+
+
+def _spread(samples):
+    return f"{figure(statistics.median(samples))} ({figure(min(samples))}–{figure(max(samples))})"
+
+
+def _base(one):
+    return one["table"].removesuffix(f", {one['distance']}")
+
+
+def markdown(measurements):
+    """A value is the median of its samples, with the smallest and the largest. Of a table the distances stand together."""
+    bases = list(dict.fromkeys(_base(one) for one in measurements))
+    names = sorted(dict.fromkeys(one["table"] for one in measurements),
+                   key=lambda name: min(bases.index(_base(one)) for one in measurements if one["table"] == name))
+    tables = []
+    for name in names:
+        of_table = [one for one in measurements if one["table"] == name]
+        columns = list(dict.fromkeys(one["column"] for one in of_table))
+        lines = [f"| {name} | {' | '.join(columns)} |", "|---|" + "---|" * len(columns)]
+        for row in dict.fromkeys(one["row"] for one in of_table):
+            cells = {one["column"]: _spread(one["samples"]) for one in of_table if one["row"] == row}
+            lines.append(f"| {row} | {' | '.join(cells.get(column, '') for column in columns)} |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def by_compiler(measurements_of, table, row, beside):
+    """A table of one row of all tables whose names begin with `table`, beside another row of the same compiler. `measurements_of`: by compiler."""
+    compilers = list(measurements_of)
+    places = list(dict.fromkeys((one["table"], one["column"]) for all_of in measurements_of.values() for one in all_of
+                                if one["table"].startswith(table)))
+    lines = [f"| {row} beside {beside}, by compiler | {' | '.join(compilers)} |", "|---|" + "---|" * len(compilers)]
+    for name, column in places:
+        cells = []
+        for compiler in compilers:
+            found = {one["row"]: one["median"] for one in measurements_of[compiler] if (one["table"], one["column"]) == (name, column)}
+            cells.append(f"{figure(found[row])} of {figure(found[beside])}" if row in found and beside in found else "")
+        lines.append(f"| {name}: {column} | {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -1,0 +1,94 @@
+// Where goals find the figures that they are made of.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "measurement.hpp"
+
+namespace pollcore::bench {
+
+/// By repetition; NaN where one of the two has none.
+[[nodiscard]] inline Samples combine(const Samples& a, const Samples& b, const std::function<double(double, double)>& how) {
+    Samples result;
+    std::transform(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size())), b.begin(), std::back_inserter(result), how);
+    return result;
+}
+[[nodiscard]] inline Samples ratio(const Samples& a, const Samples& b) { return combine(a, b, std::divides<>()); }
+[[nodiscard]] inline Samples difference(const Samples& a, const Samples& b) { return combine(a, b, std::minus<>()); }
+
+/// What was measured at one distance, or at none, and the goals that are made of that.
+class Board {
+public:
+    Board(const std::vector<Measured>& all, std::optional<Distance> distance) : all_(all), distance_(distance) {}
+
+    /// Null when it was not measured.
+    [[nodiscard]] const Samples* find(std::string_view table, std::string_view row, std::string_view column) const {
+        for (const Measured& one : all_) {
+            const auto at = std::find(one.columns.begin(), one.columns.end(), column);
+            if (one.distance == distance_ && one.table.starts_with(table) && one.row == row && at != one.columns.end()) {
+                return &one.samples[static_cast<std::size_t>(at - one.columns.begin())];
+            }
+        }
+        return nullptr;
+    }
+    /// Of each repetition, of all rows of a table that `counts`, the largest.
+    [[nodiscard]] Samples best(std::string_view table, std::string_view column, const std::function<bool(const std::string& row)>& counts) const {
+        Samples best;
+        for (const Measured& one : all_) {
+            if (one.distance == distance_ && one.table.starts_with(table) && counts(one.row)) {
+                const Samples& samples = *find(table, one.row, column);
+                best = best.empty() ? samples : combine(best, samples, [](double a, double b) { return std::max(a, b); });
+            }
+        }
+        return best;
+    }
+
+    /// The goals added next have their figures from all tables whose names begin so.
+    void from(std::string_view tables) {
+        tables_.clear();
+        for (const Measured& one : all_) {
+            if (one.distance == distance_ && one.table.starts_with(tables) && std::find(tables_.begin(), tables_.end(), one.table) == tables_.end()) {
+                tables_.push_back(one.table);
+            }
+        }
+    }
+    void at_least(std::string text, double bound, const Samples& reached) { add(std::move(text), true, bound, reached); }
+    void at_most(std::string text, double bound, const Samples& reached) { add(std::move(text), false, bound, reached); }
+
+    [[nodiscard]] std::vector<Goal> goals() && { return std::move(goals_); }
+
+private:
+    void add(std::string text, bool at_least, double bound, const Samples& reached) {
+        if (distance_) {
+            text += ", " + std::string(name_of(*distance_));
+        }
+        goals_.push_back({std::move(text), at_least, bound, present(reached), tables_});
+    }
+
+    const std::vector<Measured>& all_;
+    std::optional<Distance> distance_;
+    std::vector<std::string> tables_;
+    std::vector<Goal> goals_;
+};
+
+/// Those that `make` adds, at each distance that a runtime is meant for: nobody gives a worker and its application one core.
+[[nodiscard]] inline std::vector<Goal> goals_by_distance(const std::vector<Measured>& all, const std::function<void(Board&)>& make) {
+    std::vector<Goal> goals;
+    for (const std::optional<Distance> distance : {std::optional<Distance>{}, std::optional{Distance::near}, std::optional{Distance::far}}) {
+        Board board(all, distance);
+        make(board);
+        for (Goal& goal : std::move(board).goals()) {
+            goals.push_back(std::move(goal));
+        }
+    }
+    return goals;
+}
+
+}  // namespace pollcore::bench

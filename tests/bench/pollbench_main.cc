@@ -1,0 +1,10 @@
+// pollbench: what a worker and the way through it cost, beside the limit of the machine, in one run.
+#include "goals.hpp"
+#include "program.hpp"
+
+int main(int argc, char** argv) {
+    using namespace pollcore::bench;
+    constexpr Part kParts[] = {{"worker", worker_costs}, {"hop", hops},         {"bursts", bursts},
+                               {"singles", singles},     {"flow", flow_costs}, {"hostile", hostile_costs}};
+    return run({"pollbench", "Measures a worker and the hop beside the machine's limit", kParts, worker_goals}, argc, argv);
+}

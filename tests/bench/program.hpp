@@ -1,0 +1,29 @@
+// A program that measures, prints tables, and writes them with goals as JSON.
+//
+// Thread safety: one thread.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "bench.hpp"
+#include "measurement.hpp"
+
+namespace pollcore::bench {
+
+struct Part {
+    const char* name;  ///< as of --only
+    std::vector<Measurement> (*make)(const Setting&);
+};
+
+struct Program {
+    const char* name;
+    const char* about;
+    std::span<const Part> parts;
+    std::vector<Goal> (*goals)(const std::vector<Measured>&);
+};
+
+/// main(). Returns the exit code.
+[[nodiscard]] int run(const Program& program, int argc, char** argv);
+
+}  // namespace pollcore::bench

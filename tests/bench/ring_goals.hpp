@@ -1,0 +1,15 @@
+// What the ring is to reach, as ratios of figures of the same repetition.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <vector>
+
+#include "measurement.hpp"
+
+namespace pollcore::bench {
+
+/// Those whose figures were measured.
+[[nodiscard]] std::vector<Goal> ring_goals(const std::vector<Measured>& all);
+
+}  // namespace pollcore::bench

@@ -1,0 +1,113 @@
+// A word to another CPU and a word back: a ring's order and nothing else of it, so what no ring can beat.
+//
+// Thread safety: two_lines() by one thread at a time.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "apps/pollperf/cycle_stamp.hpp"
+#include "apps/pollperf/statistics.hpp"
+#include "arena.hpp"
+#include "base/clock.hpp"
+#include "pollcore/limits.hpp"
+#include "two_cpus.hpp"
+
+namespace pollcore::bench {
+
+/// Each by a line of its own, and not neighbours either: some prefetchers fetch lines in pairs.
+struct Words {
+    alignas(2 * kCacheLine) std::atomic<std::uint64_t> ping{0};
+    alignas(2 * kCacheLine) std::atomic<std::uint64_t> pong{0};
+};
+/// Both in one line.
+struct SharedWords {
+    alignas(2 * kCacheLine) std::atomic<std::uint64_t> ping{0};
+    std::atomic<std::uint64_t> pong{0};
+};
+
+/// Between two looks: nothing.
+struct Look {
+    void again() const noexcept {}
+};
+
+/// Median and 99th percentile, in nanoseconds.
+[[nodiscard]] inline std::vector<double> trip_figures(std::vector<std::uint64_t> trips) {
+    // Clocks of some processors advance in steps of 10 ns: so the typical trip is that of groups, one after the other, of which
+    // only the ends are rounded.
+    constexpr std::size_t kGroup = 16;
+    std::vector<std::uint64_t> groups;
+    for (std::size_t at = 0; at + kGroup <= trips.size(); at += kGroup) {
+        groups.push_back(std::accumulate(trips.begin() + static_cast<std::ptrdiff_t>(at),
+                                         trips.begin() + static_cast<std::ptrdiff_t>(at + kGroup), std::uint64_t{0}));
+    }
+    return {perf::summarize(std::move(groups), 1 / (cycles_per_ns() * kGroup)).typical,
+            perf::summarize(std::move(trips), 1 / cycles_per_ns()).p99};
+}
+
+/// The cycles of each trip. `trip(i)` is one there and back.
+template <class Trip>
+[[nodiscard]] std::vector<std::uint64_t> timed_trips(std::chrono::nanoseconds time, Trip trip) {
+    constexpr std::uint64_t kWarmUp = 1000;
+    constexpr std::uint64_t kMost = 1u << 18;
+    std::vector<std::uint64_t> trips;
+    trips.reserve(kMost);
+    std::uint64_t next = 0;
+    for (; next < kWarmUp; ++next) {
+        trip(next);
+    }
+    std::uint64_t began = perf::stamp();
+    const std::uint64_t until = began + cycles_from(time);
+    while (trips.size() < kMost && began < until) {
+        trip(next++);
+        const std::uint64_t now = perf::stamp();
+        trips.push_back(now - began);
+        began = now;
+    }
+    return trips;
+}
+
+/// How far two lines are from two CPUs depends on where they are, and may differ by a fifth: so it is many pairs, by turns. `kTurn` trips
+/// with one pair after the other find it in each side's first cache; a ring, whose slots follow each other, never does, so what no ring can
+/// beat is a turn of 1. Returns trip_figures().
+template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn, class LookKind>
+[[nodiscard]] std::vector<double> two_lines(const Cpus& cpus, std::chrono::nanoseconds time, LookKind look) {
+    constexpr std::uint64_t kStop = ~std::uint64_t{0};
+    auto* const pairs = new (arena(kPairs * sizeof(Pair))) Pair[kPairs];
+    const auto of = [pairs](std::uint64_t i) -> Pair& { return pairs[i / kTurn % kPairs]; };
+    std::vector<std::uint64_t> trips;
+    run_pair(
+        cpus,
+        [&trips, time, of, look] {
+            std::uint64_t last = 0;
+            trips = timed_trips(time, [&](std::uint64_t i) {
+                of(i).ping.store(i + 1, std::memory_order_release);
+                while (of(i).pong.load(std::memory_order_acquire) != i + 1) {
+                    look.again();
+                }
+                last = i + 1;
+            });
+            of(last).ping.store(kStop, std::memory_order_release);
+        },
+        [of, look] {
+            for (std::uint64_t i = 0;; ++i) {
+                std::uint64_t seen = 0;
+                while ((seen = of(i).ping.load(std::memory_order_acquire)) != i + 1) {
+                    if (seen == kStop) {
+                        return;
+                    }
+                    look.again();
+                }
+                of(i).pong.store(i + 1, std::memory_order_release);
+            }
+        });
+    return trip_figures(std::move(trips));
+}
+
+}  // namespace pollcore::bench
