@@ -30,15 +30,13 @@ inline void submit(pollcore::Session& session, const pollcore::WorkRequest& requ
 template <class Completion = pollcore::Completion>
 Completion next_completion(pollcore::Session& session) {
     constexpr std::chrono::seconds kPatience{10};
-    constexpr std::uint32_t kPollsPerLook = 1u << 10;
+    constexpr std::chrono::microseconds kBeforeOthers{20};
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     Completion completion;
-    for (std::uint32_t polls = 1; session.poll({&completion, 1}) == 0; ++polls) {
-        if (polls % kPollsPerLook == 0) {
-            std::this_thread::yield();
-            if (std::chrono::steady_clock::now() > deadline) {
-                throw std::runtime_error("no completion came");
-            }
+    while (session.poll({&completion, 1}, kBeforeOthers) == 0) {
+        std::this_thread::yield();
+        if (std::chrono::steady_clock::now() > deadline) {
+            throw std::runtime_error("no completion came");
         }
     }
     if (!completion.ok()) {

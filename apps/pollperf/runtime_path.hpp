@@ -99,8 +99,9 @@ public:
     [[nodiscard]] std::uint32_t spins_per_look() const noexcept { return wait_ == Waiting::sleep ? 1 : Watch::kSpinsPerLook; }
 
     void poll() {
-        const std::size_t n = session_.poll(completions_);
-        if (n == 0 && wait_ != Waiting::spin) {
+        const bool spins = wait_ == Waiting::spin;
+        const std::size_t n = spins ? session_.poll(completions_, std::chrono::nanoseconds(0)) : session_.poll(completions_);
+        if (n == 0 && !spins) {
             wait_a_while();
         }
         for (std::size_t i = 0; i < n; ++i) {

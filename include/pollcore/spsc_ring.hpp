@@ -330,6 +330,14 @@ public:
         return ready(i, last);
     }
 
+    /// As ready(), by one who will answer in that slot: its line is asked for to be written to. From one who only reads it the producer has to
+    /// fetch it back, too.
+    [[nodiscard]] bool ready_to_answer() const noexcept {
+        T& slot = slots_[head_ & mask_];
+        ring_detail::prefetch_for_write(&slot);
+        // Acquire, with the release in RingProducer::publish.
+        return __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE) >> ring_detail::kLapShift == ring_detail::lap_of(head_, capacity_log2_);
+    }
     /// As ready(), with the slot's last word, which holds the lap and was read once.
     [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept {
         return front().ready(i, last);

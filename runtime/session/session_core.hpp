@@ -22,6 +22,7 @@
 #include "session/in_flight_log.hpp"
 #include "session/completion_inbox.hpp"
 #include "session/layout.hpp"
+#include "session/reply_delay.hpp"
 #include "session/session_host.hpp"
 
 namespace pollcore {
@@ -51,6 +52,14 @@ public:
     template <class Record>
     [[nodiscard]] std::size_t poll(std::span<Record> out) noexcept;
     [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) noexcept;
+    /// What wait() does, in parts: before the first look; after each of one's own looks; and the looks from then on.
+    [[gnu::always_inline]] void begin_to_look() noexcept {
+        if (inbox_.awaits_reply()) {
+            reply_delay_.begin();
+        }
+    }
+    [[gnu::always_inline]] void looked(bool found) noexcept { reply_delay_.looked(found); }
+    [[nodiscard]] bool look_on(std::chrono::nanoseconds timeout) noexcept;
     [[nodiscard]] bool arm() noexcept;
     [[nodiscard]] int event_fd() const noexcept { return waking_.application_fd; }
     [[nodiscard]] std::uint32_t retired(QpHandle qp) noexcept;
@@ -151,6 +160,7 @@ private:
     std::uint32_t followed_ = 0;     // requests that were
     std::uint64_t refused_ = 0;
     // Cold.
+    ReplyDelay reply_delay_;
     SessionStages& stages_;
     SessionWaking waking_;
     std::uint32_t id_;

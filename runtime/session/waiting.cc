@@ -5,8 +5,8 @@
 #include <ctime>
 #include <utility>
 
-#include "base/cpu_pause.hpp"
 #include "base/event_fd.hpp"
+#include "base/look.hpp"
 #include "base/planted.hpp"
 #include "session/session_core.hpp"
 
@@ -64,12 +64,19 @@ bool SessionCore::arm() noexcept {
 }
 
 bool SessionCore::wait(std::chrono::nanoseconds timeout) noexcept {
+    begin_to_look();
+    return look_on(timeout);
+}
+
+bool SessionCore::look_on(std::chrono::nanoseconds timeout) noexcept {
     using Clock = std::chrono::steady_clock;
     const bool sleeps = waking_.application_fd >= 0;
-    const auto began = Clock::now();
+    Clock::time_point began{};  // of the first look at the clock: what comes soon is not kept waiting by it
     for (;;) {
         for (int looks = 0; looks < kLooksPerClock; ++looks) {
-            if (need_not_wait() || wants_slots_) {
+            const bool news = need_not_wait();
+            looked(news);
+            if (news || wants_slots_) {
                 if (tell_news()) {
                     return true;
                 }
@@ -77,9 +84,13 @@ bool SessionCore::wait(std::chrono::nanoseconds timeout) noexcept {
                     return false;  // and nothing will come any more
                 }
             }
-            cpu_pause();
+            delay_look(kBetweenLooks);
         }
-        const std::chrono::nanoseconds waited = Clock::now() - began;
+        const Clock::time_point now = Clock::now();
+        if (began == Clock::time_point{}) {
+            began = now;
+        }
+        const std::chrono::nanoseconds waited = now - began;
         if (waited >= timeout) {
             return tell_news();
         }
@@ -107,6 +118,36 @@ bool Session::arm() noexcept {
     }
     core_->check_thread(user_.thread);
     return core_->arm();
+}
+
+namespace {
+
+// Most that is waited for comes soon: the look that finds it takes it.
+template <class Record>
+std::size_t poll_and_wait(Session& session, SessionCore* core, std::span<Record> out, std::chrono::nanoseconds timeout) noexcept {
+    constexpr int kLooks = 16;
+    if (const std::size_t n = session.poll(out); n != 0 || out.empty() || core == nullptr) {
+        return n;
+    }
+    core->begin_to_look();
+    for (int looks = 0; looks < kLooks; ++looks) {
+        const std::size_t n = session.poll(out);
+        core->looked(n != 0);
+        if (n != 0) {
+            return n;
+        }
+        delay_look(kBetweenLooks);
+    }
+    return core->look_on(timeout) ? session.poll(out) : 0;
+}
+
+}  // namespace
+
+std::size_t Session::poll(std::span<Completion> out, std::chrono::nanoseconds timeout) noexcept {
+    return poll_and_wait(*this, core_.get(), out, timeout);
+}
+std::size_t Session::poll(std::span<WideCompletion> out, std::chrono::nanoseconds timeout) noexcept {
+    return poll_and_wait(*this, core_.get(), out, timeout);
 }
 
 bool Session::wait(std::chrono::nanoseconds timeout) noexcept {

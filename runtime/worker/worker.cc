@@ -22,10 +22,10 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     }
     std::uint32_t looked = 0;
     do {
-        work += take_submissions();
+        work += take_submissions(++looked < looks);
         work += take_completions();
         work += look_at_rings();
-    } while (++looked < looks && work == 0);
+    } while (looked < looks && work == 0);
     if (!turn_.refills.empty()) [[unlikely]] {
         work += refill();
     }
@@ -48,13 +48,16 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 
 // What a look that finds nothing does is all in the next three functions: how soon a request is seen depends on how short such a look is.
 
-[[gnu::always_inline]] inline std::uint32_t Worker::take_submissions() noexcept {
+[[gnu::always_inline]] inline std::uint32_t Worker::take_submissions(bool looks_again) noexcept {
     std::uint32_t work = 0;
     const std::size_t n = tables_.polled_sessions().size();
     const std::size_t first = first_session_ < n ? first_session_ : 0;
     for (std::size_t i = 0; i < n; ++i) {
         WorkerSession& session = *tables_.polled_sessions()[first + i < n ? first + i : first + i - n];
-        if (!session.submissions().ready()) {
+        if (looks_again && session.rests()) [[unlikely]] {
+            continue;
+        }
+        if (!session.submissions().ready_to_answer()) {
             session.release_rest();
         } else if (!session.broken()) [[likely]] {
             work += submitter_.submit(session);

@@ -88,7 +88,8 @@ public:
 
 private:
     // worker.cc
-    std::uint32_t take_submissions() noexcept;
+    /// `looks_again`: in this step, if there is nothing.
+    std::uint32_t take_submissions(bool looks_again) noexcept;
     std::uint32_t take_completions() noexcept;
     std::uint32_t look_at_cqs() noexcept;
     std::uint32_t look_at_rings() noexcept;

@@ -21,6 +21,7 @@
 #include <cstring>
 
 #include "base/bare.hpp"
+#include "base/look.hpp"
 #include "base/planted.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/own_lines.hpp"
@@ -189,6 +190,16 @@ public:
         submissions_.prefetch(index);  // fetched from the application, which watches it, while the device works
     }
     [[nodiscard]] bool expects_reply() const noexcept { return reply_at_ != 0; }
+    /// It was answered so, and its application needs a moment to see that and to submit again. Looks that come before are harmful
+    /// (base/look.hpp), so some are left out: true for each of these.
+    [[nodiscard]] bool rests() noexcept {
+        if (rest_ == 0) [[likely]] {
+            return false;
+        }
+        --rest_;
+        settle_stores();  // the answer, before anything else is fetched
+        return true;
+    }
     /// A request that is to be followed was taken. Of a session one at a time is, to its completion.
     void begin_sample(Turn& turn, InFlightEntry& entry, std::uint32_t submitted_at) noexcept;
     [[nodiscard]] bool sampling() const noexcept { return sampling_; }
@@ -327,6 +338,8 @@ public:
     void detach() noexcept;
 
 private:
+    static constexpr std::uint32_t kLooksLeftOut = 2;
+
     [[gnu::always_inline]] void tell(Turn& turn) noexcept {
         if (tells_) [[unlikely]] {
             tells_ = false;
@@ -391,6 +404,7 @@ private:
         submissions_.answer(index, RequestHead::kReplyWord, std::uint64_t{sampled_at} << 32 | byte_len,
                             std::uint64_t{RequestHead::kReplied} << RequestHead::kFlags);
         reply_at_ = 0;
+        rest_ = kLooksLeftOut;
         submissions_.release(0);  // what was put off
         turn.counters.delivered.add();
         tell(turn);
@@ -409,6 +423,7 @@ private:
     std::uint32_t in_flight_ = 0;
     std::uint32_t pooled_posted_ = 0;
     std::uint32_t unsignaled_ = 0;     // requests in flight that are unsignaled, and that nothing has retired yet
+    std::uint32_t rest_ = 0;           // looks that are still to be left out
     // The 64-bit indices of a ring begin at 0 and never come round, so one more than an index says "none" by 0.
     std::uint64_t reply_at_ = 0;  // one more than the index of the request that may be answered in its line; 0: none
     std::uint64_t retired_ = 0;

@@ -28,6 +28,7 @@ class Board {
 public:
     Board(const std::vector<Measured>& all, std::optional<Distance> distance) : all_(all), distance_(distance) {}
 
+    [[nodiscard]] std::optional<Distance> distance() const noexcept { return distance_; }
     /// Null when it was not measured.
     [[nodiscard]] const Samples* find(std::string_view table, std::string_view row, std::string_view column) const {
         for (const Measured& one : all_) {

@@ -27,7 +27,7 @@ std::string_view name_of(Distance distance) noexcept {
 
 Distance where(const Cpus& cpus) {
     constexpr std::chrono::microseconds kTime{500};
-    const double trip = two_lines<Words, 16, 1>(cpus, kTime, Look{}).front();
+    const double trip = two_lines<Words, 16, 1>(cpus, kTime, kNoWaits).front();
     return trip < kOneCore ? Distance::siblings : trip < kOneCache ? Distance::near : Distance::far;
 }
 

@@ -27,7 +27,7 @@ std::vector<double> one_in_flight(const Setting& setting) {
         if (session.try_submit(request) != Refusal::none) {
             throw std::runtime_error("a request was refused with nothing in flight");
         }
-        while (session.poll({&completion, 1}) == 0) {
+        while (session.poll({&completion, 1}, std::chrono::seconds(1)) == 0) {
         }
         if (completion.tag != i || !completion.ok()) {
             throw std::runtime_error("something else completed than what was submitted");
@@ -60,8 +60,8 @@ std::vector<Measurement> hops(const Setting& setting) {
                        .once = std::move(once),
                        .between_cpus = true});
     };
-    add(kTwoLines, [setting] { return two_lines<Words, 1024, 1>(setting.cpus, setting.time, Look{}); });
-    add(kSameTwoLines, [setting] { return two_lines<Words, 256, 64>(setting.cpus, setting.time, Look{}); });
+    add(kTwoLines, [setting] { return best_two_lines(setting.cpus, setting.time); });
+    add(kTwoLinesHasty, [setting] { return two_lines<Words, 1024, 1>(setting.cpus, setting.time, kNoWaits); });
     add(kOurs, [setting] { return one_in_flight(setting); });
     return all;
 }

@@ -18,23 +18,36 @@ struct alignas(2 * kCacheLine) Ended {
     bool wrong = false;
 };
 
+/// Of a ring that can do so.
+template <class Writer>
+void ask_for_next(Writer& writer, const Waits& waits) {
+    if constexpr (requires { writer.prefetch(); }) {
+        if (waits.settles) {
+            writer.prefetch();
+        }
+    }
+}
+
 template <template <std::size_t, std::uint32_t> class Ring>
-std::vector<double> trip(const Setting& setting) {
+std::vector<double> trip(const Cpus& cpus, std::chrono::nanoseconds time, const Waits& waits) {
     auto* memory = static_cast<std::byte*>(arena(2u << 20));
     Ring<64, 1024> down(memory);
     Ring<32, 1024> back(memory + (1u << 20));
     std::vector<std::uint64_t> trips;
     Ended ended;
     run_pair(
-        setting.cpus,
+        cpus,
         [&] {
             typename Ring<64, 1024>::Writer writer(down);
             typename Ring<32, 1024>::Reader reader(back);
             Differences wrong;
-            trips = timed_trips(setting.time, [&](std::uint64_t i) {
+            trips = timed_trips(time, [&](std::uint64_t i) {
                 while (writer.template push<1>(i) == 0) {
                 }
+                ask_for_next(writer, waits);
+                waits.begin();
                 while (reader.template pop<1>(i, wrong) == 0) {
+                    waits.again();
                 }
             });
             ended.wrong = wrong.any();
@@ -45,7 +58,10 @@ std::vector<double> trip(const Setting& setting) {
             typename Ring<32, 1024>::Writer writer(back);
             Differences wrong;
             for (std::uint64_t i = 0;; ++i) {
+                ask_for_next(writer, waits);
+                waits.begin();
                 while (reader.template pop<1>(i, wrong) == 0) {
+                    waits.again();
                     if (ended.stop.load(std::memory_order_relaxed)) {
                         return;
                     }
@@ -62,22 +78,29 @@ std::vector<double> trip(const Setting& setting) {
 }
 
 Measurement row(std::string name, std::function<std::vector<double>()> once) {
-    return {.table = "round trip, 64 B there and 32 B back, ns", .row = std::move(name), .columns = {"median", "p99"}, .once = std::move(once), .between_cpus = true};
+    return {.table = "round trip, 64 B there and 32 B back, ns, each as it waits best", .row = std::move(name), .columns = {"median", "p99"}, .once = std::move(once), .between_cpus = true};
+}
+
+template <template <std::size_t, std::uint32_t> class Ring>
+Measurement row_of(const Setting& setting) {
+    return row(Ring<64, 1024>::kName, [setting] {
+        return with_best_waits(setting.time, [&setting](std::chrono::nanoseconds part, const Waits& waits) { return trip<Ring>(setting.cpus, part, waits); });
+    });
 }
 
 }  // namespace
 
 std::vector<Measurement> ring_trips(const Setting& setting) {
     std::vector<Measurement> all;
-    all.push_back(row(kTwoLines, [setting] { return two_lines<Words, 1024, 1>(setting.cpus, setting.time, Look{}); }));
-    all.push_back(row(kSameTwoLines, [setting] { return two_lines<Words, 256, 64>(setting.cpus, setting.time, Look{}); }));
-    all.push_back(row("limit: one line", [setting] { return two_lines<SharedWords, 1024, 1>(setting.cpus, setting.time, Look{}); }));
-    all.push_back(row(PollcoreRing<64, 1024>::kName, [setting] { return trip<PollcoreRing>(setting); }));
-    all.push_back(row(BoostRing<64, 1024>::kName, [setting] { return trip<BoostRing>(setting); }));
-    all.push_back(row(RteRing<64, 1024>::kName, [setting] { return trip<RteRing>(setting); }));
-    all.push_back(row(RteZeroCopyRing<64, 1024>::kName, [setting] { return trip<RteZeroCopyRing>(setting); }));
-    all.push_back(row(MoodycamelRing<64, 1024>::kName, [setting] { return trip<MoodycamelRing>(setting); }));
-    all.push_back(row(AtomicQueueRing<64, 1024>::kName, [setting] { return trip<AtomicQueueRing>(setting); }));
+    all.push_back(row(kTwoLines, [setting] { return best_two_lines(setting.cpus, setting.time); }));
+    all.push_back(row(kTwoLinesHasty, [setting] { return two_lines<Words, 1024, 1>(setting.cpus, setting.time, kNoWaits); }));
+    all.push_back(row("limit: one line, looked at as fast as can be", [setting] { return two_lines<SharedWords, 1024, 1>(setting.cpus, setting.time, kNoWaits); }));
+    all.push_back(row_of<PollcoreRing>(setting));
+    all.push_back(row_of<BoostRing>(setting));
+    all.push_back(row_of<RteRing>(setting));
+    all.push_back(row_of<RteZeroCopyRing>(setting));
+    all.push_back(row_of<MoodycamelRing>(setting));
+    all.push_back(row_of<AtomicQueueRing>(setting));
     return all;
 }
 

@@ -61,6 +61,7 @@ public:
             return n;
         }
         void finish() noexcept {}
+        void prefetch() noexcept { ring_.prefetch(); }
 
     private:
         RingProducer<Slot<Bytes>> ring_;

@@ -44,6 +44,24 @@ TEST_F(ReplyTest, OneAtATimeNothingGoesByTheRing) {
     EXPECT_EQ(world->worker.counters().delivered.value(), 1000u);
 }
 
+// Its application could not have submitted again so soon, and a look would only delay that.
+TEST_F(ReplyTest, AfterAnAnswerAStepLeavesOutTwoLooksButNeverItsLast) {
+    make();
+    const auto looks_until_taken = [&](std::uint64_t tag, std::uint32_t most) {
+        submit(write(tag));
+        const std::uint64_t before = world->worker.counters().steps.value();
+        EXPECT_NE(world->worker.step(world->now, most), 0u);
+        const std::uint64_t looks = world->worker.counters().steps.value() - before;
+        work();
+        EXPECT_EQ(tags(), Tags{tag});
+        return looks;
+    };
+    EXPECT_EQ(looks_until_taken(1, 16), 1u) << "nothing was answered before";
+    EXPECT_EQ(looks_until_taken(2, 16), 3u);
+    EXPECT_EQ(looks_until_taken(3, 2), 2u);
+    EXPECT_EQ(looks_until_taken(4, 1), 1u);
+}
+
 TEST_F(ReplyTest, EachOpcodeSaysWhatItWasAndHowLong) {
     make();
     struct Expected {

@@ -1,0 +1,32 @@
+// When a session first looks for an answer in its request's line.
+#include "session/reply_delay.hpp"
+
+#include <gtest/gtest.h>
+
+namespace pollcore {
+namespace {
+
+/// What it comes to where answers take so many cycles.
+std::uint32_t learned(std::uint32_t answer_takes) {
+    ReplyDelay delay;
+    for (int i = 0; i < 10'000; ++i) {
+        delay.begin();
+        delay.looked(delay.cycles() >= answer_takes);
+        delay.looked(true);  // a later look says nothing about the first
+    }
+    return delay.cycles();
+}
+
+TEST(ReplyDelay, ComesToWhatAnAnswerTakes) {
+    for (const std::uint32_t cycles : {50u, 180u, 390u}) {
+        EXPECT_NEAR(learned(cycles), cycles, 9) << "a step back";
+    }
+}
+
+TEST(ReplyDelay, NeverKeepsAnybodyWaitingLong) {
+    EXPECT_EQ(learned(100'000), 400u);
+    EXPECT_EQ(learned(0), 10u);
+}
+
+}  // namespace
+}  // namespace pollcore
