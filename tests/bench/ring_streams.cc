@@ -4,6 +4,7 @@
 
 #include "apps/pollperf/cycle_stamp.hpp"
 #include "base/clock.hpp"
+#include "base/look.hpp"
 #include "arena.hpp"
 #include "bench.hpp"
 #include "rings.hpp"
@@ -31,7 +32,11 @@ template <class Ring, std::size_t N>
             std::uint64_t next = 0;
             do {
                 for (const std::uint64_t stop = next + kBetweenLooks; next < stop;) {
-                    next += writer.template push<N>(next);
+                    const std::size_t n = writer.template push<N>(next);
+                    next += n;
+                    if (n == 0) {
+                        delay_look(kBetweenLooks);  // as all that waits here: see base/look.hpp
+                    }
                 }
             } while (perf::stamp() < until);
             writer.finish();
@@ -45,8 +50,11 @@ template <class Ring, std::size_t N>
             for (;;) {
                 const std::size_t n = reader.template pop<N>(next, differences);
                 next += n;
-                if (n == 0 && next >= end.load(std::memory_order_acquire)) {
-                    break;
+                if (n == 0) {
+                    if (next >= end.load(std::memory_order_acquire)) {
+                        break;
+                    }
+                    delay_look(kBetweenLooks);
                 }
             }
             ended = perf::stamp();
@@ -74,7 +82,6 @@ template <std::size_t Bytes>
 void add_all(std::vector<Measurement>& all, const Setting& setting) {
     add<StreamLimit, Bytes>(all, setting);
     add<PollcoreRing, Bytes>(all, setting);
-    add<PollcoreStream, Bytes>(all, setting);
     add<BoostRing, Bytes>(all, setting);
     add<RteRing, Bytes>(all, setting);
     add<RteZeroCopyRing, Bytes>(all, setting);

@@ -30,7 +30,6 @@
 #include "pollcore/limits.hpp"
 #include "pollcore/spsc_ring.hpp"
 #include "ring_rows.hpp"
-#include "stream_ends.hpp"
 
 namespace pollcore::bench {
 
@@ -91,45 +90,6 @@ public:
     private:
         RingConsumer<Slot<Bytes>> ring_;
         std::size_t last_burst_ = 0;
-    };
-
-private:
-    void* memory_;
-};
-
-/// pollcore's own between threads that do nothing but write and read it.
-template <std::size_t Bytes, std::uint32_t Capacity>
-class PollcoreStream {
-public:
-    static constexpr const char* kName = "pollcore, ends for streams";
-
-    explicit PollcoreStream(void* memory) noexcept : memory_(memory) { format_ring<Slot<Bytes>>(memory, Capacity); }
-
-    class Writer {
-    public:
-        explicit Writer(PollcoreStream& ring) noexcept : stream_(ring.memory_, Capacity) {}
-        template <std::size_t N>
-        std::size_t push(std::uint64_t first) noexcept {
-            return stream_.produce(N, [first](Slot<Bytes>& slot, std::size_t i) { return slot.fill(first + i); });
-        }
-        void finish() noexcept {}
-
-    private:
-        StreamProducer<Slot<Bytes>> stream_;
-    };
-    class Reader {
-    public:
-        explicit Reader(PollcoreStream& ring) noexcept : stream_(ring.memory_, Capacity) {}
-        template <std::size_t N>
-        std::size_t pop(std::uint64_t first, Differences& wrong) noexcept {
-            Differences differences = wrong;
-            const std::size_t n = stream_.consume(N, [&, number = first](const Slot<Bytes>& slot) mutable { differences.see<Bytes>(&slot, number++); });
-            wrong = differences;
-            return n;
-        }
-
-    private:
-        StreamConsumer<Slot<Bytes>> stream_;
     };
 
 private:

@@ -11,7 +11,6 @@
 #include <random>
 #include <thread>
 
-#include "bench/stream_ends.hpp"
 #include "pollcore/completion.hpp"
 #include "pollcore/spsc_ring.hpp"
 #include "pollcore/work_request.hpp"
@@ -190,42 +189,6 @@ TEST(RingStress, AnswersArriveWhole) {
     consumer_thread.join();
     EXPECT_GT(answered, 100u);
     EXPECT_FALSE(producer.broken());
-    ::operator delete(memory, std::align_val_t{kCacheLine});
-}
-
-// The ends that benchmarks use.
-TEST(RingStress, AStreamArrivesWholeAndInOrder) {
-    constexpr std::uint32_t kCapacity = 1024;
-    void* memory = ::operator new(ring_bytes<Completion>(kCapacity), std::align_val_t{kCacheLine});
-    format_ring<Completion>(memory, kCapacity);
-    std::thread producer_thread([&] {
-        bench::StreamProducer<Completion> producer(memory, kCapacity);
-        std::mt19937 random(6);
-        for (std::uint64_t next = 0; next < kItems;) {
-            const std::size_t wanted = std::min<std::uint64_t>(1 + random() % 48, kItems - next);
-            const std::size_t n = producer.produce(wanted, [&](Completion& slot, std::size_t i) { return fill(slot, next + i); });
-            next += n;
-            if (n == 0) {
-                std::this_thread::yield();
-            }
-        }
-    });
-    bench::StreamConsumer<Completion> consumer(memory, kCapacity);
-    std::uint64_t next = 0;
-    std::uint64_t wrong = 0;
-    while (next < kItems) {
-        const std::size_t n = consumer.consume(48, [&, sequence = next](const Completion& got) mutable {
-            const Completion expected = make(sequence++, static_cast<Completion*>(nullptr));
-            wrong += std::memcmp(&got, &expected, sizeof(Completion) - 1) != 0;
-        });
-        next += n;
-        if (n == 0) {
-            consumer.publish();
-            std::this_thread::yield();
-        }
-    }
-    producer_thread.join();
-    EXPECT_EQ(wrong, 0u);
     ::operator delete(memory, std::align_val_t{kCacheLine});
 }
 

@@ -13,7 +13,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "bench/stream_ends.hpp"
 #include "pollcore/completion.hpp"
 #include "pollcore/work_request.hpp"
 
@@ -194,34 +193,6 @@ TEST_P(RingAt, BatchesAndSingleItemsMixInAnyWay) {
     EXPECT_FALSE(producer.broken());
 }
 
-TEST_P(RingAt, AStreamIsProducedAndConsumedInOrder) {
-    bench::StreamProducer<Completion> writer(memory.data, capacity());
-    bench::StreamConsumer<Completion> reader(memory.data, capacity());
-    std::uint64_t pushed = 0;
-    std::uint64_t taken = 0;
-    std::uint64_t wrong = 0;
-    for (std::uint32_t round = 0; round < 3000; ++round) {
-        const std::size_t wanted = round * 7 % 50;
-        const std::size_t room = capacity() - (pushed - taken);
-        const std::size_t n = writer.produce(wanted, [&](Completion& slot, std::size_t i) {
-            slot.tag = pushed + i;
-            return std::uint64_t{0};
-        });
-        ASSERT_LE(n, std::min(wanted, room));
-        pushed += n;
-        const std::size_t most = round * 3 % 40;
-        const std::size_t got = reader.consume(most, [&](const Completion& slot) { wrong += slot.tag != taken++; });
-        ASSERT_LE(got, most);
-        reader.publish();
-    }
-    for (int call = 0; call < 1000; ++call) {
-        (void)reader.consume(capacity(), [&](const Completion& slot) { wrong += slot.tag != taken++; });
-    }
-    EXPECT_GT(pushed, 1000u);
-    EXPECT_EQ(taken, pushed) << "who is patient gets all of it";
-    EXPECT_EQ(wrong, 0u);
-}
-
 TEST_P(RingAt, ReportsAConsumerThatReleasesWhatItNeverGot) {
     ASSERT_TRUE(producer.try_push(item<Completion>(1)));
     auto* header = static_cast<RingHeader*>(memory.data);
@@ -293,46 +264,6 @@ TEST_P(RingAt, ASlotThatTheProducerHasNotBackCanBeAnsweredIn) {
         }
     }
     EXPECT_FALSE(producer.broken());
-}
-
-TEST(Ring, AStreamConsumerStaysBehindAStreamForAWhileAndFollowsSingleItemsAtOnce) {
-    constexpr std::uint32_t kCapacity = 1024;
-    constexpr std::uint32_t kBehind = 64;
-    Memory memory(ring_bytes<Completion>(kCapacity));
-    format_ring<Completion>(memory.data, kCapacity);
-    RingProducer<Completion> producer(memory.data, kCapacity);
-    bench::StreamConsumer<Completion> consumer(memory.data, kCapacity);
-    const auto push = [&](std::uint32_t n) {
-        for (std::uint32_t i = 0; i < n; ++i) {
-            ASSERT_TRUE(producer.try_push(item<Completion>(i)));
-        }
-    };
-    const auto take = [&] { return consumer.consume(kCapacity, [](const Completion&) {}); };
-    for (std::uint32_t i = 0; i < 3 * kBehind; ++i) {  // one in flight
-        EXPECT_EQ(take(), 0u);
-        push(1);
-        ASSERT_EQ(take(), 1u);
-    }
-
-    EXPECT_EQ(take(), 0u);
-    push(kBehind + 10);
-    EXPECT_EQ(take(), kBehind);
-    EXPECT_EQ(take(), 0u) << "10 are there, and the producer may be at the next";
-    push(kBehind - 10);
-    std::size_t got = 0;
-    int asked = 0;
-    for (; got == 0; ++asked) {
-        got = take();
-    }
-    EXPECT_EQ(got, kBehind);
-    EXPECT_LE(asked, 16) << "not each call looks";
-
-    push(10);
-    for (asked = 0; (got = take()) == 0; ++asked) {
-        ASSERT_LT(asked, 1000) << "patience has an end";
-    }
-    EXPECT_EQ(got, 10u);
-    EXPECT_GT(asked, 100);
 }
 
 TEST(Ring, ASlotOfOneLineCarriesAllItsBytes) {
