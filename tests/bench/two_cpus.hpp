@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <thread>
+#include <utility>
 
 #include "pollcore/error.hpp"
 
@@ -29,23 +29,52 @@ inline void pin(std::uint32_t cpu) {
     }
 }
 
+/// A thread that begins on its CPU: one that is moved there first waits for this one, which would count as noise.
+template <class Run>
+class ThreadOn {
+public:
+    ThreadOn(std::uint32_t cpu, Run run) : run_(std::move(run)) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        pthread_attr_t attributes;
+        ::pthread_attr_init(&attributes);
+        int error = ::pthread_attr_setaffinity_np(&attributes, sizeof one, &one);
+        if (error == 0) {
+            error = ::pthread_create(&thread_, &attributes, [](void* self) -> void* {
+                static_cast<ThreadOn*>(self)->run_();
+                return nullptr;
+            }, this);
+        }
+        ::pthread_attr_destroy(&attributes);
+        if (error != 0) {
+            throw Error(error, "a thread on another CPU; choose other CPUs with --cpus");
+        }
+    }
+    ~ThreadOn() { ::pthread_join(thread_, nullptr); }
+    ThreadOn(const ThreadOn&) = delete;
+    ThreadOn& operator=(const ThreadOn&) = delete;
+
+private:
+    Run run_;
+    pthread_t thread_{};
+};
+
 /// `here` on the calling thread, `there` on another; `here` begins when the other runs. Each has its own copy of what it captures:
 /// where both looked at one stack for that, what one of them keeps there would be moved to the other and back all the time.
 template <class Here, class There>
 void run_pair(const Cpus& cpus, Here here, There captured) {
     std::atomic<bool> runs{false};
-    std::thread other([&] {
+    const ThreadOn other(cpus.there, [&] {
         There there = captured;
-        pin(cpus.there);
         // Release, with the acquire below: what is measured begins afterwards.
         runs.store(true, std::memory_order_release);
         there();
     });
     while (!runs.load(std::memory_order_acquire)) {
-        ::sched_yield();  // it begins on this CPU
+        ::sched_yield();
     }
     here();
-    other.join();
 }
 
 }  // namespace pollcore::bench
