@@ -3,7 +3,7 @@
 // Thread safety: a session is used by one thread at a time. Two at once lose requests without a word; SessionOptions::check_thread finds
 // that. Control calls on queue pairs may come from other threads meanwhile.
 // No call here makes a system call, takes a lock or allocates, except close() and what closes as it does (the destructor, an assignment),
-// wait() and arm(); and try_submit where the worker may sleep (IdlePolicy::event) and does: it writes the worker's eventfd.
+// wait(), poll() with a time limit, and arm(); and try_submit where the worker may sleep (IdlePolicy::event) and does: it writes the worker's eventfd.
 //
 // Who owns a buffer: the application until try_submit accepts the work request; then the device, until the
 // request's completion was polled. An unsignaled request that succeeds makes no completion: its buffer is

@@ -23,15 +23,15 @@ namespace pollcore {
 #endif
 }
 
-/// So many cycles of this core, at least one, by additions that wait for each other. No load behind it begins before it is over, and none before it is left
-/// unfinished. A `pause` takes 40 to 140 cycles, by the CPU.
+/// So many cycles of this core, at least one, by additions that wait for each other. No load behind it begins before it is over, and none before
+/// it is left unfinished. A `pause` takes 40 to 140 cycles, by the CPU.
 [[gnu::always_inline]] inline void delay_look(std::uint32_t cycles) noexcept {
 #if defined(__x86_64__)
     std::uint64_t left = cycles;
-    asm volatile("lfence\n1:\tdec %0\n\tjnz 1b\n\tlfence" : "+r"(left) : : "cc");
+    asm volatile("lfence\n1:\tdec %0\n\tjnz 1b\n\tlfence" : "+r"(left) : : "cc", "memory");
 #elif defined(__aarch64__)
     std::uint64_t left = cycles;
-    asm volatile("isb\n1:\tsubs %0, %0, #1\n\tb.ne 1b\n\tisb" : "+r"(left) : : "cc");
+    asm volatile("isb\n1:\tsubs %0, %0, #1\n\tb.ne 1b\n\tisb" : "+r"(left) : : "cc", "memory");
 #else
     for (std::uint32_t i = 0; i < cycles; ++i) {
         asm volatile("");

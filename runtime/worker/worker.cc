@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/look.hpp"
 #include "base/planted.hpp"
 #include "worker/extended_poll.hpp"
 #include "worker/ring_pool.hpp"
@@ -50,11 +51,13 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 
 [[gnu::always_inline]] inline std::uint32_t Worker::take_submissions(bool looks_again) noexcept {
     std::uint32_t work = 0;
+    bool rests = false;
     const std::size_t n = tables_.polled_sessions().size();
     const std::size_t first = first_session_ < n ? first_session_ : 0;
     for (std::size_t i = 0; i < n; ++i) {
         WorkerSession& session = *tables_.polled_sessions()[first + i < n ? first + i : first + i - n];
         if (looks_again && session.rests()) [[unlikely]] {
+            rests = true;
             continue;
         }
         if (!session.submissions().ready_to_answer()) {
@@ -66,6 +69,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     if (work != 0) {
         first_session_ = first + 1;
         turn_.chains.ring(turn_);
+    } else if (rests) [[unlikely]] {
+        settle_stores();  // the answers, before anything else is fetched: once for all sessions, and not while others have requests
     }
     return work;
 }

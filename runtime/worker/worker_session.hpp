@@ -21,7 +21,6 @@
 #include <cstring>
 
 #include "base/bare.hpp"
-#include "base/look.hpp"
 #include "base/planted.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/own_lines.hpp"
@@ -197,7 +196,6 @@ public:
             return false;
         }
         --rest_;
-        settle_stores();  // the answer, before anything else is fetched
         return true;
     }
     /// A request that is to be followed was taken. Of a session one at a time is, to its completion.

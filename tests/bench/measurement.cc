@@ -108,7 +108,7 @@ double median(const Samples& samples) {
 std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions, std::string_view program, const Cpus& cpus) {
     const auto wanted = static_cast<std::size_t>(repetitions);
     std::vector<Taken> taken(measurements.begin(), measurements.end());
-    // Of a distance that came late there may be few.
+    // The CPUs may have come to one of the distances late, and then few repetitions were made there.
     for (std::size_t i = 0; i < wanted || (i < 2 * wanted && !enough(taken, wanted / 2 + 1)); ++i) {
         std::cerr << program << ": repetition " << i + 1 << " of " << std::max(wanted, i + 1) << '\n';
         for (Taken& one : taken) {

@@ -18,7 +18,7 @@ struct alignas(2 * kCacheLine) Ended {
     bool wrong = false;
 };
 
-/// Of a ring that can do so.
+/// The writer asks for the line of its next slot, if its ring offers that.
 template <class Writer>
 void ask_for_next(Writer& writer, const Waits& waits) {
     if constexpr (requires { writer.prefetch(); }) {
