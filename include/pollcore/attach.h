@@ -143,6 +143,7 @@ typedef struct pollcore_qp_options {
     uint32_t inline_max;
     uint32_t remote_access;  /* POLLCORE_ACCESS_REMOTE_*: what the peer may do; flow control adds what it needs */
     uint32_t flow;           /* a pollcore_flow_control; both ends have the same. With POLLCORE_FLOW_RING this end sends only */
+    uint32_t coalesce_signals;  /* not 0: as QueuePairOptions::coalesce_signals */
 } pollcore_qp_options;
 /* RC. */
 POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options);

@@ -150,6 +150,13 @@ struct QueuePairOptions {
     RemoteAccess remote_access{};
     FlowControl flow = FlowControl::off;
     bool separate_cqs = false;      ///< receives complete on another CQ than sends
+    /// Requests of the send queue that the worker posts with one doorbell share one completion of the device, the last one's. Each still has
+    /// its own, in order and with its own status, all of them when the last has ended. That spares the device and the worker a CQE per
+    /// request, and costs time: a buffer is free again when the whole burst is, up to 256 requests, of whichever session. Good for streams
+    /// of small requests, bad for one that is waited for. When the queue pair goes to error in the middle of a burst by something else than
+    /// a request's failure, all of the burst is flushed, also what had succeeded. When the provider takes only part of a burst, the queue
+    /// pair fails (post_refused), since what it took may have no completion.
+    bool coalesce_signals = false;
 };
 
 struct ConnectOptions {

@@ -51,7 +51,8 @@ inline bool is_bool(const bool& value) noexcept {
 inline bool are_bools(const auto&) noexcept { return true; }
 inline bool are_bools(const wire::CreateQp& asked) noexcept {
     const RemoteAccess& access = asked.spec.remote_access;
-    return is_bool(access.read) && is_bool(access.write) && is_bool(access.atomic) && is_bool(asked.spec.separate_cqs);
+    return is_bool(access.read) && is_bool(access.write) && is_bool(access.atomic) && is_bool(asked.spec.separate_cqs) &&
+           is_bool(asked.spec.coalesce_signals);
 }
 inline bool are_bools(const wire::CreatePool& asked) noexcept { return is_bool(asked.spec.ring); }
 inline bool are_bools(const wire::RegisterMemory& asked) noexcept {

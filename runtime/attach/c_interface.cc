@@ -236,7 +236,8 @@ pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_sessio
              .remote_access = {.read = (options->remote_access & POLLCORE_ACCESS_REMOTE_READ) != 0,
                                .write = (options->remote_access & POLLCORE_ACCESS_REMOTE_WRITE) != 0,
                                .atomic = (options->remote_access & POLLCORE_ACCESS_REMOTE_ATOMIC) != 0},
-             .flow = flow_control_of(options->flow)});
+             .flow = flow_control_of(options->flow),
+             .coalesce_signals = options->coalesce_signals != 0});
     });
 }
 void pollcore_close_qp(pollcore_qp* qp) { delete qp; }

@@ -148,7 +148,10 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     plan.opcodes = static_cast<OpcodeMask>(opcodes_of(spec.type) & opcodes_of(device.device->limits()) & ~flow.without);
     plan.sges_max = std::max(spec.sges_max, 1u);
     plan.inline_max = spec.inline_max;
-    plan.send = {.depth = slot->send_entries, .sges_max = plan.sges_max, .signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax)};
+    plan.send = {.depth = slot->send_entries,
+                 .sges_max = plan.sges_max,
+                 .signal_interval = std::clamp(send_depth / 4, 1u, kSignalIntervalMax),
+                 .coalesce_signals = spec.coalesce_signals};
     plan.recv_depth = slot->recv_entries;
     plan.device = device.index;
     plan.pd = slot->pd;

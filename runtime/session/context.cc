@@ -68,7 +68,8 @@ QpSpec spec_of(const QueuePairOptions& options) {
                 .type = options.type,
                 .flow = options.flow,
                 .remote_access = options.remote_access,
-                .separate_cqs = options.separate_cqs};
+                .separate_cqs = options.separate_cqs,
+                .coalesce_signals = options.coalesce_signals};
     for (std::size_t i = 0; i < options.shares.size(); ++i) {
         spec.shares[i] = {id_of(options.shares[i].session, "a queue pair's share"), options.shares[i].send_depth};
     }

@@ -61,7 +61,8 @@ struct QpSpec {
     FlowControl flow = FlowControl::off;
     RemoteAccess remote_access;
     bool separate_cqs = false;
-    std::array<std::uint8_t, 6> reserved{};
+    bool coalesce_signals = false;
+    std::array<std::uint8_t, 5> reserved{};
 };
 
 /// SharedReceiveQueueOptions.

@@ -23,9 +23,13 @@ namespace pollcore {
 
 class WorkerSession;
 
+/// Its completion says how many bytes came.
+[[nodiscard]] constexpr bool brings_bytes(Opcode opcode) noexcept { return opcode == Opcode::rdma_read || is_atomic(opcode); }
+
 struct InFlightEntry {
     enum class Kind : std::uint8_t {
         posted,    ///< the provider has it
+        covered,   ///< so it has, without a signal; completes with one behind it (SendQueue::coalesce)
         pooled,    ///< so it has, and a receive pool posted it
         announced, ///< so it has, of a message the announcement; the request ends later
         reading,   ///< so it has; reads what the peer has announced, into a buffer of a pool
@@ -57,6 +61,7 @@ struct InFlightEntry {
     union {
         AhHandle ah{};  ///< of a datagram that is sent
         Bind bind;      ///< bind_mw
+        std::uint32_t brought;  ///< covered, and brings_bytes(): how many
     };
 
     /// What of a request's flags an entry holds: the worker's own bit is nobody else's to set.
@@ -83,14 +88,25 @@ struct InFlightEntry {
         status = why;
     }
     void end() noexcept { kind = Kind::done; }
+    /// Its signal is left to one behind it. `bytes`: what it brings, if it brings any.
+    void cover(std::uint32_t bytes) noexcept {
+        kind = Kind::covered;
+        if (brings_bytes(opcode)) {
+            brought = bytes;
+        }
+    }
+    /// What the completion of a covered one has as byte_len.
+    [[nodiscard]] std::uint32_t covered_byte_len() const noexcept { return brings_bytes(opcode) ? brought : 0; }
+    /// A request of the application's own that the provider has.
+    [[nodiscard]] bool is_posted() const noexcept { return kind <= Kind::covered; }
     /// Its message is announced.
     void announce() noexcept { kind = Kind::announced; }
     void sample() noexcept { flags |= kSampled; }
-    /// Whether it is one of an ordinary request that the provider has, and completes by itself.
-    [[nodiscard]] bool is_ordinary() const noexcept {
+    /// Whether it is one of an ordinary signaled request that the provider has.
+    [[nodiscard]] bool is_ordinary(Kind its_kind) const noexcept {
         constexpr std::uint64_t kSignal = std::uint64_t{kSignaled} << RequestHead::kFlags;
         constexpr std::uint64_t kOther = std::uint64_t{0xf8} << RequestHead::kOpcode | std::uint64_t{0xff} << kKind | std::uint64_t{kSampled} << RequestHead::kFlags;
-        return (words_of(const_cast<InFlightEntry&>(*this))[2] & (kOther | kSignal)) == kSignal;
+        return (words_of(const_cast<InFlightEntry&>(*this))[2] & (kOther | kSignal)) == (kSignal | std::uint64_t{static_cast<std::uint8_t>(its_kind)} << kKind);
     }
 
 private:
@@ -194,7 +210,7 @@ public:
     [[nodiscard]] bool uses_ah(AhHandle ah) const noexcept {
         for (std::uint32_t p = head_; p != tail_; ++p) {
             const InFlightEntry& entry = entries_[slot(p)];
-            if (entry.kind == InFlightEntry::Kind::posted && entry.ah == ah) {
+            if (entry.is_posted() && entry.ah == ah) {
                 return true;
             }
         }

@@ -92,6 +92,48 @@ struct EndRun {
             session->publish_written(turn, written);
         }
     }
+    /// Ends the queue's first entry, which is ordinary. `expected`: so many may follow, with this one. False: it must go the general way.
+    [[gnu::always_inline]] bool end(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t byte_len, std::uint32_t expected) noexcept {
+        const InFlightEntry& entry = sends.front();
+        if (entry.replies_in_line()) [[unlikely]] {
+            if (!entry.session->complete_in_line(turn, qp->handle().index, byte_len)) {
+                return false;
+            }
+            cq.forget(*entry.session);  // so that the next poll does not ask for the ring's line
+            (void)sends.pop();
+            return true;
+        }
+        if (entry.session != session || written >= most) {
+            settle();
+            publish(turn);
+            session = entry.session;
+            written = 0;
+            most = session->write_room(std::min(expected, kPublishedAtOnce));
+            if (most == 0) [[unlikely]] {
+                return false;
+            }
+        }
+        if (!planted(Bug::lost_ordinary)) {
+            session->write(written++, entry.tag, handle, byte_len, entry.opcode);
+        }
+        (void)sends.pop();
+        ++ended;
+        return true;
+    }
+    /// Ends the first `n` entries, which complete with the one behind them.
+    [[gnu::always_inline]] bool end_covered(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t n) noexcept {
+        if (n >= sends.size() || qp->sends().failed()) [[unlikely]] {
+            return false;
+        }
+        for (; n > 0; --n) {
+            const InFlightEntry& entry = sends.front();
+            if (!entry.is_ordinary(InFlightEntry::Kind::covered) || entry.session->wide() ||
+                !end(turn, cq, sends, entry.covered_byte_len(), n + 1)) [[unlikely]] {
+                return false;
+            }
+        }
+        return true;
+    }
 };
 
 }  // namespace
@@ -212,39 +254,21 @@ std::uint32_t route_ordinary(Turn& turn, const Tables& tables, WorkerCq& cq, con
             run.handle = id >> 32;
         }
         InFlightTable& sends = run.qp->sends().entries();
-        if (sends.empty() || sends.offset_of(static_cast<std::uint32_t>(id)) != 0) [[unlikely]] {
+        if (sends.empty()) [[unlikely]] {
             break;
+        }
+        if (const std::uint32_t before = sends.offset_of(static_cast<std::uint32_t>(id)); before != 0) [[unlikely]] {
+            if (!run.end_covered(turn, cq, sends, before)) {
+                break;
+            }
         }
         const InFlightEntry& entry = sends.front();
-        if (!entry.is_ordinary() || entry.session->wide()) [[unlikely]] {
+        if (!entry.is_ordinary(InFlightEntry::Kind::posted) || entry.session->wide()) [[unlikely]] {
             break;
         }
-        const auto opcode = entry.opcode;
-        constexpr OpcodeMask kWithLength = opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::atomic_cmp_and_swp) | opcode_bit(Opcode::atomic_fetch_and_add);
-        const std::uint32_t byte_len = allows(kWithLength, opcode) ? wc.byte_len : 0;
-        if (entry.replies_in_line()) [[unlikely]] {
-            if (!entry.session->complete_in_line(turn, run.qp->handle().index, byte_len)) {
-                break;
-            }
-            cq.forget(*entry.session);  // so that the next poll does not ask for the ring's line
-            (void)sends.pop();
-            continue;
+        if (!run.end(turn, cq, sends, brings_bytes(entry.opcode) ? wc.byte_len : 0, n - i)) [[unlikely]] {
+            break;
         }
-        if (entry.session != run.session || run.written >= run.most) {
-            run.settle();
-            run.publish(turn);
-            run.session = entry.session;
-            run.written = 0;
-            run.most = run.session->write_room(std::min(n - i, kPublishedAtOnce));
-            if (run.most == 0) [[unlikely]] {
-                break;
-            }
-        }
-        if (!planted(Bug::lost_ordinary)) {
-            run.session->write(run.written++, entry.tag, run.handle, byte_len, opcode);
-        }
-        (void)sends.pop();
-        ++run.ended;
     }
     run.settle();
     run.publish(turn);

@@ -1,6 +1,28 @@
 #include "worker/send_queue.hpp"
 
+#include <numeric>
+
 namespace pollcore {
+
+[[gnu::noinline]] void SendQueue::coalesce(ibv_send_wr& chain) noexcept {
+    has_covered_ = false;
+    ibv_send_wr* wr = &chain;
+    for (; wr->next != nullptr; wr = wr->next) {
+        if ((wr->send_flags & IBV_SEND_SIGNALED) == 0) {
+            continue;
+        }
+        wr->send_flags &= ~unsigned{IBV_SEND_SIGNALED};
+        has_covered_ = true;
+        InFlightEntry& entry = entries_.at(WrId::unpack(wr->wr_id).position);
+        if (entry.signaled()) {  // else the signal was the worker's own
+            entry.cover(std::accumulate(wr->sg_list, wr->sg_list + wr->num_sge, 0u, [](std::uint32_t sum, const ibv_sge& sge) { return sum + sge.length; }));
+        }
+    }
+    if (has_covered_) {
+        wr->send_flags |= IBV_SEND_SIGNALED;
+        count_signal(true);
+    }
+}
 
 [[gnu::cold]] InFlightEntry SendQueue::take_refused(Turn& turn, ibv_send_wr& bad) noexcept {
     const std::uint32_t position = entries_.head_position() + entries_.offset_of(WrId::unpack(bad.wr_id).position);

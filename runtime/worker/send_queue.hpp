@@ -23,9 +23,10 @@ public:
         std::uint32_t depth = 0;
         std::uint32_t sges_max = 1;
         std::uint32_t signal_interval = 1;  ///< a signal at least this often
+        bool coalesce_signals = false;      ///< coalesce() is to be asked for each chain
     };
 
-    explicit SendQueue(const Options& options) : entries_(options.depth, options.sges_max), signal_interval_(options.signal_interval) {}
+    explicit SendQueue(const Options& options) : entries_(options.depth, options.sges_max), signal_interval_(options.signal_interval), coalesces_(options.coalesce_signals) {}
     SendQueue(const SendQueue&) = delete;  // it points into itself
     SendQueue& operator=(const SendQueue&) = delete;
 
@@ -75,6 +76,11 @@ public:
         *std::exchange(chain_end_, &chain_) = nullptr;
         return std::exchange(chain_, nullptr);
     }
+    [[nodiscard]] bool coalesces() const noexcept { return coalesces_; }
+    /// Leaves all signals of the chain to its last request, with which the others complete then.
+    void coalesce(ibv_send_wr& chain) noexcept;
+    /// Requests of the chain that went out last complete only with the one at its end.
+    [[nodiscard]] bool has_covered() const noexcept { return has_covered_; }
     /// Posts it. The first that the provider refused; null: none.
     [[nodiscard]] [[gnu::always_inline]] ibv_send_wr* post(Turn& turn, ibv_send_wr* chain) noexcept {
         ibv_send_wr* bad = nullptr;
@@ -135,6 +141,8 @@ private:
     std::uint32_t unsignaled_run_ = 0;
     std::uint32_t signal_interval_;
     bool failed_ = false;
+    bool coalesces_ = false;
+    bool has_covered_ = false;
 };
 
 }  // namespace pollcore

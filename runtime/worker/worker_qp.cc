@@ -84,12 +84,14 @@ void WorkerQp::publish_record() noexcept {
 
 // ---- Sends go in ----
 
-/// The provider refused `bad`. What stands before it was posted; what follows it gets its own chance, since it may belong to another session.
-[[gnu::cold]] void WorkerQp::end_refused(Turn& turn, ibv_send_wr* bad) noexcept {
+/// The provider refused `bad` of the chain. What stands before it was posted; what follows it gets its own chance, since it may belong to
+/// another session.
+[[gnu::cold]] void WorkerQp::end_refused(Turn& turn, ibv_send_wr* chain, ibv_send_wr* bad) noexcept {
     while (bad != nullptr) {
         ibv_send_wr* const next = bad->next;
+        const bool left_behind = bad != chain && sends_.has_covered();  // what was posted has lost the completion that it waits for
         const InFlightEntry entry = sends_.take_refused(turn, *bad);
-        const bool breaks = flow_->refused(entry.opcode, next != nullptr);
+        const bool breaks = flow_->refused(entry.opcode, next != nullptr) || left_behind;
         if (breaks) {
             break_off(turn, next);
         }
@@ -98,6 +100,7 @@ void WorkerQp::publish_record() noexcept {
         if (breaks) {
             return;
         }
+        chain = next;
         bad = next != nullptr ? sends_.post(turn, next) : nullptr;
     }
 }
@@ -213,24 +216,39 @@ void WorkerQp::complete_unposted(Turn& turn) noexcept {
     }
 }
 
+/// A request without a completion of its own from the provider: one behind it completes as `wc` says. `flushed`: one before it was flushed.
+[[gnu::always_inline]] inline void WorkerQp::pass_over(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc, bool& flushed) noexcept {
+    const bool covered = entry.kind == InFlightEntry::Kind::covered;
+    // Signaled ones complete themselves and in order; one that is passed over has been lost by the provider, and the application must not
+    // wait for it for ever. So has any that stands behind a failure, since what is flushed completes, signaled or not.
+    if ((entry.signaled() && !covered) || sends_.failed()) [[unlikely]] {
+        sends_.fail();
+        if (entry.opcode == Opcode::bind_mw && wc.status == IBV_WC_SUCCESS) {
+            turn.binds.take_over_key(entry);
+        }
+        end_send_by_runtime(turn, entry, Status::general_err);
+    } else if (flushed || (covered && wc.status == IBV_WC_WR_FLUSH_ERR)) [[unlikely]] {
+        flushed = true;  // a flush may stand behind a failure whose completion was lost, so it proves no success
+        end_send_by_runtime(turn, entry, Status::wr_flush_err);
+    } else if (covered) {
+        Completion completion;
+        completion.byte_len = entry.covered_byte_len();
+        complete(turn, entry, completion);
+    } else {
+        retire(turn, entry);
+    }
+}
+
 void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc) noexcept {
     InFlightTable& entries = sends_.entries();
     bool lost = false;
+    bool flushed = false;
     for (; offset > 0; --offset) {
         const InFlightEntry& entry = entries.pop();
         switch (entry.kind) {
             case InFlightEntry::Kind::posted:
-                // Signaled ones complete themselves and in order; one that is passed over has been lost by the provider, and the application
-                // must not wait for it for ever. So has any that stands behind a failure, since what is flushed completes, signaled or not.
-                if (entry.signaled() || sends_.failed()) [[unlikely]] {
-                    sends_.fail();
-                    if (entry.opcode == Opcode::bind_mw && wc.status == IBV_WC_SUCCESS) {
-                        turn.binds.take_over_key(entry);
-                    }
-                    end_send_by_runtime(turn, entry, Status::general_err);
-                } else {
-                    retire(turn, entry);
-                }
+            case InFlightEntry::Kind::covered:
+                pass_over(turn, entry, wc, flushed);
                 break;
             case InFlightEntry::Kind::unposted:
                 end_send_by_runtime(turn, entry, entry.status);
@@ -251,6 +269,9 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
                 break;
         }
     }
+    if (flushed) [[unlikely]] {
+        sends_.fail();
+    }
     const InFlightEntry& entry = entries.pop();
     if (entry.kind >= InFlightEntry::Kind::announced && entry.kind <= InFlightEntry::Kind::marker) [[unlikely]] {
         complete_own(turn, entry, wc);
@@ -265,7 +286,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
             }
             completion.vendor_err = wc.vendor_err;
             sends_.fail();
-        } else if (entry.opcode == Opcode::rdma_read || is_atomic(entry.opcode)) {
+        } else if (brings_bytes(entry.opcode)) {
             completion.byte_len = wc.byte_len;
         }
         complete(turn, entry, completion);
@@ -387,7 +408,8 @@ void WorkerQp::post_marker(Turn& turn) noexcept {
         wr.opcode = IBV_WR_RDMA_WRITE;
     }
     if (!sends_.post_now(turn, handle_, {.kind = InFlightEntry::Kind::marker}, wr)) {
-        cover_wanted_ = true;  // tried again with the next work of this QP; else what it would have covered ends when the QP is closed
+        cover_wanted_ = true;
+        look_again(turn);  // in the next step: what it is to cover waits for nothing else
         return;
     }
     marker_in_flight_ = true;
@@ -514,6 +536,7 @@ void WorkerQp::complete_leftovers(Turn& turn) noexcept {
         const InFlightEntry entry = entries.pop();
         switch (entry.kind) {
             case InFlightEntry::Kind::posted:
+            case InFlightEntry::Kind::covered:
                 turn.counters.cut_short.add();
                 if (entry.opcode == Opcode::bind_mw) {
                     turn.binds.lose(entry);

@@ -163,8 +163,11 @@ public:
     /// The chain goes to the provider, and what it refuses of it ends.
     [[gnu::always_inline]] void post_sends(Turn& turn) noexcept {
         if (ibv_send_wr* const chain = sends_.take_chain(); chain != nullptr) [[likely]] {
+            if (sends_.coalesces()) [[unlikely]] {
+                sends_.coalesce(*chain);
+            }
             if (ibv_send_wr* const bad = sends_.post(turn, chain); bad != nullptr) [[unlikely]] {
-                end_refused(turn, bad);
+                end_refused(turn, chain, bad);
             }
         }
     }
@@ -247,12 +250,13 @@ private:
     void cover(Turn& turn) noexcept;
     void post_marker(Turn& turn) noexcept;
 
+    void pass_over(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc, bool& flushed) noexcept;
     void complete_own(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept;
     [[gnu::always_inline]] void complete(Turn& turn, const InFlightEntry& entry, Completion& completion) noexcept;
     [[gnu::always_inline]] void retire(Turn& turn, const InFlightEntry& entry) noexcept;
     void complete_unposted(Turn& turn) noexcept;
     void end_waiting(Turn& turn, WaitingRequests& waiting) noexcept;
-    void end_refused(Turn& turn, ibv_send_wr* bad) noexcept;
+    void end_refused(Turn& turn, ibv_send_wr* chain, ibv_send_wr* bad) noexcept;
     void break_off(Turn& turn, ibv_send_wr* chain) noexcept;
     void post_other(Turn& turn, Share& share, const WorkRequest& request) noexcept;
 

@@ -94,22 +94,23 @@ protected:
 
 /// Two queue pairs that are connected with each other.
 struct Pair {
-    Pair(Context& daemon, Session& session)
-        : a(daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()})), b(daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()})) {
+    Pair(Context& daemon, Session& session) : Pair(daemon, {.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()}) {}
+    Pair(Context& daemon, const QueuePairOptions& options) : a(daemon.create_queue_pair(options)), b(daemon.create_queue_pair(options)) {
         const QpInfo info = a.info();
         a.connect(b.info());
         b.connect(info);
     }
-    Refusal write(Session& session, const MemoryRegion& memory) const {
-        return session.try_submit({.tag = 7,
-                                   .sge = {memory.addr(), 64, memory.lkey()},
-                                   .remote_addr = memory.addr() + 4096,
-                                   .rkey = memory.rkey(),
-                                   .qp = a.handle(),
-                                   .opcode = Opcode::rdma_write,
-                                   .flags = kSignaled,
-                                   .num_sge = 1});
+    [[nodiscard]] WorkRequest write(const MemoryRegion& memory) const {
+        return {.tag = 7,
+                .sge = {memory.addr(), 64, memory.lkey()},
+                .remote_addr = memory.addr() + 4096,
+                .rkey = memory.rkey(),
+                .qp = a.handle(),
+                .opcode = Opcode::rdma_write,
+                .flags = kSignaled,
+                .num_sge = 1};
     }
+    Refusal write(Session& session, const MemoryRegion& memory) const { return session.try_submit(write(memory)); }
     QueuePair a;
     QueuePair b;
 };
@@ -126,6 +127,26 @@ TEST_F(AttachTest, AnAttachedProcessWritesAndReadsAsAnEmbeddedOne) {
     EXPECT_EQ(done.at(0).tag, 7u);
     EXPECT_EQ(memory.data()[4096], std::byte{42});
     EXPECT_EQ(server.counts().now, 1u);
+}
+
+TEST_F(AttachTest, TheSignalsOfItsQueuePairsCanBeCoalesced) {
+    Attachment daemon = attach();
+    Session session = daemon.open_session();
+    MemoryRegion memory = daemon.allocate(8192, Access::all());
+    const QueuePairOptions options{.shares = {{.session = &session}}, .remote_access = RemoteAccess::all(), .coalesce_signals = true};
+    const Pair pair(daemon, options);
+    constexpr std::uint64_t kBurst = 16;
+    std::vector<WorkRequest> burst(kBurst, pair.write(memory));
+    for (std::uint64_t tag = 0; tag < kBurst; ++tag) {
+        burst[tag].tag = tag;
+    }
+    ASSERT_EQ(session.try_submit(burst).accepted, kBurst);
+    const std::vector<Completion> done = await(session, kBurst);
+    for (std::uint64_t tag = 0; tag < kBurst; ++tag) {
+        EXPECT_EQ(done.at(tag).tag, tag);
+        EXPECT_TRUE(done.at(tag).ok());
+    }
+    EXPECT_LT(runtime.worker_counters(0).completions.value(), kBurst);
 }
 
 int code_of(const std::function<void()>& call) {

@@ -124,7 +124,7 @@ public:
           memory_(daemon.allocate(64 * 1024, Access::all())),
           srq_(daemon.create_shared_receive_queue({.session = &session_, .depth = 64})),
           pair_(daemon, session_, 128) {
-        QueuePairOptions options{.shares = {{.session = &session_, .send_depth = 64}}, .srq = &srq_, .remote_access = RemoteAccess::all()};
+        QueuePairOptions options{.shares = {{.session = &session_, .send_depth = 64}}, .srq = &srq_, .remote_access = RemoteAccess::all(), .coalesce_signals = true};
         c_ = daemon.create_queue_pair(options);
         d_ = daemon.create_queue_pair(options);
         const QpInfo info = c_.info();

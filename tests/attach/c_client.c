@@ -23,7 +23,7 @@ static pollcore_completion await_one(pollcore_session* session) {
 
 /* Two sends to a peer that has posted one receive: the second waits for another. */
 static void send_with_credits(pollcore_attachment* daemon, pollcore_session* session, pollcore_region* region) {
-    pollcore_qp_options options = {.send_depth = 4, .recv_depth = 4, .flow = POLLCORE_FLOW_CREDITS};
+    pollcore_qp_options options = {.send_depth = 4, .recv_depth = 4, .flow = POLLCORE_FLOW_CREDITS, .coalesce_signals = 1};
     pollcore_qp* from = pollcore_create_qp(daemon, session, &options);
     pollcore_qp* to = pollcore_create_qp(daemon, session, &options);
     REQUIRE(from != NULL && to != NULL);

@@ -19,7 +19,7 @@ constexpr const char* kUsage = "usage: instruction-load ROUNDS BURST writes QPS 
                                "       instruction-load ROUNDS 1 idle SESSIONS CQS\n"
                                "       instruction-load ROUNDS BURST asleep\n"
                                "       instruction-load ROUNDS BURST provider DEVICE plain|extended\n"
-                               "       instruction-load ROUNDS BURST writes-on DEVICE QPS\n";
+                               "       instruction-load ROUNDS BURST writes-on DEVICE QPS each|coalesced\n";
 
 /// `then` ends each round.
 template <class Load, class Then>
@@ -74,8 +74,8 @@ int run(int argc, char** argv) {
         }
         return 0;
     }
-    if (argc == 6 && word(3) == "writes-on") {
-        return run(rounds, SteppedLoad({.burst = burst, .qps = number(5), .provider = std::make_shared<Provider>(word(4))}),
+    if (argc == 7 && word(3) == "writes-on") {
+        return run(rounds, SteppedLoad({.burst = burst, .qps = number(5), .coalesce_signals = word(6) == "coalesced", .provider = std::make_shared<Provider>(word(4))}),
                    [](const SteppedLoad& load) { load.settle(); });
     }
     std::cerr << kUsage;

@@ -107,6 +107,7 @@ std::vector<Measurement> under_a_worker(const std::shared_ptr<const Provider>& p
         for (const std::uint32_t burst : kBursts) {
             add(bursts_of(burst), {.burst = burst, .extended = extended});
         }
+        add("bursts of 32, coalesced signals", {.extended = extended, .coalesce_signals = true});
         add("bursts of 32, four idle sessions, two idle CQs", {.idle_sessions = 4, .idle_cqs = 2, .extended = extended});
         for (const std::uint32_t qps : kQps) {
             add(qps_at_random(qps), {.qps = qps, .extended = extended});

@@ -26,6 +26,7 @@ struct Load {
     std::uint32_t idle_cqs = 0;
     bool software = false;  ///< on the software device as it is, not on the one that completes at once
     bool extended = false;  ///< its CQs are polled by ibv_start_poll: not on the device that completes at once
+    bool coalesce_signals = false;
     bool sleeps = false;    ///< the worker may: not on the device that completes at once
     /// A verbs device instead. It completes a burst while nobody looks, so each step posts a burst and finds the one before.
     std::shared_ptr<const Provider> provider{};
@@ -50,7 +51,11 @@ public:
         }
         for (std::uint32_t i = 0; i < load.qps; ++i) {
             testing::SteppedWorld::Qp& qp =
-                world_.add_qp({.shares = shares, .sges_max = 1, .send_cq = i % load.cqs, .recv_cq = i % load.cqs});
+                world_.add_qp({.shares = shares,
+                               .sges_max = 1,
+                               .send_cq = i % load.cqs,
+                               .recv_cq = i % load.cqs,
+                               .coalesce_signals = load.coalesce_signals});
             world_.connect(qp, qp);
             qps_.push_back(&qp);
         }

@@ -75,6 +75,7 @@ TEST_P(Conservation, HoldsThroughRandomMixesWithFailures) {
         options.shares[0].send_depth = 1 + random() % 32;
         options.recv_depth = 1 + random() % 32;
         options.separate_cqs = random() % 2 == 0;
+        options.coalesce_signals = random() % 2 == 0;
         connect_pair(options, kPath);
         for (int turn = 0; turn < 400; ++turn) {
             const WorkRequest request = random_request(tag);

@@ -145,6 +145,7 @@ private:
             body.spec.flow = static_cast<FlowControl>(random_() % (std::size(kFlowControls) + 1));
             flags(&body.spec.remote_access, sizeof(body.spec.remote_access));
             flags(&body.spec.separate_cqs, 1);
+            flags(&body.spec.coalesce_signals, 1);
             body.spec.pd = random_() % 4 == 0 ? body.spec.pd : 0;
         }
         if constexpr (std::is_same_v<Body, wire::CreatePool>) {

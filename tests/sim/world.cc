@@ -255,6 +255,7 @@ void World::make_channel(std::uint32_t runtime) {
     channel.receives_max = random_.between(1, 8);
     channel.inline_max = random_.one_in(2) ? random_.between(1, 100) : 0;
     channel.sges_max = random_.between(1, 2);
+    channel.coalesces = random_.one_in(3);
     Application& first = *applications_[runtime * 2 + random_.below(2)];
     Application& other = &first == applications_[runtime * 2].get() ? *applications_[runtime * 2 + 1]
                                                                     : *applications_[runtime * 2];
@@ -275,6 +276,7 @@ void World::make_channel(std::uint32_t runtime) {
     options.sges_max = channel.sges_max;
     options.inline_max = channel.inline_max;
     options.separate_cqs = random_.one_in(2);
+    options.coalesce_signals = channel.coalesces;
     Access access = Access::all();
     access.window_bind = true;
     channel.memory = side.runtime->allocate(Channel::kLifeBytes * Channel::kLives, access);
@@ -300,6 +302,7 @@ void World::make_datagrams(std::uint32_t runtime, Application& application) {
     channel.sends_max = random_.between(1, 5);
     channel.receives_max = random_.between(1, 8);
     channel.inline_max = random_.one_in(2) ? random_.between(1, 100) : 0;
+    channel.coalesces = random_.one_in(3);
     channel.users.push_back(&application);
     channel.memory = sides_[runtime].runtime->allocate(Channel::kLifeBytes * Channel::kLives, Access::all());
     channel.qp = sides_[runtime].runtime->create_queue_pair({.type = QpType::ud,
@@ -307,7 +310,8 @@ void World::make_datagrams(std::uint32_t runtime, Application& application) {
                                                              .shares = {{.session = &application.session(), .send_depth = channel.sends_max}},
                                                              .recv_depth = channel.receives_max,
                                                              .inline_max = channel.inline_max,
-                                                             .separate_cqs = random_.one_in(2)});
+                                                             .separate_cqs = random_.one_in(2),
+                                                             .coalesce_signals = channel.coalesces});
     channel.qp_num = channel.qp.qp_num();
     channels_.push_back(std::move(made));
     datagrams_.push_back(&channel);

@@ -67,6 +67,7 @@ struct Channel {
     std::uint32_t receives_max = 0;
     std::uint32_t inline_max = 0;
     std::uint32_t sges_max = 1;
+    bool coalesces = false;     ///< QueuePairOptions::coalesce_signals
     std::vector<Application*> users;
     std::uint64_t sends_submitted = 0;
     std::uint64_t submitting = 0;       ///< tag of the one whose submission has begun and not ended; 0: none

@@ -137,6 +137,7 @@ public:
         PoolPart rendezvous{};
         std::uint32_t pd = 0;           ///< the control thread's number of it
         bool ordinary = true;           ///< WorkerQp::Options::ordinary
+        bool coalesce_signals = false;
         std::optional<FlowTerms> terms{};  ///< what it says of itself, whatever is true
         std::uint32_t counts_from = 0;  ///< FlowParts::counts_from
     };

@@ -85,12 +85,12 @@ private:
 
 class Side {
 public:
-    Side(Way way, bool credits) : world_(options(way)), buffer_(world_.add_buffer(2 * kHalf)) {
+    Side(Way way, bool credits, bool coalesced) : world_(options(way)), buffer_(world_.add_buffer(2 * kHalf)) {
         world_.add_session();
         world_.add_session();
         world_.add_cq();
         for (int i = 0; i < kPairs; ++i) {
-            SteppedWorld::QpShape shape{.shares = {{0, 16, 16}, {1, 16, 0}}, .ordinary = way != Way::general};
+            SteppedWorld::QpShape shape{.shares = {{0, 16, 16}, {1, 16, 0}}, .ordinary = way != Way::general, .coalesce_signals = coalesced};
             shape.flow = credits ? FlowControl::credits : FlowControl::off;
             SteppedWorld::Qp& a = world_.add_qp(shape);
             SteppedWorld::Qp& b = world_.add_qp(shape);
@@ -156,6 +156,8 @@ public:
         return {counters.sends.value(), counters.delivered.value(), counters.retired.value(), counters.forced_signals.value(), counters.send_doorbells.value()};
     }
 
+    [[nodiscard]] std::uint64_t device_completions() const { return world_.worker.counters().completions.value(); }
+
 private:
     static SteppedWorld::Options options(Way way) {
         SteppedWorld::Options options;
@@ -204,29 +206,27 @@ struct Seen {
     std::size_t failed = 0;
 };
 
-void compare(std::uint64_t seed, bool credits, Seen& seen) {
+/// `more_steps`: in each turn, so that all of it has completed.
+void compare(std::uint64_t seed, Side& one, Side& other, int more_steps, Seen& seen) {
     Program program(seed);
-    Side ordinary(Way::ordinary, credits);
-    Side general(Way::general, credits);
     for (int i = 0; i < 400; ++i) {
         const Turn turn = program.next();
-        ASSERT_EQ(ordinary.submit(turn), general.submit(turn)) << "what was accepted in turn " << i;
-        ordinary.turn(turn.steps);
-        general.turn(turn.steps);
+        ASSERT_EQ(one.submit(turn), other.submit(turn)) << "what was accepted in turn " << i;
+        one.turn(turn.steps + more_steps);
+        other.turn(turn.steps + more_steps);
     }
-    ordinary.turn(2000);
-    general.turn(2000);
-    for (const auto& [queue, completions] : ordinary.seen()) {
-        const std::vector<std::string>& others = general.seen().at(queue);
+    one.turn(2000);
+    other.turn(2000);
+    for (const auto& [queue, completions] : one.seen()) {
+        const std::vector<std::string>& others = other.seen().at(queue);
         for (std::size_t i = 0; i < std::min(completions.size(), others.size()); ++i) {
             ASSERT_EQ(completions[i], others[i]) << "completion " << i;
         }
         ASSERT_EQ(completions.size(), others.size());
     }
-    ASSERT_EQ(ordinary.seen().size(), general.seen().size());
-    ASSERT_EQ(ordinary.memory(), general.memory());
-    ASSERT_EQ(ordinary.counted(), general.counted());
-    for (const auto& [queue, completions] : ordinary.seen()) {
+    ASSERT_EQ(one.seen().size(), other.seen().size());
+    ASSERT_EQ(one.memory(), other.memory());
+    for (const auto& [queue, completions] : one.seen()) {
         seen.completions += completions.size();
         seen.failed += static_cast<std::size_t>(std::count_if(completions.begin(), completions.end(), [](const std::string& text) {
             return text.find("IBV_WC_SUCCESS") == std::string::npos;
@@ -234,15 +234,27 @@ void compare(std::uint64_t seed, bool credits, Seen& seen) {
     }
 }
 
-class BothWays : public ::testing::TestWithParam<bool> {};
+struct Shape {
+    bool credits = false;
+    bool coalesced = false;
+};
+std::string name_of(const Shape& shape) {
+    return std::string(shape.credits ? "credits" : "no_flow_control") + (shape.coalesced ? "_coalesced_signals" : "");
+}
+
+class BothWays : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(BothWays, GiveTheSame) {
     constexpr std::uint64_t kPrograms = 60;
+    const auto [credits, coalesced] = GetParam();
     Seen seen;
     for (std::uint64_t seed = 1; seed <= kPrograms; ++seed) {
         SCOPED_TRACE(seed);
-        compare(seed, GetParam(), seen);
-        if (HasFatalFailure()) {
+        Side ordinary(Way::ordinary, credits, coalesced);
+        Side general(Way::general, credits, coalesced);
+        compare(seed, ordinary, general, 0, seen);
+        EXPECT_EQ(ordinary.counted(), general.counted());
+        if (HasFailure()) {
             return;
         }
     }
@@ -250,7 +262,29 @@ TEST_P(BothWays, GiveTheSame) {
     EXPECT_GT(seen.failed, kPrograms);
 }
 
-INSTANTIATE_TEST_SUITE_P(With, BothWays, ::testing::Bool(), [](const auto& one) { return one.param ? "credits" : "no_flow_control"; });
+INSTANTIATE_TEST_SUITE_P(With, BothWays, ::testing::Values(Shape{}, Shape{.credits = true}, Shape{.coalesced = true}, Shape{true, true}),
+                         [](const auto& one) { return name_of(one.param); });
+
+class CoalescedSignals : public ::testing::TestWithParam<bool> {};
+
+TEST_P(CoalescedSignals, ChangeNothingThatIsSeenButWhen) {
+    constexpr std::uint64_t kPrograms = 20;
+    Seen seen;
+    for (std::uint64_t seed = 1; seed <= kPrograms; ++seed) {
+        SCOPED_TRACE(seed);
+        Side coalesced(Way::ordinary, GetParam(), true);
+        Side each(Way::ordinary, GetParam(), false);
+        compare(seed, coalesced, each, 100, seen);
+        EXPECT_LT(coalesced.device_completions(), each.device_completions());
+        if (HasFailure()) {
+            return;
+        }
+    }
+    EXPECT_GT(seen.completions, 100 * kPrograms);
+    EXPECT_GT(seen.failed, kPrograms);
+}
+
+INSTANTIATE_TEST_SUITE_P(With, CoalescedSignals, ::testing::Bool(), [](const auto& one) { return name_of({.credits = one.param}); });
 
 }  // namespace
 }  // namespace pollcore::testing

@@ -1,0 +1,324 @@
+// QueuePairOptions::coalesce_signals: the requests of a chain share the completion of its last one, and nobody sees that but by when.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "post_each.hpp"
+#include "worker_fixture.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+using Tags = std::vector<std::uint64_t>;
+
+Tags tags_of(const std::vector<Completion>& completions) {
+    Tags tags;
+    for (const Completion& completion : completions) {
+        tags.push_back(completion.tag);
+    }
+    return tags;
+}
+
+std::vector<Status> statuses_of(const std::vector<Completion>& completions) {
+    std::vector<Status> statuses;
+    for (const Completion& completion : completions) {
+        statuses.push_back(completion.status);
+    }
+    return statuses;
+}
+
+/// By the ordinary way and by the general one.
+class CoalescedSignalsTest : public WorkerFixture, public ::testing::WithParamInterface<bool> {
+protected:
+    [[nodiscard]] static SteppedWorld::QpShape shape() { return {.ordinary = GetParam(), .coalesce_signals = true}; }
+    void make(SteppedWorld::Options options = {}) { WorkerFixture::make(shape(), std::move(options)); }
+    [[nodiscard]] WorkRequest with_bad_key(std::uint64_t tag) const {
+        WorkRequest bad = write(tag);
+        bad.rkey ^= 0x5a5a;
+        return bad;
+    }
+    [[nodiscard]] std::uint64_t device_completions() const { return world->worker.counters().completions.value(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(By, CoalescedSignalsTest, ::testing::Bool(), [](const auto& one) { return one.param ? "the_ordinary_way" : "the_general_way"; });
+
+TEST_P(CoalescedSignalsTest, ABurstHasOneCompletionOfTheDevicesAndAllOfItsOwn) {
+    make();
+    submit(std::array{write(0), write(1), write(2), write(3), write(4)});
+    const std::vector<Completion> got = step_until(5);
+    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3, 4}));
+    EXPECT_EQ(statuses_of(got), std::vector<Status>(5, Status::success));
+    EXPECT_EQ(device_completions(), 1u);
+    EXPECT_EQ(world->worker.counters().delivered.value(), 5u);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_P(CoalescedSignalsTest, OneByItselfIsAsAlways) {
+    make();
+    for (std::uint64_t tag = 0; tag < 40; ++tag) {
+        submit(write(tag));
+        EXPECT_EQ(tags_of(step_until(1)), Tags{tag});
+    }
+    EXPECT_EQ(device_completions(), 40u);
+}
+
+TEST_P(CoalescedSignalsTest, ReadsAndAtomicsSayHowManyBytesCame) {
+    make();
+    WorkRequest two = request(Opcode::rdma_read, 1, {.length = 24});
+    WorkRequest add = request(Opcode::atomic_fetch_and_add, 2, {.to = 512});
+    add.compare_add = 1;
+    submit(std::array{write(0, {.length = 40}), two, add, request(Opcode::rdma_read, 3, {.length = 9}), write(4)});
+    const std::vector<Completion> got = step_until(5);
+    ASSERT_EQ(tags_of(got), (Tags{0, 1, 2, 3, 4}));
+    const std::array<std::uint32_t, 5> bytes{0, 24, 8, 9, 0};
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+        EXPECT_TRUE(got[i].ok());
+        EXPECT_EQ(got[i].byte_len, bytes[i]) << i;
+    }
+    EXPECT_EQ(got[2].opcode, CompletionOpcode::fetch_add);
+    EXPECT_EQ(device_completions(), 1u);
+}
+
+TEST_P(CoalescedSignalsTest, AReadOfSeveralSgesBringsAllOfThem) {
+    make();
+    WorkRequest read = request(Opcode::rdma_read, 0);
+    const std::array sges{source->sge(16, 0), source->sge(8, 64), source->sge(24, 128)};
+    ASSERT_EQ(world->session().try_submit(read, sges), Refusal::none);
+    submit(write(1));
+    const std::vector<Completion> got = step_until(2);
+    ASSERT_EQ(tags_of(got), (Tags{0, 1}));
+    EXPECT_EQ(got[0].byte_len, 48u);
+}
+
+TEST_P(CoalescedSignalsTest, AnUnsignaledLastOneCarriesTheSignalOfThoseBeforeIt) {
+    make();
+    submit(std::array{write(0), write(1, {.flags = 0}), write(2), write(3, {.flags = 0})});
+    EXPECT_EQ(tags_of(step_until(2)), (Tags{0, 2}));
+    turn();
+    EXPECT_EQ(device_completions(), 1u);
+    EXPECT_EQ(world->session().retired(a->handle()), 2u);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_P(CoalescedSignalsTest, WhereAllAreUnsignaledNothingIsAdded) {
+    make();
+    submit(std::array{write(0, {.flags = 0}), write(1, {.flags = 0})});
+    turn();
+    EXPECT_EQ(device_completions(), 0u);
+}
+
+TEST_P(CoalescedSignalsTest, UnsignaledWorkNeverFillsTheQueueForGood) {
+    make();
+    std::uint64_t tag = 0;
+    for (int i = 0; i < 400; ++i) {
+        tag += try_submit(write(tag, {.flags = signaled_if(i % 7 == 3)})) == Refusal::none;
+        if (i % 5 == 0) {
+            turn(4);
+            (void)world->poll();
+        }
+    }
+    EXPECT_GT(tag, 300u);
+    submit(write(tag));
+    turn();
+    (void)world->poll();
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_P(CoalescedSignalsTest, WhatStandsBeforeAFailureHasSucceededAndWhatIsBehindItIsFlushed) {
+    make();
+    submit(std::array{write(0), write(1), with_bad_key(2), write(3), write(4)});
+    const std::vector<Completion> got = world->await(5);
+    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3, 4}));
+    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::success, Status::success, Status::rem_access_err, Status::wr_flush_err, Status::wr_flush_err}));
+    turn();
+    EXPECT_TRUE(world->poll().empty());
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_P(CoalescedSignalsTest, InErrorEachCompletesOnce) {
+    make();
+    submit(std::array{write(0), write(1), write(2), write(3)});
+    world->step();
+    world->to_error(*a);
+    const std::vector<Completion> got = world->await(4);
+    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3}));
+    turn();
+    EXPECT_TRUE(world->poll().empty());
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_P(CoalescedSignalsTest, AResetCompletesWhatIsInFlight) {
+    make();
+    const std::set<Status> possible{Status::success, Status::wr_flush_err};
+    submit(std::array{write(0), write(1), write(2)});
+    world->step();
+    EXPECT_TRUE(world->reset(*a));
+    const std::vector<Completion> got = world->poll();
+    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2}));
+    for (const Completion& completion : got) {
+        EXPECT_EQ(possible.count(completion.status), 1u);
+    }
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_P(CoalescedSignalsTest, SessionsThatShareTheQueuePairEachGetTheirs) {
+    make_world();
+    world->add_session();
+    world->add_session();
+    world->add_cq();
+    SteppedWorld::QpShape both = shape();
+    both.shares = {{0, 16, 16}, {1, 16, 0}};
+    pair(both);
+    submit(write(0), 0);
+    submit(write(1), 0);
+    submit(write(10), 1);
+    submit(write(11), 1);
+    EXPECT_EQ(tags_of(step_until(2, 0)), (Tags{0, 1}));
+    EXPECT_EQ(tags_of(step_until(2, 1)), (Tags{10, 11}));
+    EXPECT_EQ(device_completions(), 1u);
+}
+
+TEST_P(CoalescedSignalsTest, WideCompletionsToo) {
+    make({.wide_completions = true});
+    submit(std::array{write(0), write(1), write(2)});
+    EXPECT_EQ(tags_of(step_until(3)), (Tags{0, 1, 2}));
+    EXPECT_EQ(device_completions(), 1u);
+}
+
+// A provider takes a chain up to what it refuses, or loses what it completed. The faults come in where real ones do, through the context's ops.
+struct Script {
+    ibv_context_ops device{};
+    std::set<std::uint64_t> refused;  // the n-th work requests that have an SGE
+    std::uint64_t posted = 0;
+    bool loses = false;  // completions
+    bool holds = false;
+    bool loses_failure = false;  // the completion of the request that failed; those that were flushed come
+};
+Script script;
+
+class CoalescedSignalsOnAFailingProvider : public CoalescedSignalsTest {
+protected:
+    CoalescedSignalsOnAFailingProvider() {
+        make();
+        ibv_context_ops& ops = world->device->context()->ops;
+        script = Script{.device = ops};
+        ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
+            return post_each(script.device.post_send, qp, wr, bad,
+                             [](const ibv_send_wr& one) { return one.num_sge != 0 && script.refused.count(script.posted++) != 0; });
+        };
+        ops.poll_cq = [](ibv_cq* cq, int n, ibv_wc* wc) {
+            int taken = script.holds ? 0 : script.device.poll_cq(cq, script.loses_failure ? 1 : n, wc);
+            if (script.loses_failure && taken == 1 && wc->status != IBV_WC_SUCCESS && wc->status != IBV_WC_WR_FLUSH_ERR) {
+                taken = 0;
+            }
+            return script.loses ? 0 : taken;
+        };
+    }
+    /// The control thread takes a queue pair to ERR of which the worker says that it cannot go on.
+    std::vector<Completion> all_after_the_device_was_told(std::size_t n) {
+        world->step();
+        const auto said = world->proxy.take_unasked();
+        EXPECT_EQ(said.size(), 1u);
+        EXPECT_TRUE(!said.empty() && said[0].kind == AnswerKind::flow_failed);
+        world->to_error(*a);
+        return world->await(n);
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(By, CoalescedSignalsOnAFailingProvider, ::testing::Bool(),
+                         [](const auto& one) { return one.param ? "the_ordinary_way" : "the_general_way"; });
+
+TEST_P(CoalescedSignalsOnAFailingProvider, AMemoryKeyIsInUseUntilTheBurstHasEnded) {
+    script.holds = true;
+    submit(std::array{write(0), write(1)});
+    world->step();
+    EXPECT_TRUE(world->uses_key(0, 0, source->lkey()));
+    script.holds = false;
+    EXPECT_EQ(step_until(2).size(), 2u);
+    EXPECT_FALSE(world->uses_key(0, 0, source->lkey()));
+}
+
+TEST_P(CoalescedSignalsOnAFailingProvider, AChainThatIsCutShortFailsTheQueuePair) {
+    script.refused = {2};
+    submit(std::array{write(0), write(1), write(2), write(3), write(4)});
+    const std::vector<Completion> got = all_after_the_device_was_told(5);
+    EXPECT_EQ(tags_of(got), (Tags{2, 0, 1, 3, 4}));  // what was refused was never in the queue
+    for (const Completion& completion : got) {
+        if (completion.tag == 2) {
+            EXPECT_EQ(completion.status, Status::post_refused);
+        } else if (completion.tag > 2) {
+            EXPECT_EQ(completion.status, Status::wr_flush_err);
+        } else {
+            EXPECT_TRUE(completion.status == Status::success || completion.status == Status::wr_flush_err);
+        }
+    }
+    EXPECT_EQ(world->session().state(a->handle()), QpState::error);
+    EXPECT_EQ(world->session().cause(a->handle()), Status::post_refused);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+// What was posted has no signal behind it.
+TEST_P(CoalescedSignalsOnAFailingProvider, AChainWithoutItsLastFailsIt) {
+    script.refused = {2};
+    submit(std::array{write(0), write(1), write(2)});
+    EXPECT_EQ(tags_of(all_after_the_device_was_told(3)), (Tags{2, 0, 1}));
+    EXPECT_EQ(world->session().state(a->handle()), QpState::error);
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_P(CoalescedSignalsOnAFailingProvider, TheFirstOfAChainMayBeRefusedAndTheOthersGoOn) {
+    script.refused = {0, 1};
+    submit(std::array{write(0), write(1), write(2), write(3)});
+    const std::vector<Completion> got = world->await(4);
+    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3}));
+    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::post_refused, Status::post_refused, Status::success, Status::success}));
+    EXPECT_EQ(world->session().state(a->handle()), QpState::ready);
+}
+
+TEST_P(CoalescedSignalsOnAFailingProvider, UnsignaledOnesMayBeCutShort) {
+    script.refused = {1};
+    submit(std::array{write(0, {.flags = 0}), write(1, {.flags = 0})});
+    EXPECT_EQ(tags_of(world->await(1)), Tags{1});
+    EXPECT_EQ(world->session().state(a->handle()), QpState::ready);
+}
+
+// The last one's completion never comes: the next one's does. Those that it covered did succeed.
+TEST_P(CoalescedSignalsOnAFailingProvider, ALostCompletionIsSaidOfTheOneThatHadIt) {
+    script.loses = true;
+    submit(std::array{write(0), write(1), write(2)});
+    turn();
+    EXPECT_TRUE(world->poll().empty());
+    script.loses = false;
+    submit(std::array{write(3), write(4)});
+    const std::vector<Completion> got = world->await(5);
+    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3, 4}));
+    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::success, Status::success, Status::general_err, Status::general_err, Status::success}));
+}
+
+// The request that failed is one of those that the next completion stands behind.
+TEST_P(CoalescedSignalsOnAFailingProvider, AFlushProvesNoSuccess) {
+    script.loses_failure = true;
+    submit(std::array{write(0), with_bad_key(1), write(2, {.flags = 0}), write(3)});
+    const std::vector<Completion> got = world->await(4);
+    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3}));
+    EXPECT_EQ(statuses_of(got), std::vector<Status>(4, Status::wr_flush_err));
+    turn();
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+TEST_P(CoalescedSignalsOnAFailingProvider, NothingSucceedsBehindWhatCountsAsFlushed) {
+    script.loses = true;
+    submit(std::array{write(0), write(1, {.flags = 0})});
+    turn();
+    script.loses = false;
+    world->to_error(*a);
+    const std::vector<Completion> got = world->await(2);
+    EXPECT_EQ(tags_of(got), (Tags{0, 1}));
+    EXPECT_EQ(statuses_of(got), std::vector<Status>(2, Status::wr_flush_err));
+}
+
+}  // namespace
+}  // namespace pollcore::testing
