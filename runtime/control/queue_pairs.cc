@@ -187,7 +187,7 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     worker.proxy->make_room(end);
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     slot->qp_num = slot->qp->qp_num;
-    end.set_provider(*slot->qp);
+    end.set_provider(*slot->qp, device.device->send_queue_lines(slot->qp.get()));
     worker.proxy->add_qp(end);
     give_back.keep();
     ++qp_lives_[index];

@@ -27,6 +27,7 @@
 #include "base/log.hpp"
 #include "device/completion_channel.hpp"
 #include "device/poll_choice.hpp"
+#include "device/send_queue_lines.hpp"
 #include "pollcore/counters.hpp"
 #include "pollcore/error.hpp"
 
@@ -151,6 +152,8 @@ public:
     virtual void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) = 0;
     /// The QP is in RESET. `options.cap` is raised to what the device gave.
     [[nodiscard]] virtual ibv_qp* create_qp(QpOptions& options) = 0;
+    /// Where its provider posts, if that is known.
+    [[nodiscard]] virtual SendQueueLines send_queue_lines(ibv_qp*) { return {}; }
     /// Receives that several QPs share. `options.depth` and `options.sges_max` are raised to what the device gave.
     [[nodiscard]] virtual ibv_srq* create_srq(SrqOptions& options) = 0;
     /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3). An Error names `iova` and not `addr`: it may be

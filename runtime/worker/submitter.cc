@@ -18,6 +18,7 @@ namespace pollcore {
     const std::uint32_t most = turn_.options.submit_burst;
     const std::uint32_t qps_mask = tables_.qps_mask();
     WorkerQp* const* const all = tables_.qps().data();
+    const bool lines = tables_.provider_lines();
     std::uint32_t n = 0;
     std::uint64_t last = 0;
     for (; n < most && front.ready(n, last); ++n) {
@@ -26,11 +27,25 @@ namespace pollcore {
         const WorkerQp* const qp = all[index];
         qps[n] = qp;
         WorkerQp::prefetch(qp);
+        if (lines) {
+            WorkerQp::prefetch_provider_lines(qp);
+        }
     }
+    // The provider's doorbell records, which say where it will write, before the places there.
     for (std::uint32_t i = 0; i < n; ++i) {
-        if (qps[i] != nullptr) {
-            qps[i]->sends().entries().prefetch_next();
-            __builtin_prefetch(qps[i]->sends().provider());
+        if (qps[i] == nullptr) {
+            continue;
+        }
+        qps[i]->sends().entries().prefetch_next();
+        __builtin_prefetch(qps[i]->sends().provider());
+        if (lines) {
+            qps[i]->provider_lines().prefetch_posted();
+        }
+    }
+    for (std::uint32_t i = 0; lines && i < n; ++i) {
+        // The control thread destroys only what is not ordinary.
+        if (qps[i] != nullptr && qps[i]->ordinary() != 0 && qps[i]->provider_lines().known()) {
+            qps[i]->provider_lines().prefetch_next_block();
         }
     }
 }

@@ -82,7 +82,9 @@ public:
     [[nodiscard]] std::uint32_t qps_mask() const noexcept { return qps_mask_; }
     [[nodiscard]] std::size_t qps_used() const noexcept { return qps_used_; }
     /// More than the first cache holds: a burst asks for all their lines at once.
-    [[nodiscard]] bool many_qps() const noexcept { return qps_used_ > kFewQps; }
+    [[nodiscard]] bool many_qps() const noexcept { return qps_used_ > kFewQps || qps_with_lines_ > kFewQpsWithLines; }
+    /// Of some it is known where their provider posts.
+    [[nodiscard]] bool provider_lines() const noexcept { return qps_with_lines_ != 0; }
     /// Receive queues, of queue pairs and shared ones.
     [[nodiscard]] std::size_t recv_queues() const noexcept { return qps_used_ + srqs_used_; }
 
@@ -131,8 +133,10 @@ public:
     void add(WorkerQp& qp) noexcept {
         qps_.set(qp.handle().index, &qp);
         ++qps_used_;
+        qps_with_lines_ += qp.provider_lines().known();
     }
     void remove_qp(std::uint32_t index) noexcept {
+        qps_with_lines_ -= qps_.at(index)->provider_lines().known();
         qps_.set(index, nullptr);
         --qps_used_;
     }
@@ -152,11 +156,13 @@ public:
 
 private:
     static constexpr std::size_t kFewQps = 256;
+    static constexpr std::size_t kFewQpsWithLines = 48;  // the provider's lines take room there, too
 
     OwnLines<WorkerSession*> polled_sessions_;
     OwnLines<WorkerCq*> polled_cqs_;
     std::uint32_t qps_mask_;
     std::size_t qps_used_ = 0;
+    std::size_t qps_with_lines_ = 0;
     std::size_t srqs_used_ = 0;
     Table<WorkerQp> qps_;
     Table<WorkerSession> sessions_;

@@ -27,8 +27,9 @@ WorkerQp::WorkerQp(const Options& options)
     }
 }
 
-void WorkerQp::set_provider(ibv_qp& qp) noexcept {
+void WorkerQp::set_provider(ibv_qp& qp, const SendQueueLines& lines) noexcept {
     sends_.set_provider(&qp);
+    provider_lines_ = lines;
     recvs_.set_provider(&qp);
     qp_num_ = qp.qp_num;
 }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/life.hpp"
+#include "device/send_queue_lines.hpp"
 #include "peer/control_block.hpp"
 #include "pollcore/queue_pair.hpp"
 #include "worker/flow.hpp"
@@ -106,7 +107,7 @@ public:
         flow_ = std::move(flow);
         asked_ = flow_.get();
     }
-    void set_provider(ibv_qp& qp) noexcept;
+    void set_provider(ibv_qp& qp, const SendQueueLines& lines) noexcept;
     [[nodiscard]] const Options& options() const noexcept { return options_; }
 
     /// Its place among the worker's objects: what it was made for.
@@ -120,6 +121,12 @@ public:
         const auto address = reinterpret_cast<std::uintptr_t>(qp);
         __builtin_prefetch(reinterpret_cast<const void*>(address), 1);
         __builtin_prefetch(reinterpret_cast<const void*>(address + kCacheLine), 1);
+    }
+    /// Where its provider posts next. While the queue pair is ordinary(), the provider has it.
+    [[nodiscard]] const SendQueueLines& provider_lines() const noexcept { return provider_lines_; }
+    /// And for the line of provider_lines().
+    static void prefetch_provider_lines(const WorkerQp* qp) noexcept {
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(qp) + offsetof(WorkerQp, provider_lines_)));
     }
     [[nodiscard]] OpcodeMask opcodes() const noexcept { return opcodes_; }
     /// What of these goes by ordinary.cc, as it is now.
@@ -271,6 +278,8 @@ private:
     bool datagram_;
     // A receive besides these.
     RecvQueue recvs_;
+    // A send, where there are many queue pairs.
+    SendQueueLines provider_lines_;
     // Cold.
     std::unique_ptr<Flow> flow_;  // never null
     std::uint16_t parked_ = 0;  // nesting

@@ -26,6 +26,7 @@ struct Load {
     std::uint32_t idle_cqs = 0;
     bool software = false;  ///< on the software device as it is, not on the one that completes at once
     bool extended = false;  ///< its CQs are polled by ibv_start_poll: not on the device that completes at once
+    bool provider_lines = true;  ///< false: the worker does not ask for them before a burst
     bool coalesce_signals = false;
     bool sleeps = false;    ///< the worker may: not on the device that completes at once
     /// A verbs device instead. It completes a burst while nobody looks, so each step posts a burst and finds the one before.
@@ -140,6 +141,7 @@ private:
         options.worker.submit_burst = options.worker.complete_burst = options.worker.qp_burst = 64;
         options.submission_slots = options.completion_slots = 1024;
         options.extended_cqs = load.extended;
+        options.provider_lines = load.provider_lines;
         options.sleeps = load.sleeps;
         if (load.provider != nullptr) {
             options.open = [provider = load.provider] { return provider->open(); };

@@ -442,5 +442,59 @@ TEST_F(SilentDeviceInThisProcess, DoesNotHoldUpTheRuntimesEnd) {
     EXPECT_EQ(session.figures().in_flight(), 0u);
 }
 
+// A worker with many queue pairs asks for their memory, and their provider's, before it needs it. Some go meanwhile.
+class QueuePairsAmongMany : public Conformance {};
+
+TEST_F(QueuePairsAmongMany, ComeAndGoWhileTheOthersWork) {
+    constexpr std::size_t kPairs = 30;
+    std::mt19937 random(7);
+    std::vector<std::pair<QueuePair, QueuePair>> pairs(kPairs);
+    QueuePairOptions options = shape();
+    options.shares[0].send_depth = 8;
+    options.recv_depth = 1;
+    const auto make = [&](auto& pair) {
+        pair = {runtime.create_queue_pair(options), runtime.create_queue_pair(options)};
+        const QpInfo info = pair.first.info();
+        pair.first.connect(pair.second.info());
+        pair.second.connect(info);
+    };
+    for (auto& pair : pairs) {
+        make(pair);
+    }
+    std::uint64_t accepted = 0;
+    std::uint64_t completed = 0;
+    const auto take = [&] {
+        Completion some[32];
+        for (std::size_t n; (n = session.poll(some)) != 0;) {
+            completed += n;
+        }
+    };
+    for (int round = 0; round < 20; ++round) {
+        std::vector<WorkRequest> burst;
+        for (std::size_t i = 0; i < 64; ++i) {
+            WorkRequest request = rdma(Opcode::rdma_write, i, 64);
+            request.qp = pairs[random() % kPairs].first.handle();
+            burst.push_back(request);
+        }
+        accepted += session.try_submit(burst).accepted;
+        auto& going = pairs[random() % kPairs];
+        if (round % 3 == 0) {
+            EXPECT_TRUE(going.first.reset());
+            going.second.close();
+        } else {
+            going.first.close();
+            going.second.close();
+        }
+        make(going);
+        take();
+    }
+    for (auto& pair : pairs) {
+        pair.first.close();
+    }
+    take();
+    EXPECT_EQ(completed, accepted);
+    EXPECT_EQ(session.figures().in_flight(), 0u);
+}
+
 }  // namespace
 }  // namespace pollcore::testing

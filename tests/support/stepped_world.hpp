@@ -38,6 +38,7 @@ public:
         std::uint32_t pool_buffers = 0;  ///< of each session
         bool extended_cqs = false;  ///< polled by ibv_start_poll
         bool next_poll = true;      ///< false: nor is ibv_next_poll called
+        bool provider_lines = true; ///< false: the worker does not ask for them before a burst
         bool device_time = false;   ///< with the two above: CQs have time stamps, and the first session asks for them
         bool sleeps = false;        ///< the worker and the applications may
         ClientShare* client = nullptr;  ///< of the process whose sessions are; null: of this one

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <fstream>
 #include <limits>
 #include <string_view>
@@ -249,6 +250,18 @@ ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
     }
     options.cap = attr.cap;
     return qp;
+}
+
+// Of a queue pair mlx5dv_init_obj only reads. A CQ it would mark as the program's own, and then no reset purges its CQEs (H1).
+SendQueueLines VerbsDevice::send_queue_lines(ibv_qp* qp) {
+    mlx5dv_qp mlx5{};
+    mlx5dv_obj obj{};
+    obj.qp = {.in = qp, .out = &mlx5};
+    if (!mlx5dv_is_supported(context_->device) || mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) != 0 || mlx5.sq.stride != SendQueueLines::kBlock ||
+        !std::has_single_bit(mlx5.sq.wqe_cnt)) {
+        return {};
+    }
+    return {mlx5.dbrec + MLX5_SND_DBR, mlx5.sq.buf, mlx5.sq.wqe_cnt};
 }
 
 ibv_srq* VerbsDevice::create_srq(SrqOptions& options) {

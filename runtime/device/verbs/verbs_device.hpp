@@ -40,6 +40,7 @@ public:
     [[nodiscard]] ibv_cq* create_cq(const CqOptions& options) override;
     void moderate(ibv_cq* cq, std::uint16_t count, std::uint16_t period_us) override;
     [[nodiscard]] ibv_qp* create_qp(QpOptions& options) override;
+    [[nodiscard]] SendQueueLines send_queue_lines(ibv_qp* qp) override;
     [[nodiscard]] ibv_srq* create_srq(SrqOptions& options) override;
     [[nodiscard]] ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                           int access) override;

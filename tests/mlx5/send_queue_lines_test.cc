@@ -1,0 +1,51 @@
+// Where libmlx5 posts next, as a worker asks for it before.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "device/verbs/verbs_device.hpp"
+#include "mlx5_fixture.hpp"
+#include "stepped_world.hpp"
+
+namespace pollcore::testing {
+namespace {
+
+TEST(SendQueueLinesTest, TheNextRequestIsWrittenThere) {
+    (void)mlx5_config();  // says what is missing
+    SteppedWorld world({.open = [] { return VerbsDevice::open("mlx5_0", 1); }});
+    world.add_session();
+    world.add_cq();
+    SteppedWorld::Qp& qp = world.add_qp();
+    world.connect(qp, qp);
+    SteppedWorld::Buffer& memory = world.add_buffer(4096);
+    const SendQueueLines& lines = qp.end->provider_lines();
+    ASSERT_TRUE(lines.known());
+    const std::byte* const first = lines.next_block();
+    std::uint64_t blocks = 0;
+    bool wrapped = false;
+    for (std::uint64_t tag = 0; tag < 300; ++tag) {
+        const std::byte* const next = lines.next_block();
+        std::array<std::byte, 16> before;
+        std::memcpy(before.data(), next, before.size());
+        WorkRequest write = SteppedWorld::write(tag, qp, *memory.mr);
+        ASSERT_EQ(world.session().try_submit(write), Refusal::none);
+        EXPECT_EQ(world.await(1).size(), 1u);
+        EXPECT_NE(std::memcmp(before.data(), next, before.size()), 0) << "request " << tag << " has another number than what stood there";
+        wrapped = wrapped || lines.next_block() == first;
+        EXPECT_TRUE(lines.next_block() == next + SendQueueLines::kBlock || lines.next_block() == first);
+        blocks += lines.next_block() != next;
+    }
+    EXPECT_EQ(blocks, 300u);
+    EXPECT_TRUE(wrapped);
+}
+
+TEST(SendQueueLinesTest, OfTheSoftwareDeviceNothingIsKnown) {
+    SteppedWorld world;
+    world.add_session();
+    world.add_cq();
+    EXPECT_FALSE(world.add_qp().end->provider_lines().known());
+}
+
+}  // namespace
+}  // namespace pollcore::testing
