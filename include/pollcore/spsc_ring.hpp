@@ -343,6 +343,29 @@ public:
         return front().ready(i, last);
     }
 
+    /// Slots that lie beside each other, for a loop that gives none back.
+    class Run {
+    public:
+        Run(const T* slots, std::size_t size, std::uint8_t lap) noexcept : slots_(slots), size_(size), lap_(lap) {}
+        [[nodiscard]] std::size_t size() const noexcept { return size_; }
+        /// As RingConsumer::ready.
+        [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept {
+            // Acquire, with the release in RingProducer::publish.
+            last = __atomic_load_n(ring_detail::last_word(const_cast<T&>(slots_[i])), __ATOMIC_ACQUIRE);
+            return last >> ring_detail::kLapShift == lap_;
+        }
+        /// As RingConsumer::slot.
+        [[nodiscard]] const T& slot(std::size_t i) const noexcept {
+            schedule_point(SchedulePoint::take);
+            return slots_[i];
+        }
+
+    private:
+        const T* slots_;
+        std::size_t size_;
+        std::uint64_t lap_;
+    };
+
     /// The slots at the front as they are now, for a loop that gives none back: by values, which a compiler keeps in registers whatever is
     /// written meanwhile.
     class Front {
@@ -355,6 +378,11 @@ public:
             // Acquire, with the release in RingProducer::publish.
             last = __atomic_load_n(ring_detail::last_word(slots_[index & mask_]), __ATOMIC_ACQUIRE);
             return last >> ring_detail::kLapShift == ring_detail::lap_of(index, capacity_log2_);
+        }
+        /// The slots from the i-th on, up to the end of the ring's memory: of these all that are ready have one lap.
+        [[nodiscard]] Run run(std::size_t i) const noexcept {
+            const std::uint64_t index = head_ + i;
+            return Run(&slots_[index & mask_], static_cast<std::size_t>(mask_ + 1 - (index & mask_)), ring_detail::lap_of(index, capacity_log2_));
         }
         [[nodiscard]] SharedWords words(std::size_t i) const noexcept {
             schedule_point(SchedulePoint::take);

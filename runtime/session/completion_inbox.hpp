@@ -45,7 +45,10 @@ public:
     /// Takes up to `out.size()`. `Settle` writes what ended into the books: ends(completion), of any, and sends(qp, n), of ordinary sends.
     template <class Record, class Settle>
     [[nodiscard]] [[gnu::always_inline]] std::size_t take(std::span<Record> out, Settle&& settle) noexcept {
-        return awaited_ == 0 ? take_from_ring(out, settle) : take_awaiting(out, settle);
+        if (awaited_ != 0) {
+            return take_awaiting(out, settle);
+        }
+        return wide_ == 0 ? take_from_ring<1>(out, settle) : take_wide(out, settle);
     }
 
     /// Completions that were taken.
@@ -74,6 +77,7 @@ public:
 
 private:
     static constexpr std::uint64_t kKept = ~std::uint64_t{0};
+    static constexpr std::uint32_t kFew = 2;  // completions, for which preparing a longer loop does not pay
     // Where in the last word of a completion its fields stand.
     static constexpr unsigned kStatus = 8 * (offsetof(Completion, status) % sizeof(Word));
     static constexpr unsigned kFlags = 8 * (offsetof(Completion, flags) % sizeof(Word));
@@ -87,55 +91,84 @@ private:
         return (last & kOther) == 0;
     }
 
-    // The two slots of a wide completion are published at once, so the first tells of both.
-    template <class Record, class Settle>
-    [[nodiscard]] [[gnu::always_inline]] std::size_t take_from_ring(std::span<Record> out, Settle&& settle) noexcept {
-        const std::uint32_t wide = wide_;
-        std::size_t n = 0;
-        std::uint64_t last = 0;
-        // Completions of one queue pair often stand together: they are counted once for all.
-        QpHandle qp{};
-        std::uint32_t ended = 0;
-        // A worker publishes bursts. Where the last was one, so is this, and asking for all of its lines at once takes a fifth off the poll.
-        if (last_burst_ > 2 && completions_.ready()) {
-            completions_.prefetch_next(std::min<std::size_t>(last_burst_, out.size()) << wide);
+    // Completions of one queue pair often stand together: they are counted once for all.
+    struct Ended {
+        std::uint32_t qp = bits_of(QpHandle{});
+        std::uint32_t n = 0;
+        template <class Settle>
+        [[gnu::always_inline]] void settle(Settle&& settle) noexcept {
+            settle.sends(std::bit_cast<QpHandle>(qp), std::exchange(n, 0));
         }
-        while (n < out.size() && completions_.ready(n << wide, last)) {
-            static_cast<Completion&>(out[n]) = completions_.slot(n << wide);
-            if constexpr (std::is_same_v<Record, WideCompletion>) {
-                static_cast<CompletionExtension&>(out[n]) =
-                    wide != 0 ? std::bit_cast<CompletionExtension>(completions_.slot((n << wide) + 1)) : CompletionExtension{};
+    };
+    // `slot`: the first of a completion's, which is ready, with its last word.
+    template <class Record, class Settle>
+    [[gnu::always_inline]] void take_one(Record& record, const Completion* slot, std::uint64_t last, Ended& ended, Settle&& settle) noexcept {
+        static_cast<Completion&>(record) = *slot;
+        if constexpr (std::is_same_v<Record, WideCompletion>) {
+            static_cast<CompletionExtension&>(record) = wide_ != 0 ? std::bit_cast<CompletionExtension>(slot[1]) : CompletionExtension{};
+        }
+        if (!kAdmission) {  // nothing is in the books
+            return;
+        }
+        const std::uint32_t qp = bits_of(slot->qp);
+        if (!is_ordinary(last)) [[unlikely]] {
+            ended.settle(settle);  // what follows looks at the account
+            if ((record.flags & kNotInLine) != 0) {
+                record.flags &= static_cast<std::uint8_t>(~kNotInLine);
+                awaited_ = 0;
+                marked_ = false;
             }
-            if (!kAdmission) {  // nothing is in the books
-                ++n;
-                continue;
+            if (const std::uint32_t since = sampled_at(last); since != 0) {
+                sampled(since);
             }
-            if (!is_ordinary(last)) [[unlikely]] {
-                settle.sends(qp, std::exchange(ended, 0));  // what follows looks at the account
-                if ((out[n].flags & kNotInLine) != 0) {
-                    out[n].flags &= static_cast<std::uint8_t>(~kNotInLine);
-                    awaited_ = 0;
-                    marked_ = false;
+            settle.ends(record);
+        } else if (qp == ended.qp) [[likely]] {
+            ++ended.n;
+        } else {
+            ended.settle(settle);
+            ended = {qp, 1};
+        }
+    }
+    // A completion takes kSlots of them. Those of a wide one are published at once, so the first tells of both.
+    template <std::size_t kSlots, class Record, class Settle>
+    [[nodiscard]] [[gnu::always_inline]] std::size_t take_from_ring(std::span<Record> out, Settle&& settle) noexcept {
+        Ended ended;
+        std::uint64_t last = 0;
+        std::size_t n = 0;
+        if (last_burst_ <= kFew || !completions_.ready()) {
+            for (; n < out.size() && completions_.ready(n * kSlots, last); ++n) {
+                take_one(out[n], &completions_.slot(n * kSlots), last, ended, settle);
+            }
+        } else {
+            // A worker publishes bursts. Where the last was one, so is this, and asking for all of its lines at once takes a fifth off the poll.
+            completions_.prefetch_next(std::min<std::size_t>(last_burst_, out.size()) * kSlots);
+            const auto front = completions_.front();
+            for (bool more = true; more;) {
+                const auto run = front.run(n * kSlots);
+                const std::size_t most = std::min(out.size() - n, run.size() / kSlots);
+                std::size_t i = 0;
+                for (; i < most && run.ready(i * kSlots, last); ++i, ++n) {
+                    take_one(out[n], &run.slot(i * kSlots), last, ended, settle);
                 }
-                if (const std::uint32_t since = sampled_at(last); since != 0) {
-                    sampled(since);
-                }
-                settle.ends(out[n]);
-            } else if (out[n].qp == qp) [[likely]] {
-                ++ended;
-            } else {
-                settle.sends(qp, ended);
-                qp = out[n].qp;
-                ended = 1;
+                more = i == most && n < out.size();  // the ring goes on at the beginning of its memory
             }
-            ++n;
         }
         if (n > 0) {
-            settle.sends(qp, ended);
-            completions_.release(n << wide);
+            ended.settle(settle);
+            completions_.release(n * kSlots);
             last_burst_ = static_cast<std::uint32_t>(n);
         }
         return n;
+    }
+
+    template <class Record, class Settle>
+    [[nodiscard]] [[gnu::noinline]] std::size_t take_wide(std::span<Record> out, Settle&& settle) noexcept {
+        return take_from_ring<2>(out, settle);
+    }
+    // Of few, so the loop need not stand here again.
+    template <class Record, class Settle>
+    [[nodiscard]] [[gnu::noinline]] std::size_t take_few(std::span<Record> out, Settle&& settle) noexcept {
+        return wide_ == 0 ? take_from_ring<1>(out, settle) : take_wide(out, settle);
     }
 
     // The line is looked at after the ring: of what stood in the ring before, nothing is behind an answer that is not there yet.
@@ -144,7 +177,7 @@ private:
         std::size_t n = 0;
         while (n < out.size()) {
             if (awaited_ == 0) {
-                return n + take_from_ring(out.subspan(n), settle);
+                return n + take_few(out.subspan(n), settle);
             }
             const std::size_t ready = completions_.ready() ? completions_.peek((out.size() - n) << wide_) >> wide_ : 0;
             if (!(planted(Bug::ring_first) && ready != 0) && take_reply(out[n])) {
@@ -154,7 +187,7 @@ private:
                 }
                 ++n;
             } else if (ready != 0) {
-                n += take_from_ring(out.subspan(n, ready), settle);
+                n += take_few(out.subspan(n, ready), settle);
             } else {
                 break;
             }
