@@ -138,7 +138,7 @@ struct alignas(32) CompletionExtension {
     /// With SessionOptions::device_time: when the device completed it, as the device says it (ibv_wc_read_completion_ts), in ticks of its
     /// clock. DeviceReport says how long a tick is and which bits count. 0 on failure, since then the device says no time; of messages
     /// from write rings, and of those by rendezvous at both ends, which the runtime completes by itself; and in sessions that did not ask.
-    /// With QueuePairOptions::coalesce_signals a request has the time of the one that it completes with.
+    /// With QueuePairOptions::coalesce_signals a request has the time of the one that it completes with, hence 0 where that one has failed.
     std::uint64_t device_time = 0;
     std::uint32_t reserved = 0;
     std::uint32_t src_qp = 0;       ///< the sender's QP number

@@ -150,12 +150,13 @@ struct QueuePairOptions {
     RemoteAccess remote_access{};
     FlowControl flow = FlowControl::off;
     bool separate_cqs = false;      ///< receives complete on another CQ than sends
-    /// Requests of the send queue that the worker posts with one doorbell share one completion of the device, the last one's. Each still has
-    /// its own, in order and with its own status, all of them when the last has ended. That spares the device and the worker a CQE per
-    /// request, and costs time: a buffer is free again when the whole burst is, up to 256 requests, of whichever session. Good for streams
-    /// of small requests, bad for one that is waited for. When the queue pair goes to error in the middle of a burst by something else than
-    /// a request's failure, all of the burst is flushed, also what had succeeded. When the provider takes only part of a burst, the queue
-    /// pair fails (post_refused), since what it took may have no completion.
+    /// The requests of the send queue that the worker posts with one doorbell share one completion of the device, the last one's. Each request
+    /// still has a completion, with its own status and in order; they come together, when the last one has ended. That spares the device and
+    /// the worker a CQE per request. It costs time: a buffer is free again when the whole burst has ended, which is up to
+    /// WorkerConfig::qp_burst requests of any session. It is good for streams of small requests, and bad for one that is waited for. When
+    /// the queue pair goes to error in the middle of a burst without a request that failed, the whole burst counts as flushed, what had
+    /// succeeded too. When the provider refuses the last request of a burst, the queue pair fails (post_refused): nothing would tell that
+    /// the others have ended.
     bool coalesce_signals = false;
 };
 

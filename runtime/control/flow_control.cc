@@ -23,6 +23,7 @@ std::string_view text_of(FlowFault fault) {
         case FlowFault::too_many_messages: return "it sent more messages than it was granted";
         case FlowFault::bad_announcement: return "it announced a message that is too long, or while another was being read";
         case FlowFault::post_refused: return "the provider refused a request between others that must not go without it";
+        case FlowFault::signal_refused: return "the provider refused the last request of a burst, with which those before it were to complete (coalesce_signals)";
         case FlowFault::completion_lost: return "the provider lost the completion of an announced message";
         case FlowFault::too_many_grants: return "it grants more receives than its terms allow";
     }

@@ -1,6 +1,6 @@
-// The lines of memory in which a provider posts the next work request of a send queue, for who wants to fetch them before it does.
+// The lines of memory in which a provider posts the next work request of a send queue: a worker fetches them before it posts.
 //
-// Thread safety: the memory is the provider's, which writes it on the thread that posts. It is there as long as the QP is.
+// Thread safety: the memory is the provider's. The thread that posts writes it, and a thread that resets or destroys the QP.
 #pragma once
 
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@ public:
 
     [[nodiscard]] bool known() const noexcept { return posted_ != nullptr; }
     void prefetch_posted() const noexcept { __builtin_prefetch(posted_, 1); }
-    /// Where the next work request begins. Reads the doorbell record, so the QP must be there.
+    /// Where the next work request begins. Reads the doorbell record: the QP is there, and nobody resets or destroys it meanwhile.
     [[nodiscard]] const std::byte* next_block() const noexcept { return blocks_ + (ntohl(*posted_) & mask_) * kBlock; }
     void prefetch_next_block() const noexcept { __builtin_prefetch(next_block(), 1); }
 

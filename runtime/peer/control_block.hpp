@@ -89,15 +89,19 @@ enum class FlowFault : std::uint8_t {
     bad_announcement,  ///< of a message that is too long, or while another is being read
     // None of the peer's:
     post_refused,     ///< the provider refused what the next requests must not go without
+    signal_refused,   ///< the provider refused the request with which others were to complete
     completion_lost,  ///< the provider lost the completion of an announcement, or of a read
 };
 [[nodiscard]] constexpr bool is_own(FlowFault fault) noexcept { return fault >= FlowFault::post_refused; }
 
 /// How a queue pair ends of it.
 [[nodiscard]] constexpr Status status_of(FlowFault fault) noexcept {
-    return fault == FlowFault::post_refused      ? Status::post_refused
-           : fault == FlowFault::completion_lost ? Status::general_err
-                                                 : Status::flow_violation;
+    switch (fault) {
+        case FlowFault::post_refused:
+        case FlowFault::signal_refused: return Status::post_refused;
+        case FlowFault::completion_lost: return Status::general_err;
+        default: return Status::flow_violation;
+    }
 }
 
 /// Registered memory, of one queue pair.

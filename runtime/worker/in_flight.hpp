@@ -23,13 +23,13 @@ namespace pollcore {
 
 class WorkerSession;
 
-/// Its completion says how many bytes came.
+/// The completion of such a request says how many bytes came.
 [[nodiscard]] constexpr bool brings_bytes(Opcode opcode) noexcept { return opcode == Opcode::rdma_read || is_atomic(opcode); }
 
 struct InFlightEntry {
     enum class Kind : std::uint8_t {
         posted,    ///< the provider has it
-        covered,   ///< so it has, without a signal; completes with one behind it (SendQueue::coalesce)
+        covered,   ///< the provider has it, without the signal that it asked for: completes with one behind it (SendQueue::coalesce)
         pooled,    ///< so it has, and a receive pool posted it
         announced, ///< so it has, of a message the announcement; the request ends later
         reading,   ///< so it has; reads what the peer has announced, into a buffer of a pool

@@ -122,7 +122,7 @@ struct EndRun {
     }
     /// Ends the first `n` entries, which complete with the one behind them.
     [[gnu::always_inline]] bool end_covered(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t n) noexcept {
-        if (n >= sends.size() || qp->sends().failed()) [[unlikely]] {
+        if (n >= sends.size()) [[unlikely]] {
             return false;
         }
         for (; n > 0; --n) {

@@ -1,9 +1,9 @@
 // The way of ordinary requests: one SGE or none, or a payload in the request's own line, on a connected queue pair with nothing particular
 // about it, which the device completes with success.
 //
-// What is decided here is decided by Submitter and Router too, for all others. These loops only know when to let go: at the first request
-// or completion that is not ordinary they end, with everything as if they had not looked at it, and the general way decides. So nothing is
-// refused or failed here.
+// What is decided here is decided by Submitter and Router too, for all others. These loops only know when to let go: they end at the first
+// request or completion that is not ordinary, and the general way decides about that one. Of a completion with which several requests end, those
+// before the one that is not ordinary have ended then. Nothing is refused or failed here.
 //
 // Thread safety: the worker's.
 #pragma once

@@ -38,13 +38,12 @@ namespace pollcore {
         }
         qps[i]->sends().entries().prefetch_next();
         __builtin_prefetch(qps[i]->sends().provider());
-        if (lines) {
+        if (lines && qps[i]->provider_lines().known()) {
             qps[i]->provider_lines().prefetch_posted();
         }
     }
     for (std::uint32_t i = 0; lines && i < n; ++i) {
-        // The control thread destroys only what is not ordinary.
-        if (qps[i] != nullptr && qps[i]->ordinary() != 0 && qps[i]->provider_lines().known()) {
+        if (qps[i] != nullptr && qps[i]->provider_lines().known() && qps[i]->provider_at_rest()) {
             qps[i]->provider_lines().prefetch_next_block();
         }
     }

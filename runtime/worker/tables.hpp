@@ -81,7 +81,7 @@ public:
 
     [[nodiscard]] std::uint32_t qps_mask() const noexcept { return qps_mask_; }
     [[nodiscard]] std::size_t qps_used() const noexcept { return qps_used_; }
-    /// More than the first cache holds: a burst asks for all their lines at once.
+    /// So many that a burst asks for all their lines at once.
     [[nodiscard]] bool many_qps() const noexcept { return qps_used_ > kFewQps || qps_with_lines_ > kFewQpsWithLines; }
     /// Of some it is known where their provider posts.
     [[nodiscard]] bool provider_lines() const noexcept { return qps_with_lines_ != 0; }
@@ -155,8 +155,9 @@ public:
     void remove(const WorkerAh& ah) noexcept { ahs_.set(ah.handle.index, nullptr); }
 
 private:
+    // Queue pairs up to which asking costs more than it wins, as it was measured: with the provider's lines there is more to win.
     static constexpr std::size_t kFewQps = 256;
-    static constexpr std::size_t kFewQpsWithLines = 48;  // the provider's lines take room there, too
+    static constexpr std::size_t kFewQpsWithLines = 48;
 
     OwnLines<WorkerSession*> polled_sessions_;
     OwnLines<WorkerCq*> polled_cqs_;

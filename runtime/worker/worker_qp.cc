@@ -54,7 +54,8 @@ void WorkerQp::add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerC
 
 // Whatever of this changes has to ask again.
 void WorkerQp::choose_way() noexcept {
-    const bool ordinary = life_ == QpLife::ready && parked_ == 0 && !flow_->frames() && !datagram_ && options_.ordinary;
+    provider_at_rest_ = life_ == QpLife::ready && parked_ == 0;
+    const bool ordinary = provider_at_rest_ && !flow_->frames() && !datagram_ && options_.ordinary;
     ordinary_ = ordinary ? static_cast<OpcodeMask>(opcodes_ & RequestHead::kOrdinary) : OpcodeMask{0};
 }
 
@@ -88,13 +89,15 @@ void WorkerQp::publish_record() noexcept {
 /// The provider refused `bad` of the chain. What stands before it was posted; what follows it gets its own chance, since it may belong to
 /// another session.
 [[gnu::cold]] void WorkerQp::end_refused(Turn& turn, ibv_send_wr* chain, ibv_send_wr* bad) noexcept {
+    bool posted = false;  // something of it
     while (bad != nullptr) {
         ibv_send_wr* const next = bad->next;
-        const bool left_behind = bad != chain && sends_.has_covered();  // what was posted has lost the completion that it waits for
+        posted = posted || bad != chain;
         const InFlightEntry entry = sends_.take_refused(turn, *bad);
-        const bool breaks = flow_->refused(entry.opcode, next != nullptr) || left_behind;
+        const bool others_wait = next == nullptr && posted && sends_.has_covered();  // for the signal that this one had
+        const bool breaks = flow_->refused(entry.opcode, next != nullptr) || others_wait;
         if (breaks) {
-            break_off(turn, next);
+            break_off(turn, next, others_wait ? FlowFault::signal_refused : FlowFault::post_refused);
         }
         end_send_by_runtime(turn, entry, Status::post_refused);
         complete_unposted(turn);
@@ -107,13 +110,13 @@ void WorkerQp::publish_record() noexcept {
 }
 
 /// What stands in the chain does not go either.
-[[gnu::cold]] void WorkerQp::break_off(Turn& turn, ibv_send_wr* chain) noexcept {
+[[gnu::cold]] void WorkerQp::break_off(Turn& turn, ibv_send_wr* chain, FlowFault fault) noexcept {
     for (const ibv_send_wr* wr = chain; wr != nullptr; wr = wr->next) {
         InFlightTable& entries = sends_.entries();
         InFlightEntry& entry = entries.at(entries.head_position() + entries.offset_of(WrId::unpack(wr->wr_id).position));
         entry.leave_unposted(Status::wr_flush_err);
     }
-    fail_flow(turn, FlowFault::post_refused);
+    fail_flow(turn, fault);
 }
 
 /// The newest entry is of a bind, or of a request that came in error: neither is chained.
@@ -221,8 +224,8 @@ void WorkerQp::complete_unposted(Turn& turn) noexcept {
 [[gnu::always_inline]] inline void WorkerQp::pass_over(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc, bool& flushed) noexcept {
     const bool covered = entry.kind == InFlightEntry::Kind::covered;
     // Signaled ones complete themselves and in order; one that is passed over has been lost by the provider, and the application must not
-    // wait for it for ever. So has any that stands behind a failure, since what is flushed completes, signaled or not.
-    if ((entry.signaled() && !covered) || sends_.failed()) [[unlikely]] {
+    // wait for it for ever. Any other that stands behind a failure was lost, too, since what is flushed completes, signaled or not.
+    if (!covered && (entry.signaled() || sends_.failed())) [[unlikely]] {
         sends_.fail();
         if (entry.opcode == Opcode::bind_mw && wc.status == IBV_WC_SUCCESS) {
             turn.binds.take_over_key(entry);
@@ -410,9 +413,14 @@ void WorkerQp::post_marker(Turn& turn) noexcept {
     }
     if (!sends_.post_now(turn, handle_, {.kind = InFlightEntry::Kind::marker}, wr)) {
         cover_wanted_ = true;
-        look_again(turn);  // in the next step: what it is to cover waits for nothing else
+        // Tried again in the next step, since what it is to cover waits for nothing else. A provider that never takes it must not keep the worker
+        // busy for ever: then that ends when the queue pair is closed.
+        if (++markers_refused_ < kMarkerTries) {
+            look_again(turn);
+        }
         return;
     }
+    markers_refused_ = 0;
     marker_in_flight_ = true;
     sends_.count_signal(true);
     turn.counters.markers.add();
@@ -574,6 +582,7 @@ void WorkerQp::begin_life(Turn& turn, Life life, QpState state) noexcept {
     leftover_status_ = Status::qp_closed;
     unposted_status_ = Status::wr_flush_err;
     marker_in_flight_ = cover_wanted_ = device_lags_ = flush_held_ = false;
+    markers_refused_ = 0;
     sends_.begin_life();
     recvs_.begin_life(handle_);
     flow_->begin_life(turn);

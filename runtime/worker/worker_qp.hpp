@@ -122,9 +122,11 @@ public:
         __builtin_prefetch(reinterpret_cast<const void*>(address), 1);
         __builtin_prefetch(reinterpret_cast<const void*>(address + kCacheLine), 1);
     }
-    /// Where its provider posts next. While the queue pair is ordinary(), the provider has it.
+    /// Where its provider posts, if that is known.
     [[nodiscard]] const SendQueueLines& provider_lines() const noexcept { return provider_lines_; }
-    /// And for the line of provider_lines().
+    /// That memory may be read: the control thread neither changes nor destroys the provider's queue pair.
+    [[nodiscard]] bool provider_at_rest() const noexcept { return provider_at_rest_; }
+    /// Asks for the line of provider_lines(). `qp` may be null.
     static void prefetch_provider_lines(const WorkerQp* qp) noexcept {
         __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(qp) + offsetof(WorkerQp, provider_lines_)));
     }
@@ -240,6 +242,8 @@ public:
     ChainLink<WorkerQp> link;
 
 private:
+    static constexpr std::uint16_t kMarkerTries = 1000;
+
     /// The one writer of the life. What follows from it for the hot loops is known at once.
     void happens(QpEvent event) noexcept {
         life_ = after(life_, event);
@@ -264,7 +268,7 @@ private:
     void complete_unposted(Turn& turn) noexcept;
     void end_waiting(Turn& turn, WaitingRequests& waiting) noexcept;
     void end_refused(Turn& turn, ibv_send_wr* chain, ibv_send_wr* bad) noexcept;
-    void break_off(Turn& turn, ibv_send_wr* chain) noexcept;
+    void break_off(Turn& turn, ibv_send_wr* chain, FlowFault fault) noexcept;
     void post_other(Turn& turn, Share& share, const WorkRequest& request) noexcept;
 
     SendQueue sends_;
@@ -278,14 +282,16 @@ private:
     bool datagram_;
     // A receive besides these.
     RecvQueue recvs_;
-    // A send, where there are many queue pairs.
+    // What a burst fetches before it begins, where there are many queue pairs.
     SendQueueLines provider_lines_;
+    bool provider_at_rest_ = false;  // ready and not parked: nobody else changes the provider's queue pair
     // Cold.
     std::unique_ptr<Flow> flow_;  // never null
     std::uint16_t parked_ = 0;  // nesting
     Status cause_ = Status::success;
     bool cover_wanted_ = false;      // a marker is to follow when one can be posted
     bool marker_in_flight_ = false;
+    std::uint16_t markers_refused_ = 0;  // one after the other
     bool device_lags_ = false;       // in error, and on its device maybe not: nothing is posted to it
     bool flush_held_ = false;        // device_lags_, and the peer may still act on what waits
     Status leftover_status_ = Status::qp_closed;    // of what no device completed

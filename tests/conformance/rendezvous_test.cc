@@ -19,6 +19,7 @@ protected:
     [[nodiscard]] QueuePairOptions sending() {
         QueuePairOptions options = shape(FlowControl::credits);
         options.recv_depth = 4;
+        options.coalesce_signals = coalesces;
         return options;
     }
     [[nodiscard]] QueuePairOptions receiving() {
@@ -55,6 +56,7 @@ protected:
 
     ReceivePool pool;
     ReceivePool longs;
+    bool coalesces = false;
 };
 
 TEST_F(Rendezvous, CarriesWhatIsTooLongForAReceiveInItsPlace) {
@@ -69,6 +71,14 @@ TEST_F(Rendezvous, CarriesWhatIsTooLongForAReceiveInItsPlace) {
     EXPECT_EQ(session.message_max(a.handle()), kShort);
     EXPECT_EQ(session.rendezvous_max(a.handle()), kLong);
     Exercised::get().note("flow control", "rendezvous");
+}
+
+TEST_F(Rendezvous, CarriesMessagesWhoseSignalsAreCoalesced) {
+    coalesces = true;
+    connect_new();
+    stream(600, true);
+    EXPECT_EQ(pool.counters().delivered.value() + longs.counters().delivered.value(), 600u);
+    EXPECT_EQ(runtime.worker_counters(0).flow_faults.value(), 0u);
 }
 
 TEST_F(Rendezvous, ServesManyByASharedReceiveQueue) {

@@ -30,6 +30,7 @@ protected:
         QueuePairOptions options = shape(FlowControl::ring);
         options.shares[0].session = &first;
         options.pool = pool;
+        options.coalesce_signals = coalesces;
         return options;
     }
     void connect_ends() {
@@ -59,6 +60,7 @@ protected:
     }
 
     ReceivePool ring;
+    bool coalesces = false;
 };
 
 TEST_F(WriteRings, CarryMessagesOfAnyLengthWithoutAReceive) {
@@ -112,6 +114,14 @@ TEST_F(WriteRings, KeepEverySenderAtTheReadersPace) {
     EXPECT_GT(runtime.worker_counters(0).waits_for_credit.value(), 0u);
     EXPECT_EQ(runtime.worker_counters(0).flow_faults.value(), 0u);
     EXPECT_EQ(ring.counters().delivered.value(), 3000u);
+}
+
+TEST_F(WriteRings, CarryMessagesWhoseSignalsAreCoalesced) {
+    coalesces = true;
+    connect_with_ring();
+    stream(1000, true);
+    EXPECT_EQ(runtime.worker_counters(0).flow_faults.value(), 0u);
+    EXPECT_EQ(ring.counters().delivered.value(), 1000u);
 }
 
 TEST_F(WriteRings, GiveRoomBackInAnyOrder) {

@@ -181,11 +181,16 @@ std::size_t Application::poll_as(std::size_t most) {
 void Application::check_time(const WideCompletion& completion) {
     const std::uint64_t time = completion.device_time;
     const bool timed = device_time_ && completion.ok();
-    // A request whose signal was left to one behind it has that one's time, hence none where that one has failed.
+    // A request whose signal was left to one behind it has that one's time, hence none where that one has failed: then none of its queue
+    // succeeds with a time any more.
     const bool may_lack_it = !completion.from_recv_queue() && std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) {
         return use.channel->coalesces && use.channel->index == completion.tag >> kChannelShift;
     });
-    if (time != 0 ? !timed : timed && !may_lack_it) {
+    if (timed && time == 0 && may_lack_it) {
+        lack_time_.insert(completion.qp);
+        return;
+    }
+    if ((time != 0) != timed || (time != 0 && !completion.from_recv_queue() && lack_time_.count(completion.qp) != 0)) {
         throw Violation("I6 fields", fmt::format("{}: {:#x} has {} and the device's time {}", name_, completion.tag,
                                                  status_name(completion.status), time));
     }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <memory>
 #include <span>
 #include <string>
@@ -128,6 +129,7 @@ private:
     bool wide_;
     bool device_time_;
     std::map<std::pair<QpHandle, bool>, std::uint64_t> newest_times_;  ///< by queue pair and queue
+    std::set<QpHandle> lack_time_;  ///< queue pairs of which a request succeeded without one
     bool news_ = false;     ///< it may have been told that something was completed or retired
     bool in_call_ = false;  ///< in the middle of a call, where figures need not agree
     bool close_wanted_ = false;

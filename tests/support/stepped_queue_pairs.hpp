@@ -63,7 +63,8 @@ inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
                           .marker_ah = qp->marker_ah.get(),
                           .shares = shape.shares});
     WorkerQp& end = *qp->end;
-    end.set_provider(*qp->qp, options_.provider_lines ? device->send_queue_lines(qp->qp.get()) : SendQueueLines());
+    const SendQueueLines lines = options_.provider_lines ? device->send_queue_lines(qp->qp.get()) : SendQueueLines();
+    end.set_provider(*qp->qp, shape.provider_lines.known() ? shape.provider_lines : lines);
     if (shape.pool.pool != nullptr && arrival_of(shape.flow) == Arrival::receives) {
         end.recvs().fill_from(*shape.pool.pool->buffers, shape.pool.depth, shape.pool.share);
     }

@@ -139,6 +139,7 @@ public:
         std::uint32_t pd = 0;           ///< the control thread's number of it
         bool ordinary = true;           ///< WorkerQp::Options::ordinary
         bool coalesce_signals = false;
+        SendQueueLines provider_lines{};  ///< known: in place of the device's
         std::optional<FlowTerms> terms{};  ///< what it says of itself, whatever is true
         std::uint32_t counts_from = 0;  ///< FlowParts::counts_from
     };

@@ -138,32 +138,6 @@ TEST_P(CoalescedSignalsTest, WhatStandsBeforeAFailureHasSucceededAndWhatIsBehind
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
-TEST_P(CoalescedSignalsTest, InErrorEachCompletesOnce) {
-    make();
-    submit(std::array{write(0), write(1), write(2), write(3)});
-    world->step();
-    world->to_error(*a);
-    const std::vector<Completion> got = world->await(4);
-    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3}));
-    turn();
-    EXPECT_TRUE(world->poll().empty());
-    EXPECT_EQ(world->session().figures().in_flight(), 0u);
-}
-
-TEST_P(CoalescedSignalsTest, AResetCompletesWhatIsInFlight) {
-    make();
-    const std::set<Status> possible{Status::success, Status::wr_flush_err};
-    submit(std::array{write(0), write(1), write(2)});
-    world->step();
-    EXPECT_TRUE(world->reset(*a));
-    const std::vector<Completion> got = world->poll();
-    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2}));
-    for (const Completion& completion : got) {
-        EXPECT_EQ(possible.count(completion.status), 1u);
-    }
-    EXPECT_EQ(world->session().figures().in_flight(), 0u);
-}
-
 TEST_P(CoalescedSignalsTest, SessionsThatShareTheQueuePairEachGetTheirs) {
     make_world();
     world->add_session();
@@ -201,7 +175,8 @@ Script script;
 
 class CoalescedSignalsOnAFailingProvider : public CoalescedSignalsTest {
 protected:
-    CoalescedSignalsOnAFailingProvider() {
+    CoalescedSignalsOnAFailingProvider() { begin(); }
+    void begin() {
         make();
         ibv_context_ops& ops = world->device->context()->ops;
         script = Script{.device = ops};
@@ -241,31 +216,67 @@ TEST_P(CoalescedSignalsOnAFailingProvider, AMemoryKeyIsInUseUntilTheBurstHasEnde
     EXPECT_FALSE(world->uses_key(0, 0, source->lkey()));
 }
 
-TEST_P(CoalescedSignalsOnAFailingProvider, AChainThatIsCutShortFailsTheQueuePair) {
+// What is behind it goes, and has the signal.
+TEST_P(CoalescedSignalsOnAFailingProvider, OneInTheMiddleMayBeRefused) {
     script.refused = {2};
     submit(std::array{write(0), write(1), write(2), write(3), write(4)});
-    const std::vector<Completion> got = all_after_the_device_was_told(5);
+    const std::vector<Completion> got = world->await(5);
     EXPECT_EQ(tags_of(got), (Tags{2, 0, 1, 3, 4}));  // what was refused was never in the queue
     for (const Completion& completion : got) {
-        if (completion.tag == 2) {
-            EXPECT_EQ(completion.status, Status::post_refused);
-        } else if (completion.tag > 2) {
-            EXPECT_EQ(completion.status, Status::wr_flush_err);
-        } else {
-            EXPECT_TRUE(completion.status == Status::success || completion.status == Status::wr_flush_err);
-        }
+        EXPECT_EQ(completion.status, completion.tag == 2 ? Status::post_refused : Status::success);
     }
-    EXPECT_EQ(world->session().state(a->handle()), QpState::error);
-    EXPECT_EQ(world->session().cause(a->handle()), Status::post_refused);
-    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+    EXPECT_EQ(world->session().state(a->handle()), QpState::ready);
 }
 
 // What was posted has no signal behind it.
-TEST_P(CoalescedSignalsOnAFailingProvider, AChainWithoutItsLastFailsIt) {
-    script.refused = {2};
+TEST_P(CoalescedSignalsOnAFailingProvider, AChainWithoutItsLastFailsTheQueuePair) {
+    for (const std::set<std::uint64_t>& refused : {std::set<std::uint64_t>{2}, {0, 2}, {1, 2}}) {
+        begin();
+        script.refused = refused;
+        submit(std::array{write(0), write(1), write(2)});
+        const std::vector<Completion> got = all_after_the_device_was_told(3);
+        EXPECT_EQ(got.size(), 3u);
+        for (const Completion& completion : got) {
+            const bool possible = completion.status == Status::success || completion.status == Status::wr_flush_err;
+            EXPECT_TRUE(refused.count(completion.tag) != 0 ? completion.status == Status::post_refused : possible);
+        }
+        EXPECT_EQ(world->session().state(a->handle()), QpState::error);
+        EXPECT_EQ(world->session().cause(a->handle()), Status::post_refused);
+        EXPECT_EQ(world->session().figures().in_flight(), 0u);
+    }
+}
+
+TEST_P(CoalescedSignalsOnAFailingProvider, ABurstThatIsRefusedAsAWholeLeavesTheQueuePairAsItWas) {
+    script.refused = {0, 1, 2};
     submit(std::array{write(0), write(1), write(2)});
-    EXPECT_EQ(tags_of(all_after_the_device_was_told(3)), (Tags{2, 0, 1}));
-    EXPECT_EQ(world->session().state(a->handle()), QpState::error);
+    EXPECT_EQ(statuses_of(world->await(3)), std::vector<Status>(3, Status::post_refused));
+    EXPECT_EQ(world->session().state(a->handle()), QpState::ready);
+}
+
+TEST_P(CoalescedSignalsOnAFailingProvider, WhatIsInFlightInAnErrorIsFlushedOnce) {
+    script.holds = true;
+    submit(std::array{write(0), write(1), write(2)});
+    world->step();
+    EXPECT_EQ(world->session().figures().in_flight(), 3u);
+    world->to_error(*a);
+    script.holds = false;
+    const std::vector<Completion> got = world->await(3);
+    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2}));
+    turn();
+    EXPECT_TRUE(world->poll().empty());
+    EXPECT_EQ(world->session().figures().in_flight(), 0u);
+}
+
+// No completion of the device's comes any more.
+TEST_P(CoalescedSignalsOnAFailingProvider, AResetCompletesWhatIsInFlight) {
+    script.loses = true;
+    submit(std::array{write(0), write(1), write(2)});
+    world->step();
+    EXPECT_EQ(world->session().figures().in_flight(), 3u);
+    EXPECT_FALSE(world->reset(*a, 0));
+    const std::vector<Completion> got = world->poll();
+    EXPECT_EQ(tags_of(got), (Tags{0, 1, 2}));
+    EXPECT_EQ(statuses_of(got), std::vector<Status>(3, Status::qp_closed));
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
@@ -295,7 +306,9 @@ TEST_P(CoalescedSignalsOnAFailingProvider, ALostCompletionIsSaidOfTheOneThatHadI
     submit(std::array{write(3), write(4)});
     const std::vector<Completion> got = world->await(5);
     EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3, 4}));
-    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::success, Status::success, Status::general_err, Status::general_err, Status::success}));
+    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::success, Status::success, Status::general_err, Status::success, Status::success}));
+    submit(std::array{write(5), write(6)});
+    EXPECT_EQ(statuses_of(world->await(2)), std::vector<Status>(2, Status::success)) << "later bursts are as ever";
 }
 
 // The request that failed is one of those that the next completion stands behind.

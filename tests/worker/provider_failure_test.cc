@@ -154,6 +154,33 @@ TEST_F(ProviderFailure, AMarkerThatIsRefusedIsTriedAgain) {
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
 }
 
+TEST_F(ProviderFailure, AMarkerThatIsRefusedIsTriedAgainThoughNothingElseHappens) {
+    script.hold_back = true;
+    submit(write(1, {.flags = 0}));
+    world->step(20);
+    script.refuse_markers = 3;
+    world->to_error(*a);
+    script.hold_back = false;
+    turn();
+    EXPECT_EQ(script.refuse_markers, 0u);
+    EXPECT_EQ(world->worker.counters().markers.value(), 1u);
+    EXPECT_EQ(world->session().retired(a->handle()), 1u);
+}
+
+TEST_F(ProviderFailure, AProviderThatTakesNoMarkerKeepsNoWorkerAwake) {
+    SteppedWorld::Options options;
+    options.sleeps = true;
+    begin(std::move(options));
+    submit(write(1, {.flags = 0}));
+    turn();
+    script.refuse_markers = 1'000'000;
+    world->to_error(*a);
+    EXPECT_FALSE(world->worker.fall_asleep(world->now));
+    turn(2000);
+    EXPECT_TRUE(world->worker.fall_asleep(world->now));
+    world->worker.wake_up(world->now);
+}
+
 TEST_F(ProviderFailure, ACqThatFailsInTheLastLookBeforeSleepKeepsTheWorkerAwake) {
     SteppedWorld::Options options;
     options.sleeps = true;
