@@ -114,6 +114,7 @@ RemoteBlock RuntimePath::own_block(unsigned index) const {
 void RuntimePath::prepare(const Workload& workload) {
     workload_ = workload;
     inlined_ = workload.inlined;
+    awaits_memory_ = workload.op == Op::write && !workload.one_sided;
     always_signal_ = workload.one_sided || workload.buffer_reused();
     for (unsigned index = 0; index < ends_used_; ++index) {
         for (WorkRequest& request : sends_[index]) {

@@ -99,9 +99,10 @@ public:
     [[nodiscard]] std::uint32_t spins_per_look() const noexcept { return wait_ == Waiting::sleep ? 1 : Watch::kSpinsPerLook; }
 
     void poll() {
-        const bool spins = wait_ == Waiting::spin;
-        const std::size_t n = spins ? session_.poll(completions_, std::chrono::nanoseconds(0)) : session_.poll(completions_);
-        if (n == 0 && !spins) {
+        // What waits for memory of its peer's to change must not wait here for a completion.
+        const bool waits_here = wait_ == Waiting::spin && !awaits_memory_;
+        const std::size_t n = waits_here ? session_.poll(completions_, std::chrono::nanoseconds(0)) : session_.poll(completions_);
+        if (n == 0 && wait_ != Waiting::spin) {
             wait_a_while();
         }
         for (std::size_t i = 0; i < n; ++i) {
@@ -169,6 +170,7 @@ private:
     std::array<Completion, kPollBatch> completions_;  ///< not the loop's own, which would clear it for each look
     int worker_thread_ = 0;
     Waiting wait_ = Waiting::spin;
+    bool awaits_memory_ = false;
     bool inlined_ = false;
     bool always_signal_ = false;
     std::array<EndState, 2> ends_{};

@@ -132,7 +132,7 @@ public:
     [[nodiscard]] std::size_t poll(std::span<WideCompletion> out) noexcept;
     /// As poll(), and where there are none now, wait(timeout) and poll() again. 0 also when wait() had something else to tell, such as room
     /// for a request that was refused. Who polls in a loop gets an operation's completion sooner by this than by poll() alone: it looks when
-    /// that does not delay the worker.
+    /// that does not delay the worker. Who waits for something else besides, such as memory that a peer writes, uses poll() alone.
     [[nodiscard]] std::size_t poll(std::span<Completion> out, std::chrono::nanoseconds timeout) noexcept;
     [[nodiscard]] std::size_t poll(std::span<WideCompletion> out, std::chrono::nanoseconds timeout) noexcept;
 
