@@ -30,7 +30,7 @@ BOUNDS = pathlib.Path(__file__).with_name("instructions.json")
 SLACK = 0.05
 INSTRUCTIONS, LINES = "Ir", "D1mr,D1mw"
 CACHE = "--D1=49152,12,64"
-FEW, MANY = 40, 240  # rounds: the difference leaves out what the first ones do
+FEW, FEW_MORE, MANY = 40, 80, 240  # rounds: the difference leaves out what the first ones do
 
 
 def counts_of(program, model, load, rounds, events):
@@ -56,8 +56,9 @@ def counts_of(program, model, load, rounds, events):
 
 
 def per_operation(program, model, load, events):
-    few, many = (counts_of(program, model, load, rounds, events) for rounds in (FEW, MANY))
-    operations = (MANY - FEW) * load["burst"]
+    least, most = (FEW, MANY) if events == INSTRUCTIONS else (FEW, FEW_MORE)
+    few, many = (counts_of(program, model, load, rounds, events) for rounds in (least, most))
+    operations = (most - least) * load["burst"]
     return {part: round((many[part] - few[part]) / operations, 1) for part in few}
 
 
