@@ -165,7 +165,7 @@ private:
     [[nodiscard]] [[gnu::noinline]] std::size_t take_wide(std::span<Record> out, Settle&& settle) noexcept {
         return take_from_ring<2>(out, settle);
     }
-    // Of few, so the loop need not stand here again.
+    // Not inlined: few completions come this way, and the loop is long.
     template <class Record, class Settle>
     [[nodiscard]] [[gnu::noinline]] std::size_t take_few(std::span<Record> out, Settle&& settle) noexcept {
         return wide_ == 0 ? take_from_ring<1>(out, settle) : take_wide(out, settle);

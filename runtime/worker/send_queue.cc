@@ -3,6 +3,13 @@
 #include <numeric>
 
 namespace pollcore {
+namespace {
+
+[[nodiscard]] std::uint32_t length_of(const ibv_send_wr& wr) noexcept {
+    return std::accumulate(wr.sg_list, wr.sg_list + wr.num_sge, 0u, [](std::uint32_t sum, const ibv_sge& sge) { return sum + sge.length; });
+}
+
+}  // namespace
 
 [[gnu::noinline]] void SendQueue::coalesce(ibv_send_wr& chain) noexcept {
     has_covered_ = false;
@@ -15,7 +22,7 @@ namespace pollcore {
         has_covered_ = true;
         InFlightEntry& entry = entries_.at(WrId::unpack(wr->wr_id).position);
         if (entry.signaled()) {  // else the signal was the worker's own
-            entry.cover(std::accumulate(wr->sg_list, wr->sg_list + wr->num_sge, 0u, [](std::uint32_t sum, const ibv_sge& sge) { return sum + sge.length; }));
+            entry.cover(brings_bytes(entry.opcode) ? length_of(*wr) : 0);
         }
     }
     if (has_covered_) {

@@ -104,6 +104,12 @@ void act_as(Role role) noexcept { own_role = role; }
 
 void name_role(const char* thread_name, Role role) {
     const std::size_t n = name_count.load();
+    for (std::size_t i = 0; i < n; ++i) {
+        if (std::strcmp(names[i].first, thread_name) == 0) {
+            names[i].second = role;
+            return;
+        }
+    }
     if (n == kNames) {
         std::abort();
     }

@@ -252,7 +252,8 @@ ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
     return qp;
 }
 
-// Of a queue pair mlx5dv_init_obj only reads. A CQ it would mark as the program's own, and then no reset purges its CQEs (H1).
+// mlx5dv_init_obj only reads a queue pair. It must not be given a CQ: it marks that as the program's own, and then a reset of a queue pair
+// leaves its CQEs there (H1).
 SendQueueLines VerbsDevice::send_queue_lines(ibv_qp* qp) {
     mlx5dv_qp mlx5{};
     mlx5dv_obj obj{};
