@@ -40,6 +40,15 @@ class Judging(unittest.TestCase):
         self.assertEqual(bench_goals.judge(goal([0.5], tables=["round trip"]), noise), MET)
         self.assertEqual(bench_goals.judge(goal([0.5]), noise), MET)
 
+    def test_a_goal_that_is_out_of_reach_is_judged_by_its_other_bound(self):
+        self.addCleanup(setattr, bench_goals, "OUT_OF_REACH", bench_goals.OUT_OF_REACH)
+        bench_goals.OUT_OF_REACH = {"a / b": (1.5, "lines are far away")}
+        self.assertEqual([bench_goals.judge(goal([sample])) for sample in (1.4, 1.6)], [MET, MISSED])
+        row = bench_goals.table([goal([1.4]), goal([0.5], name="another")], [])
+        self.assertIn("| a / b | ≤ 1 | ≤ 1.5 | 1.40 (1.40–1.40) of 1 | met |", row)
+        self.assertIn("| a / b | lines are far away |", row)
+        self.assertNotIn("| another | ≤ 1 | ≤", row)
+
     def test_what_was_not_measured_is_undecided(self):
         self.assertEqual(bench_goals.judge(goal([])), UNDECIDED)
         self.assertIn("not measured", bench_goals.table([goal([])], []))
