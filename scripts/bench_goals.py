@@ -59,19 +59,6 @@ def judge(goal, noise=()):
     return MET if within else MISSED if outside else UNDECIDED
 
 
-def with_whole_names(goals):
-    """A name that begins with "…" goes on where the one before it has its first " / ", or else its end."""
-    whole = []
-    stem = ""
-    for goal in goals:
-        if goal["goal"].startswith("…"):
-            whole.append({**goal, "goal": stem + goal["goal"][1:]})
-        else:
-            stem = goal["goal"].partition(" / ")[0]
-            whole.append(goal)
-    return whole
-
-
 def table(goals, noise):
     """In Markdown."""
     lines = ["| goal | wanted | judged by | median (middle half) of so many | |", "|---|---|---|---|---|"]

@@ -29,23 +29,23 @@ public:
     Board(const std::vector<Measured>& all, std::optional<Distance> distance) : all_(all), distance_(distance) {}
 
     [[nodiscard]] std::optional<Distance> distance() const noexcept { return distance_; }
-    /// Null when it was not measured.
-    [[nodiscard]] const Samples* find(std::string_view table, std::string_view row, std::string_view column) const {
+    /// None when it was not measured: the part did not run, or the CPUs were moved in each repetition.
+    [[nodiscard]] Samples samples(std::string_view table, std::string_view row, std::string_view column) const {
         for (const Measured& one : all_) {
             const auto at = std::find(one.columns.begin(), one.columns.end(), column);
             if (one.distance == distance_ && one.table.starts_with(table) && one.row == row && at != one.columns.end()) {
-                return &one.samples[static_cast<std::size_t>(at - one.columns.begin())];
+                return one.samples[static_cast<std::size_t>(at - one.columns.begin())];
             }
         }
-        return nullptr;
+        return {};
     }
     /// Of each repetition, of all rows of a table that `counts`, the largest.
     [[nodiscard]] Samples best(std::string_view table, std::string_view column, const std::function<bool(const std::string& row)>& counts) const {
         Samples best;
         for (const Measured& one : all_) {
             if (one.distance == distance_ && one.table.starts_with(table) && counts(one.row)) {
-                const Samples& samples = *find(table, one.row, column);
-                best = best.empty() ? samples : combine(best, samples, [](double a, double b) { return std::max(a, b); });
+                const Samples more = samples(table, one.row, column);
+                best = best.empty() ? more : combine(best, more, [](double a, double b) { return std::max(a, b); });
             }
         }
         return best;
@@ -60,6 +60,7 @@ public:
             }
         }
     }
+    /// One without samples is left out.
     void at_least(std::string text, double bound, const Samples& reached) { add(std::move(text), true, bound, reached); }
     void at_most(std::string text, double bound, const Samples& reached) { add(std::move(text), false, bound, reached); }
 
@@ -67,6 +68,9 @@ public:
 
 private:
     void add(std::string text, bool at_least, double bound, const Samples& reached) {
+        if (present(reached).empty()) {
+            return;
+        }
         if (distance_) {
             text += ", " + std::string(name_of(*distance_));
         }

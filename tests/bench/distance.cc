@@ -13,18 +13,6 @@ constexpr double kOneCache = 250;
 
 }  // namespace
 
-std::string_view name_of(Distance distance) noexcept {
-    switch (distance) {
-        case Distance::siblings:
-            return "two threads of one core";
-        case Distance::near:
-            return "near CPUs";
-        case Distance::far:
-            return "far CPUs";
-    }
-    return "";
-}
-
 Distance where(const Cpus& cpus) {
     constexpr std::chrono::microseconds kTime{500};
     const double trip = two_lines<Words, 16, 1>(cpus, kTime, kNoWaits).front();

@@ -89,22 +89,6 @@ bool enough(const std::vector<Taken>& all, std::size_t wanted) {
 
 }  // namespace
 
-Samples present(const Samples& samples) {
-    Samples all = samples;
-    std::erase_if(all, [](double value) { return std::isnan(value); });
-    return all;
-}
-
-double median(const Samples& samples) {
-    Samples values = present(samples);
-    if (values.empty()) {
-        return kNone;
-    }
-    std::sort(values.begin(), values.end());
-    const std::size_t half = values.size() / 2;
-    return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions, std::string_view program, const Cpus& cpus) {
     const auto wanted = static_cast<std::size_t>(repetitions);
     std::vector<Taken> taken(measurements.begin(), measurements.end());

@@ -303,16 +303,16 @@ std::vector<Measurement> provider_costs(const std::string& device, const Cpus& c
 
 std::vector<Goal> provider_goals(const std::vector<Measured>& all) {
     const Board board(all, {});
-    const auto samples = [&](std::string_view table, const std::string& row, std::string_view column) -> const Samples& {
-        const Samples* found = board.find(table, row, column);
-        return found != nullptr ? *found : throw std::logic_error("no row " + row);
+    const auto samples = [&](std::string_view table, const std::string& row, std::string_view column) {
+        Samples found = board.samples(table, row, column);
+        return !found.empty() ? found : throw std::logic_error("no row " + row);
     };
     std::vector<Goal> goals;
     const auto check = [&](const std::string& load, const std::string& how, const std::string& provider_row) {
-        const auto& worker = samples(kWorkerAlone, load, kWithInstant);
-        const auto& instant = samples(kWorkerAlone, load, kInstantAlone);
-        const auto& provider = samples(kAlone, provider_row, "both");
-        const auto& measured = samples(kUnderWorker, load + how + kByPollCq, "worker");
+        const Samples worker = samples(kWorkerAlone, load, kWithInstant);
+        const Samples instant = samples(kWorkerAlone, load, kInstantAlone);
+        const Samples provider = samples(kAlone, provider_row, "both");
+        const Samples measured = samples(kUnderWorker, load + how + kByPollCq, "worker");
         std::vector<double> ratios;
         for (std::size_t i = 0; i < measured.size(); ++i) {
             ratios.push_back(measured[i] / (worker[i] - instant[i] + provider[i]));
@@ -338,8 +338,8 @@ std::vector<Goal> provider_goals(const std::vector<Measured>& all) {
     at_most(qps_at_random(1024), 340);
     at_most("bursts of 32, coalesced signals", 60);
     for (const std::uint32_t qps : {256, 1024}) {
-        const auto& before = samples(kUnderWorker, qps_at_random(qps) + kByPollCq, "worker");
-        const auto& not_before = samples(kUnderWorker, qps_at_random(qps) + kNotBefore + kByPollCq, "worker");
+        const Samples before = samples(kUnderWorker, qps_at_random(qps) + kByPollCq, "worker");
+        const Samples not_before = samples(kUnderWorker, qps_at_random(qps) + kNotBefore + kByPollCq, "worker");
         std::vector<double> ratios;
         for (std::size_t i = 0; i < before.size(); ++i) {
             ratios.push_back(before[i] / not_before[i]);

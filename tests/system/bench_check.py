@@ -66,11 +66,6 @@ class Check(unittest.TestCase):
             for name in ("this", "that", "the other", "something else ran"):
                 self.assertEqual(f"  {name}\n" in f"{text}\n", name in named, text)
 
-    def test_a_goal_that_goes_on_has_the_whole_name(self):
-        names = ["ring, by 32 / limit", "… / best other", "… p99 / limit", "worker, cycles", "… stretch"]
-        self.assertEqual([one["goal"] for one in bench_goals.with_whole_names([goal([1], name=name) for name in names])],
-                         ["ring, by 32 / limit", "ring, by 32 / best other", "ring, by 32 p99 / limit", "worker, cycles", "worker, cycles stretch"])
-
 
 class History(unittest.TestCase):
     def setUp(self):
