@@ -11,10 +11,10 @@
 
 #include "base/log.hpp"
 #include "base/log_writer.hpp"
-#include "exit_code.hpp"
-#include "placement.hpp"
+#include "daemon_exit_code.hpp"
+#include "control_cores.hpp"
 #include "reload.hpp"
-#include "report.hpp"
+#include "start_report.hpp"
 #include "signals.hpp"
 
 namespace pollcore::daemon {

@@ -23,7 +23,7 @@ public:
     Daemon(const Config& config, std::function<Config()> read_again);
     ~Daemon();
 
-    /// Serves until a signal or a broken service ends it. Returns the exit code (exit_code.hpp).
+    /// Serves until a signal or a broken service ends it. Returns the exit code (daemon_exit_code.hpp).
     [[nodiscard]] int run();
 
 private:

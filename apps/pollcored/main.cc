@@ -9,11 +9,11 @@
 
 #include "base/log.hpp"
 #include "base/log_writer.hpp"
-#include "config/check.hpp"
+#include "config/validation.hpp"
 #include "control/eal.hpp"
 #include "daemon.hpp"
-#include "exit_code.hpp"
-#include "options.hpp"
+#include "daemon_exit_code.hpp"
+#include "daemon_options.hpp"
 #include "pollcore/version.hpp"
 #include "signals.hpp"
 

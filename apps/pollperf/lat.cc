@@ -14,7 +14,7 @@
 #include "base/log.hpp"
 #include "device/open_device.hpp"
 #include "direct_path.hpp"
-#include "measurement.hpp"
+#include "rounds.hpp"
 #include "peer.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"

@@ -9,7 +9,7 @@
 #include "json_report.hpp"
 #include "lat.hpp"
 #include "options.hpp"
-#include "report.hpp"
+#include "text_report.hpp"
 #include "wake.hpp"
 
 namespace {

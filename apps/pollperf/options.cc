@@ -8,13 +8,13 @@
 
 #include <fmt/format.h>
 
-#include "config/check.hpp"
+#include "config/validation.hpp"
 #include "config/cpus.hpp"
 #include "config/refusal.hpp"
 #include "config/rules.hpp"
 #include "config/toml_tree.hpp"
 #include "config/units.hpp"
-#include "placement.hpp"
+#include "cpu_choice.hpp"
 
 namespace pollcore::perf {
 namespace {

@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "measurement.hpp"
+#include "rounds.hpp"
 #include "options.hpp"
-#include "rendezvous.hpp"
+#include "peer_letter.hpp"
 
 namespace pollcore::perf {
 

@@ -6,7 +6,7 @@
 #include "config/cpus.hpp"
 #include "config/units.hpp"
 #include "options.hpp"
-#include "placement.hpp"
+#include "cpu_choice.hpp"
 #include "wake.hpp"
 
 namespace pollcore::perf {

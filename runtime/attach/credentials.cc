@@ -18,7 +18,7 @@
 #include <fmt/format.h>
 
 #include "base/printable.hpp"
-#include "config/accounts.hpp"
+#include "config/users_and_groups.hpp"
 #include "pollcore/error.hpp"
 
 #ifndef SO_PEERGROUPS

@@ -1,7 +1,7 @@
 // Bugs that the simulation is to find: proof that it bites.
 //
 // In a program these are nothing. The simulation, which is compiled from the same sources with POLLCORE_SIMULATED, asks for one
-// by its name (tests/sim/planted.hpp), and which times of many it is there.
+// by its name (tests/sim/bug_kinds.hpp), and which times of many it is there.
 #pragma once
 
 #include <cstdint>

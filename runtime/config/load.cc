@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "base/unique_fd.hpp"
-#include "config/check.hpp"
+#include "config/validation.hpp"
 #include "config/schema.hpp"
 #include "config/toml_tree.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <cerrno>
 
-#include "config/check.hpp"
+#include "config/validation.hpp"
 #include "config/rules.hpp"
 
 namespace pollcore::config {

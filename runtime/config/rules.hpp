@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "config/accounts.hpp"
+#include "config/users_and_groups.hpp"
 #include "config/cpus.hpp"
 #include "config/toml_tree.hpp"
 #include "config/units.hpp"

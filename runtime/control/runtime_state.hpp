@@ -3,7 +3,7 @@
 //   runtime_state.cc      start and stop           queue_pairs.cc        making, connecting by information
 //   sessions.cc           opening and closing      queue_pair_ends.cc    closing and resetting (H1)
 //   memory.cc             domains, regions         completion_queues.cc  which CQ a queue goes to
-//   windows.cc            memory windows           connections.cc        listeners, rdma_cm or names, their events
+//   windows.cc            memory windows           connecting.cc        listeners, rdma_cm or names, their events
 //   address_handles.cc    ways of datagrams        events.cc             what devices and workers say unasked
 //   shared_receive_queues.cc, receive_pools.cc
 //
@@ -541,7 +541,7 @@ private:
     [[nodiscard]] AhPlan plan_ah_here(DeviceSlot& device, PdId pd, const ibv_ah_attr& address);
     [[nodiscard]] ibv_ah_attr address_here(DeviceSlot& device, const QpInfo& peer, const PathAttributes& path);
 
-    // connections.cc
+    // connecting.cc
     [[nodiscard]] ConnectingQp connecting(QpSlot& qp);
     void take_connect_events(DeviceSlot& device);
     void on_connect_event(DeviceSlot& device, ConnectEvent event);

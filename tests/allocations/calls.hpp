@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "failing_allocations.hpp"
-#include "world.hpp"
+#include "small_world.hpp"
 
 namespace pollcore::testing {
 

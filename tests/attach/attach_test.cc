@@ -28,7 +28,7 @@
 #include "attach/packet_socket.hpp"
 #include "attach/wire.hpp"
 #include "base/unique_fd.hpp"
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "give_way.hpp"
 #include "held_clock_platform.hpp"
 #include "log_capture.hpp"

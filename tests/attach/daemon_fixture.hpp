@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "daemon_process.hpp"
 #include "give_way.hpp"
 #include "pollcore/attach.hpp"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore::test {

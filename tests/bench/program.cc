@@ -11,7 +11,7 @@
 #include "base/clock.hpp"
 #include "hardware_counters.hpp"
 #include "noise.hpp"
-#include "report.hpp"
+#include "bench_report.hpp"
 
 namespace pollcore::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include "base/clock.hpp"
 #include "noise.hpp"
 #include "provider_costs.hpp"
-#include "report.hpp"
+#include "bench_report.hpp"
 
 namespace pollcore::bench {
 namespace {

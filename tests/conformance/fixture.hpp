@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "exercised.hpp"
 #include "give_way.hpp"
 #include "pollcore/runtime.hpp"

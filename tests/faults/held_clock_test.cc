@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "device/soft/soft_device.hpp"
 #include "give_way.hpp"
 #include "held_clock_platform.hpp"

@@ -20,7 +20,7 @@
 
 #include "attach/packet_socket.hpp"
 #include "attach/wire.hpp"
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
 

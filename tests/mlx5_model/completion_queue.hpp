@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "event_queue.hpp"
+#include "hca_event_queue.hpp"
 
 namespace mlx5_model {
 

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "uverbs_file.hpp"
 
 namespace mlx5_model {

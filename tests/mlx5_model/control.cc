@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "refuse.hpp"
 
 using mlx5_model::CompletionQueue;

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "ucma.hpp"
 #include "uverbs_file.hpp"
 

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "device_files.hpp"
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "file.hpp"
 
 namespace mlx5_model {

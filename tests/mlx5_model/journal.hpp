@@ -5,7 +5,7 @@
 #include <deque>
 
 #include "control.h"
-#include "send_queue.hpp"
+#include "hca_send_queue.hpp"
 
 namespace mlx5_model {
 

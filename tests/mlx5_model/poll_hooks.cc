@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "refuse.hpp"
 
 namespace mlx5_model {

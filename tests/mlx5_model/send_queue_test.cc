@@ -1,4 +1,4 @@
-#include "send_queue.hpp"
+#include "hca_send_queue.hpp"
 
 #include <endian.h>
 

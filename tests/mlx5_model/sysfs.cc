@@ -17,7 +17,7 @@
 #include <system_error>
 #include <utility>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "file.hpp"
 #include "refuse.hpp"
 

@@ -1,4 +1,4 @@
-#include "transitions.hpp"
+#include "hca_transitions.hpp"
 
 #include <array>
 

@@ -1,7 +1,7 @@
 // rdma_cm: what librdmacm asks by write(2) on /dev/infiniband/rdma_cm. Both ends of each connection are in this process.
 #pragma once
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 
 namespace mlx5_model {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 
 namespace mlx5_model {
 

@@ -29,7 +29,7 @@
 #include <rdma/ib_user_verbs.h>
 #include <rdma/rdma_cma.h>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "ucma.hpp"
 
 // Its enumerators have the names of librdmacm's.

@@ -13,7 +13,7 @@
 
 #include <rdma/ib_user_verbs.h>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "ucma_address.hpp"
 #include "ucma_events.hpp"
 

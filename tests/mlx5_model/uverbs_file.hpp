@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "completion_queue.hpp"
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "file.hpp"
 #include "ioctl_attributes.hpp"
 

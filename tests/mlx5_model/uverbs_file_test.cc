@@ -13,7 +13,7 @@
 #include <rdma/mlx5_user_ioctl_cmds.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 
 namespace mlx5_model {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "verbs_ends.hpp"
 
 namespace mlx5_model {

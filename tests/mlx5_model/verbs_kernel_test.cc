@@ -9,7 +9,7 @@
 #include <set>
 
 #include "device_limits.hpp"
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 #include "verbs_ends.hpp"
 
 namespace mlx5_model {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "access_record.hpp"
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "pollcore/runtime.hpp"
 #include "stepped_world.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "sim/planted.hpp"
+#include "sim/bug_kinds.hpp"
 #include "sim/world.hpp"
 
 namespace pollcore::sim {

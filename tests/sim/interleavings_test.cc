@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "sim/explorer.hpp"
-#include "sim/planted.hpp"
+#include "sim/bug_kinds.hpp"
 #include "stepped_world.hpp"
 #include "worker/run.hpp"
 

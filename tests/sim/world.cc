@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "pollcore/error.hpp"
-#include "sim/platform.hpp"
+#include "sim/sim_platform.hpp"
 #include "sim/violation.hpp"
 
 namespace pollcore::sim {

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "config/check.hpp"
+#include "config/validation.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore::config_texts {

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "control/runtime_state.hpp"
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace pollcore::test {

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "daemon_process.hpp"
 #include "pollcore/config.hpp"
 

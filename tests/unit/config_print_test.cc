@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include "config/check.hpp"
+#include "config/validation.hpp"
 #include "config/schema.hpp"
 #include "config_texts.hpp"
 #include "pollcore/attach.hpp"

@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "config/check.hpp"
+#include "config/validation.hpp"
 #include "config/schema.hpp"
 #include "config/units.hpp"
 #include "config_bad_files.hpp"

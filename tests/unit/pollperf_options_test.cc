@@ -12,7 +12,7 @@
 #include "config/cpus.hpp"
 #include "pollperf/command_line.hpp"
 #include "pollperf/options.hpp"
-#include "pollperf/placement.hpp"
+#include "pollperf/cpu_choice.hpp"
 #include "pollperf/wake.hpp"
 
 namespace pollcore::perf {

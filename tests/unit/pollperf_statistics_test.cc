@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "pollperf/rendezvous.hpp"
+#include "pollperf/peer_letter.hpp"
 #include "pollperf/statistics.hpp"
 
 namespace pollcore::perf {

@@ -14,7 +14,7 @@
 
 #include "base/log.hpp"
 #include "common/service_wire.hpp"
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "give_way.hpp"
 #include "pollcore/runtime.hpp"
 #include "pollcored/service.hpp"

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "pollcore/runtime.hpp"
 
 namespace pollcore::testing {

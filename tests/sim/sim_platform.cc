@@ -1,4 +1,4 @@
-#include "sim/platform.hpp"
+#include "sim/sim_platform.hpp"
 
 #include <poll.h>
 

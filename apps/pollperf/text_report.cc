@@ -1,4 +1,4 @@
-#include "report.hpp"
+#include "text_report.hpp"
 
 #include <algorithm>
 #include <iterator>

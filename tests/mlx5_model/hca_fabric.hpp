@@ -13,10 +13,10 @@
 #include <thread>
 #include <vector>
 
-#include "faults.hpp"
+#include "hca_faults.hpp"
 #include "journal.hpp"
 #include "memory_keys.hpp"
-#include "queue_pair.hpp"
+#include "hca_queue_pair.hpp"
 
 namespace mlx5_model {
 

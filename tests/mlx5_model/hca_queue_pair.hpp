@@ -11,7 +11,7 @@
 
 #include "completion_queue.hpp"
 #include "receive_queue.hpp"
-#include "send_queue.hpp"
+#include "hca_send_queue.hpp"
 
 namespace mlx5_model {
 
@@ -117,7 +117,7 @@ public:
     void raise(ibv_event_type type);
 
 private:
-    // State: queue_pair.cc
+    // State: hca_queue_pair.cc
     [[nodiscard]] int check(const ib_uverbs_modify_qp& request, ibv_qp_state to) const;
     void store(const ib_uverbs_modify_qp& request);
     void enter_error(std::uint64_t now_ns);
@@ -125,7 +125,7 @@ private:
     void error_cqe(CompletionQueue& cq, bool of_send, std::uint8_t syndrome, std::uint8_t vendor_syndrome, std::uint16_t counter, std::uint8_t opcode,
                    std::uint64_t now_ns);
 
-    // Sends: requester.cc
+    // Sends: hca_requester.cc
     enum class Outcome : std::uint8_t { done, waits };
     [[nodiscard]] QueuePair* peer(const SendWqe& wqe) const;
     Outcome carry_out(const SendWqe& wqe, std::uint64_t now_ns);
@@ -136,7 +136,7 @@ private:
     Outcome fail(const SendWqe& wqe, std::uint8_t syndrome, std::uint64_t now_ns, std::uint8_t vendor_syndrome = 0);
     void flush_sends(int most, int& ended, std::uint64_t now_ns);
 
-    // Requests: responder.cc
+    // Requests: hca_responder.cc
     enum class Receipt : std::uint8_t { delivered, none, too_short, forbidden, failed };
     [[nodiscard]] bool hears() const noexcept;
     Answer answer_first(const Request& request, std::uint64_t now_ns);

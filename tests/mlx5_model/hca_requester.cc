@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "fabric.hpp"
-#include "queue_pair.hpp"
+#include "hca_fabric.hpp"
+#include "hca_queue_pair.hpp"
 
 namespace mlx5_model {
 namespace {

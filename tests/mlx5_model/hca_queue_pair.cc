@@ -1,4 +1,4 @@
-#include "queue_pair.hpp"
+#include "hca_queue_pair.hpp"
 
 #include <endian.h>
 
@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "fabric.hpp"
-#include "transitions.hpp"
+#include "hca_fabric.hpp"
+#include "hca_transitions.hpp"
 #include "uverbs_file.hpp"
 
 namespace mlx5_model {

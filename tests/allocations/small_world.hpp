@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "control/runtime_state.hpp"
-#include "cpus.hpp"
+#include "test_cpus.hpp"
 #include "give_way.hpp"
 #include "pollcore/runtime.hpp"
 

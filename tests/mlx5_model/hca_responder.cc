@@ -5,8 +5,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "fabric.hpp"
-#include "queue_pair.hpp"
+#include "hca_fabric.hpp"
+#include "hca_queue_pair.hpp"
 #include "uverbs_file.hpp"
 
 namespace mlx5_model {

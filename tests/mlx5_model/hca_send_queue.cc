@@ -1,5 +1,5 @@
 // Formats: Mellanox Adapters Programmer's Reference Manual, "Send Queue", as far as libmlx5 has them in mlx5dv.h.
-#include "send_queue.hpp"
+#include "hca_send_queue.hpp"
 
 #include <endian.h>
 

@@ -1,5 +1,5 @@
 // InfiniBand Architecture Specification 1.4, volume 1, 10.3.1 and table "QP State Transition Properties" in 11.2.5.2.
-#include "transitions.hpp"
+#include "hca_transitions.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "report.hpp"
+#include "start_report.hpp"
 
 #include <string_view>
 

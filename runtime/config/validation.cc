@@ -1,4 +1,4 @@
-#include "config/check.hpp"
+#include "config/validation.hpp"
 
 #include <algorithm>
 #include <map>

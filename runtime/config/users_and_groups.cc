@@ -1,4 +1,4 @@
-#include "config/accounts.hpp"
+#include "config/users_and_groups.hpp"
 
 #include <grp.h>
 #include <pwd.h>

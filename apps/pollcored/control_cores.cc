@@ -1,4 +1,4 @@
-#include "placement.hpp"
+#include "control_cores.hpp"
 
 #include <sched.h>
 

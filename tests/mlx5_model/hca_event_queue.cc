@@ -1,4 +1,4 @@
-#include "event_queue.hpp"
+#include "hca_event_queue.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

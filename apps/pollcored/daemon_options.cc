@@ -1,4 +1,4 @@
-#include "options.hpp"
+#include "daemon_options.hpp"
 
 #include <cstdio>
 #include <map>
@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
-#include "exit_code.hpp"
+#include "daemon_exit_code.hpp"
 #include "pollcore/version.hpp"
 
 namespace pollcore::daemon {

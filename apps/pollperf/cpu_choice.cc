@@ -1,4 +1,4 @@
-#include "placement.hpp"
+#include "cpu_choice.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "faults.hpp"
+#include "hca_faults.hpp"
 
 namespace mlx5_model {
 

@@ -1,4 +1,4 @@
-#include "rendezvous.hpp"
+#include "peer_letter.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "sim/planted.hpp"
+#include "sim/bug_kinds.hpp"
 
 #include <algorithm>
 

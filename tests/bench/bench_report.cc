@@ -1,4 +1,4 @@
-#include "report.hpp"
+#include "bench_report.hpp"
 
 #include <fmt/format.h>
 

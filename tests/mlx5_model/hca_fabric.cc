@@ -1,4 +1,4 @@
-#include "fabric.hpp"
+#include "hca_fabric.hpp"
 
 #include <arpa/inet.h>
 #include <endian.h>
