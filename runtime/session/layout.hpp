@@ -7,7 +7,8 @@
 //   header, sleep words        in turn: see SleepWord
 //   records, retired counts    the worker (of queue pairs and shared receive queues)
 //   stages                     as said of each
-//   submission ring            slots: the session, and in one that it was given the worker: see worker/worker_session.hpp; released: the worker
+//   submission ring            slots: the session, and the worker where it answers in a request's line
+//                              (worker/worker_session.hpp); released: the worker
 //   completion ring            slots: the worker; released: the session
 #pragma once
 

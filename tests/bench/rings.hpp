@@ -1,8 +1,8 @@
 // The rings that are compared, behind one interface:
 //
-//   push<N>(first)          writes items first, first + 1, … at once, as many of N as there is room for, and says how many
-//   finish()                by the writing thread, after the last: everything is told of
-//   pop<N>(first, wrong)    reads as many of N as there are, `wrong` sees them
+//   push<N>(first)          writes items first, first + 1, … at once, as many of N as there is room for; returns the number
+//   finish()                by the writing thread, after the last item: everything is published
+//   pop<N>(first, wrong)    reads as many of N as there are; `wrong` sees them
 //
 // Each is used as its own documentation says is fastest for a batch.
 //
