@@ -43,8 +43,7 @@ template <class Unsigned>
 /// The eight bytes that every message begins with: magic (4), version (2), length of the whole (2).
 inline constexpr std::size_t kServiceWireHeader = 8;
 
-inline void append_service_header(std::vector<std::byte>& out, std::uint32_t magic,
-                                  std::size_t whole_length) {
+inline void append_service_header(std::vector<std::byte>& out, std::uint32_t magic, std::size_t whole_length) {
     append_little_endian(out, magic);
     append_little_endian(out, kServiceWireVersion);
     append_little_endian(out, static_cast<std::uint16_t>(whole_length));

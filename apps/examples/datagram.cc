@@ -1,4 +1,5 @@
-// Datagrams: a server that knows nobody answers whoever asks. It learns from each question who sent it, and the way back.
+// Datagrams: a server that knows nobody answers whoever asks. It learns from each question who sent it, and the way
+// back.
 //
 //   datagram CONFIG        for example: datagram config/loopback.toml
 #include <cstring>
@@ -39,7 +40,8 @@ public:
         request.opcode = Opcode::send;
         request.flags = kSignaled;  // without it only a failure has a completion
         request.num_sge = 1;
-        request.sge = {.addr = memory_.addr(), .length = static_cast<std::uint32_t>(text.size()), .lkey = memory_.lkey()};
+        request.sge = {
+            .addr = memory_.addr(), .length = static_cast<std::uint32_t>(text.size()), .lkey = memory_.lkey()};
         request.ud = {way.handle(), qp_num};
         request.remote_qkey = qkey;
         example::submit(session_, request);

@@ -25,8 +25,8 @@ inline void submit(pollcore::Session& session, const pollcore::WorkRequest& requ
     }
 }
 
-/// Spins for the next completion of the session, and not for ever. Now and then it gives the CPU away: where there is one, the
-/// worker needs it.
+/// Spins for the next completion of the session, and not for ever. Now and then it gives the CPU away: where there is
+/// one, the worker needs it.
 template <class Completion = pollcore::Completion>
 Completion next_completion(pollcore::Session& session) {
     constexpr std::chrono::seconds kPatience{10};
@@ -55,7 +55,8 @@ inline void connect(pollcore::QueuePair& one, pollcore::QueuePair& other) {
     other.connect(info);
 }
 
-/// Where objects come from: a runtime of this program's own, or that of a daemon. All that follows is the same for both.
+/// Where objects come from: a runtime of this program's own, or that of a daemon. All that follows is the same for
+/// both.
 class Place {
 public:
     /// A configuration file, or the socket of a daemon.

@@ -34,7 +34,8 @@ struct Answer {
 static_assert(sizeof(Order) == sizeof(Answer));
 
 std::uint64_t now_ns() {
-    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                                      std::chrono::nanoseconds(1));
 }
 
 // One end: a queue pair, a buffer to send from, and one buffer per posted receive.
@@ -149,7 +150,8 @@ void trade(const char* config, std::uint64_t orders, std::uint64_t budget_ns) {
         filled += answer.filled;
     }
 
-    const auto late = std::count_if(latencies.begin(), latencies.end(), [&](auto latency) { return latency > budget_ns; });
+    const auto late =
+        std::count_if(latencies.begin(), latencies.end(), [&](auto latency) { return latency > budget_ns; });
     fmt::print("{} orders, {} pieces filled, order to answer:\n", orders, filled);
     print_histogram(latencies);
     std::sort(latencies.begin(), latencies.end());
@@ -164,7 +166,6 @@ int main(int argc, char** argv) {
         fmt::print(stderr, "usage: order_gateway CONFIG [ORDERS [BUDGET_NS]]\n");
         return 2;
     }
-    return example::run([&] {
-        trade(argv[1], argc > 2 ? number(argv[2], 1) : 100'000, argc > 3 ? number(argv[3], 1) : 10'000);
-    });
+    return example::run(
+        [&] { trade(argv[1], argc > 2 ? number(argv[2], 1) : 100'000, argc > 3 ? number(argv[3], 1) : 10'000); });
 }

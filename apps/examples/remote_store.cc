@@ -1,9 +1,10 @@
-// A store in a peer's memory: records are written, read and locked there by RDMA alone; the peer's CPU has no part in it.
+// A store in a peer's memory: records are written, read and locked there by RDMA alone; the peer's CPU has no part in
+// it.
 //
 //   remote_store CONFIG        for example: remote_store config/loopback.toml
 //
-// As many requests are outstanding as the send queue takes. A record carries a checksum, so that one that was read while
-// it was being written shows. A record's lock is a word that compare-and-swap takes from 0 to its owner's number.
+// As many requests are outstanding as the send queue takes. A record carries a checksum, so that one that was read
+// while it was being written shows. A record's lock is a word that compare-and-swap takes from 0 to its owner's number.
 #include <array>
 #include <cstring>
 #include <functional>
@@ -53,7 +54,8 @@ public:
     // What each lock held before comes back into the local record's lock word.
     void swap_all(std::uint64_t expected, std::uint64_t wanted) {
         for_all([&](std::size_t index) {
-            WorkRequest swap = request(Opcode::atomic_cmp_and_swp, index, offsetof(Record, lock), sizeof(std::uint64_t));
+            WorkRequest swap =
+                request(Opcode::atomic_cmp_and_swp, index, offsetof(Record, lock), sizeof(std::uint64_t));
             swap.compare_add = expected;
             swap.swap = wanted;
             return swap;
@@ -68,7 +70,8 @@ private:
         request.opcode = opcode;
         request.flags = kSignaled;
         request.num_sge = 1;
-        request.sge = {.addr = local_.addr() + index * sizeof(Record) + offset, .length = length, .lkey = local_.lkey()};
+        request.sge = {
+            .addr = local_.addr() + index * sizeof(Record) + offset, .length = length, .lkey = local_.lkey()};
         request.remote_addr = remote_addr_ + index * sizeof(Record) + offset;
         request.rkey = rkey_;
         return request;
@@ -113,7 +116,8 @@ void use_store(const char* config) {
     MemoryRegion local = runtime.allocate(Store::kRecords * sizeof(Record), Access::local());
     MemoryRegion remote = runtime.allocate(Store::kRecords * sizeof(Record), Access::all());  // the peer's
     QueuePair client = runtime.create_queue_pair({.shares = {{.session = &session}}});
-    QueuePair peer = runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+    QueuePair peer =
+        runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
     example::connect(client, peer);
     Store store(session, client, local, remote);
 

@@ -1,11 +1,12 @@
 // A stream of messages to a reader that is slower than its writer: the writer waits, nothing is lost, nobody retries.
 //
-//   stream WHERE FLOW read ADDRESS [PAUSE_US]       waits for a writer, takes PAUSE_US on average for a message, ends with the stream
-//   stream WHERE FLOW write ADDRESS [MESSAGES]      begins again, from the first message, when its reader goes away, or its daemon
-//   stream WHERE FLOW both ADDRESS [MESSAGES [PAUSE_US]]    two threads of one process
+//   stream WHERE FLOW read ADDRESS [PAUSE_US]       waits for a writer, takes PAUSE_US on average for a message, ends
+//   with the stream stream WHERE FLOW write ADDRESS [MESSAGES]      begins again, from the first message, when its
+//   reader goes away, or its daemon stream WHERE FLOW both ADDRESS [MESSAGES [PAUSE_US]]    two threads of one process
 //
-// WHERE is a configuration file, or the socket of a daemon to attach to. FLOW is credits, where the reader's receives are for short messages and the others are read by rendezvous, or ring. ADDRESS is as
-// for Context::listen: 192.0.2.7:7471, or a name on a software device. For example:
+// WHERE is a configuration file, or the socket of a daemon to attach to. FLOW is credits, where the reader's receives
+// are for short messages and the others are read by rendezvous, or ring. ADDRESS is as for Context::listen:
+// 192.0.2.7:7471, or a name on a software device. For example:
 //   stream config/loopback.toml credits both anywhere 100000 5
 #include <cerrno>
 #include <charconv>
@@ -41,7 +42,9 @@ std::uint64_t sum_of(const std::byte* bytes, std::size_t length) {
     return sum;
 }
 
-std::uint32_t length_of(std::uint64_t number) { return sizeof(Header) + static_cast<std::uint32_t>(number * 997 % (kLongest - sizeof(Header))); }
+std::uint32_t length_of(std::uint64_t number) {
+    return sizeof(Header) + static_cast<std::uint32_t>(number * 997 % (kLongest - sizeof(Header)));
+}
 
 void write_message(std::byte* to, std::uint64_t number, std::uint64_t messages) {
     const std::uint32_t length = length_of(number);
@@ -58,10 +61,12 @@ public:
         : session_(runtime.open_session({.pool_buffers = 2 * kReceives + kLongOnes})),
           pool_(flow == FlowControl::ring
                     ? runtime.create_write_ring({.session = &session_, .bytes = 128 * 1024, .messages = kReceives})
-                    : runtime.create_receive_pool({.session = &session_, .buffers = 2 * kReceives, .buffer_bytes = kShort})),
+                    : runtime.create_receive_pool(
+                          {.session = &session_, .buffers = 2 * kReceives, .buffer_bytes = kShort})),
           long_ones_(flow == FlowControl::ring
                          ? ReceivePool()
-                         : runtime.create_receive_pool({.session = &session_, .buffers = kLongOnes, .buffer_bytes = kLongest})),
+                         : runtime.create_receive_pool(
+                               {.session = &session_, .buffers = kLongOnes, .buffer_bytes = kLongest})),
           qp_(runtime.create_queue_pair({.shares = {{.session = &session_}},
                                          .recv_depth = kReceives,
                                          .pool = &pool_,
@@ -90,11 +95,13 @@ public:
             std::memcpy(&header, message.data(), sizeof header);
             if (header.number != next || message.size() != length_of(next) ||
                 header.sum != sum_of(message.data() + sizeof header, message.size() - sizeof header)) {
-                throw std::runtime_error(fmt::format("message {} is not as it was sent: it says that it is number {}", next, header.number));
+                throw std::runtime_error(
+                    fmt::format("message {} is not as it was sent: it says that it is number {}", next, header.number));
             }
             messages = header.messages;
             if (pause_us_ != 0) {
-                const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % (2 * pause_us_));
+                const auto until =
+                    std::chrono::steady_clock::now() + std::chrono::microseconds(random() % (2 * pause_us_));
                 while (std::chrono::steady_clock::now() < until) {
                 }
             }
@@ -105,7 +112,8 @@ public:
     }
 
 private:
-    // Who leaves first has what the other has in flight flushed, and the writer may not know yet that the last message has arrived.
+    // Who leaves first has what the other has in flight flushed, and the writer may not know yet that the last message
+    // has arrived.
     void await_writers_end() {
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
         while (!qp_.disconnected()) {
@@ -130,7 +138,8 @@ public:
         : runtime_(runtime),
           session_(runtime.open_session()),
           memory_(runtime.allocate(std::size_t{kSlots} * kLongest, {.remote_read = true})),
-          qp_(runtime.create_queue_pair({.shares = {{.session = &session_, .send_depth = kSlots}}, .recv_depth = 1, .flow = flow})),
+          qp_(runtime.create_queue_pair(
+              {.shares = {{.session = &session_, .send_depth = kSlots}}, .recv_depth = 1, .flow = flow})),
           address_(std::move(address)),
           messages_(messages) {}
 
@@ -143,7 +152,8 @@ public:
             while (session_.poll({&completion, 1}) != 0) {  // what the reset has ended
             }
         }
-        fmt::print("wrote {} messages in {} us; {} had to wait for the reader\n", messages_, took_ / std::chrono::microseconds(1),
+        fmt::print("wrote {} messages in {} us; {} had to wait for the reader\n", messages_,
+                   took_ / std::chrono::microseconds(1),
                    runtime_.worker_counters(session_.worker()).waits_for_credit.value());
     }
 
@@ -172,7 +182,8 @@ private:
                     return false;
                 }
                 if (refusal != Refusal::none) {
-                    throw std::runtime_error(fmt::format("message {} was not accepted: {}", number, refusal_name(refusal)));
+                    throw std::runtime_error(
+                        fmt::format("message {} was not accepted: {}", number, refusal_name(refusal)));
                 }
                 ++number;
             }
@@ -251,8 +262,10 @@ int main(int argc, char** argv) {
     const std::string_view role = argc > 3 ? argv[3] : "";
     const int most = role == "both" ? 7 : role == "read" || role == "write" ? 6 : 0;
     if (argc < 5 || argc > most || (kind != "credits" && kind != "ring")) {
-        fmt::print(stderr, "usage: stream (CONFIG|SOCKET) (credits|ring) (read ADDRESS [PAUSE_US] | write ADDRESS [MESSAGES] | both ADDRESS "
-                           "[MESSAGES [PAUSE_US]])\n");
+        fmt::print(stderr,
+                   "usage: stream (CONFIG|SOCKET) (credits|ring) (read ADDRESS [PAUSE_US] | write ADDRESS [MESSAGES] | "
+                   "both ADDRESS "
+                   "[MESSAGES [PAUSE_US]])\n");
         return 2;
     }
     return example::run([&] {
@@ -268,7 +281,8 @@ int main(int argc, char** argv) {
         } else {
             Reader reader(place.context(), flow, address, pause_us);
             int failed = 0;
-            std::thread writer([&] { failed = example::run([&] { Writer(place.context(), flow, address, messages).write(); }); });
+            std::thread writer(
+                [&] { failed = example::run([&] { Writer(place.context(), flow, address, messages).write(); }); });
             const int unread = example::run([&] { reader.read(); });
             writer.join();
             if (failed + unread != 0) {

@@ -19,7 +19,8 @@ int main(int argc, char** argv) {
         MemoryRegion source = runtime.allocate(4096, Access::local());
         MemoryRegion target = runtime.allocate(4096, {.remote_write = true});
         QueuePair writer = runtime.create_queue_pair({.shares = {{.session = &session}}});
-        QueuePair reader = runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = {.write = true}});
+        QueuePair reader =
+            runtime.create_queue_pair({.shares = {{.session = &session}}, .remote_access = {.write = true}});
 
         // The write lands where the writer says. The receive only takes the immediate: it needs no buffer.
         WorkRequest receive;
@@ -47,7 +48,8 @@ int main(int argc, char** argv) {
         for (int ends = 0; ends < 2; ++ends) {
             const Completion completion = example::next_completion(session);
             if (completion.from_recv_queue()) {
-                fmt::print("the reader was told {}: {} bytes arrived: \"{}\"\n", completion.imm_data, completion.byte_len,
+                fmt::print("the reader was told {}: {} bytes arrived: \"{}\"\n", completion.imm_data,
+                           completion.byte_len,
                            std::string_view(reinterpret_cast<const char*>(target.data()), completion.byte_len));
             } else {
                 fmt::print("the writer's request {} is done\n", completion.tag);

@@ -26,14 +26,15 @@ namespace {
 // The handler itself, and what the kernel returns through.
 constexpr int kOwnFrames = 2;
 
-// Where the handler writes: it gets no argument, so there is one of these. Whoever takes `asked` from the thread's id to 0 has it: the
-// thread, to write, or the one that asked, when that does not wait any longer. That store releases what was read of the last one, and
-// the thread's exchange acquires it.
+// Where the handler writes: it gets no argument, so there is one of these. Whoever takes `asked` from the thread's id
+// to 0 has it: the thread, to write, or the one that asked, when that does not wait any longer. That store releases
+// what was read of the last one, and the thread's exchange acquires it.
 struct StackSlot {
     std::atomic<pid_t> asked{0};
     std::array<void*, 64> frames{};
-    std::atomic<int> count{0};  // stored with release when the frames are written, loaded with acquire before they are read
-    sem_t written{};            // wakes who waits for that
+    std::atomic<int> count{
+        0};           // stored with release when the frames are written, loaded with acquire before they are read
+    sem_t written{};  // wakes who waits for that
 };
 StackSlot slot;
 
@@ -41,8 +42,10 @@ void write_frames(int) {
     const int before = errno;
     pid_t self = static_cast<pid_t>(::syscall(SYS_gettid));
     if (slot.asked.compare_exchange_strong(self, 0, std::memory_order_acquire)) {
-        // Not on the list of what a handler may call (signal-safety(7)): its first call loads a library, so that one was made before.
-        slot.count.store(::backtrace(slot.frames.data(), static_cast<int>(slot.frames.size())), std::memory_order_release);
+        // Not on the list of what a handler may call (signal-safety(7)): its first call loads a library, so that one
+        // was made before.
+        slot.count.store(::backtrace(slot.frames.data(), static_cast<int>(slot.frames.size())),
+                         std::memory_order_release);
         (void)::sem_post(&slot.written);
     }
     errno = before;
@@ -97,8 +100,10 @@ std::vector<std::string> Backtrace::of(int thread_id, std::chrono::milliseconds 
     if (!await_written(patience)) {
         pid_t still = thread_id;
         if (slot.asked.compare_exchange_strong(still, 0, std::memory_order_relaxed)) {
-            return {fmt::format("no backtrace: thread {} takes no signal: the kernel does not let go of it, or a debugger has stopped it",
-                                thread_id)};
+            return {
+                fmt::format("no backtrace: thread {} takes no signal: the kernel does not let go of it, or a debugger "
+                            "has stopped it",
+                            thread_id)};
         }
         if (!await_written(patience)) {
             written_late_ = true;
@@ -106,10 +111,12 @@ std::vector<std::string> Backtrace::of(int thread_id, std::chrono::milliseconds 
         }
     }
     const int count = slot.count.load(std::memory_order_acquire);
-    const std::unique_ptr<char*, decltype(&std::free)> symbols(::backtrace_symbols(slot.frames.data(), count), &std::free);
+    const std::unique_ptr<char*, decltype(&std::free)> symbols(::backtrace_symbols(slot.frames.data(), count),
+                                                               &std::free);
     std::vector<std::string> lines;
     for (int i = kOwnFrames; i < count; ++i) {
-        lines.push_back(symbols != nullptr ? std::string(symbols.get()[i]) : fmt::format("{}", slot.frames[static_cast<std::size_t>(i)]));
+        lines.push_back(symbols != nullptr ? std::string(symbols.get()[i])
+                                           : fmt::format("{}", slot.frames[static_cast<std::size_t>(i)]));
     }
     return lines;
 }

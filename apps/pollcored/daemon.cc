@@ -11,11 +11,11 @@
 
 #include "base/log.hpp"
 #include "base/log_writer.hpp"
-#include "daemon_exit_code.hpp"
 #include "control_cores.hpp"
+#include "daemon_exit_code.hpp"
 #include "reload.hpp"
-#include "start_report.hpp"
 #include "signals.hpp"
+#include "start_report.hpp"
 
 namespace pollcore::daemon {
 namespace {
@@ -61,8 +61,9 @@ int Daemon::run() {
     }
     log_info("ready: {}", status_line(services_, attach_.get()));
     notifier_.ready(status_line(services_, attach_.get()));
-    watchdog_ = std::make_unique<Watchdog>(notifier_, backtrace_, config_.hang_limit,
-                                           Watchdog::Ways{.look = [this] { return health(); }, .count_hang = [this] { runtime_.count_hang(); }});
+    watchdog_ = std::make_unique<Watchdog>(
+        notifier_, backtrace_, config_.hang_limit,
+        Watchdog::Ways{.look = [this] { return health(); }, .count_hang = [this] { runtime_.count_hang(); }});
     const bool asked = serve();
     const bool whole = shut_down();
     if (!asked) {
@@ -138,7 +139,8 @@ void Daemon::reload() {
 }
 
 void Daemon::end_service(const ServiceConfig& config) {
-    const auto found = std::find_if(services_.begin(), services_.end(), [&](const auto& service) { return service->name() == config.name; });
+    const auto found = std::find_if(services_.begin(), services_.end(),
+                                    [&](const auto& service) { return service->name() == config.name; });
     if (found != services_.end()) {
         Service& service = **found;
         service.begin_drain();
@@ -177,9 +179,8 @@ bool Daemon::shut_down() {
     while (done.wait_for(0s) != std::future_status::ready) {
         const std::optional<int> signal = wait_signal(kShutdownEvery);
         if (signal && *signal != SIGHUP) {
-            log_warning(
-                "{} again: ending at once; peers and the work of theirs that is in flight are cut off",
-                signal_name(*signal));
+            log_warning("{} again: ending at once; peers and the work of theirs that is in flight are cut off",
+                        signal_name(*signal));
             (void)flush_log(LogWriter::kPatience);
             // Not exit(): destructors would wait for what is still being closed. The kernel takes back the
             // rest.

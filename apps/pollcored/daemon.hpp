@@ -19,7 +19,8 @@ namespace pollcore::daemon {
 
 class Daemon {
 public:
-    /// Starts the runtime and makes the services. Throws Error. `read_again` reads the configuration again; it throws ConfigError.
+    /// Starts the runtime and makes the services. Throws Error. `read_again` reads the configuration again; it throws
+    /// ConfigError.
     Daemon(const Config& config, std::function<Config()> read_again);
     ~Daemon();
 

@@ -93,8 +93,7 @@ bool EchoService::finished() noexcept {
     if (now - *stop_seen_ < kLastCompletions) {
         return false;
     }
-    log_error("{}: {} closed connections still miss completions; their buffers are given up", name(),
-              active_);
+    log_error("{}: {} closed connections still miss completions; their buffers are given up", name(), active_);
     return true;
 }
 
@@ -201,18 +200,15 @@ void EchoService::take_message(std::uint32_t slot, std::uint32_t buffer, const C
 
 Ending EchoService::ending_of(const Connection& connection, const Completion& completion) const {
     // A flush says only that something was wrong before: the queue pair's state has the cause.
-    const Status cause =
-        completion.status == Status::wr_flush_err ? session_.cause(connection.qp) : completion.status;
+    const Status cause = completion.status == Status::wr_flush_err ? session_.cause(connection.qp) : completion.status;
     if (cause == Status::success || cause == Status::wr_flush_err || cause == Status::qp_closed) {
-        return {.failed = false,
-                .why = fmt::format("disconnected, {} messages sent back", connection.echoed)};
+        return {.failed = false, .why = fmt::format("disconnected, {} messages sent back", connection.echoed)};
     }
-    std::string why = fmt::format("{} ({}), {} messages sent back", status_name(cause), status_text(cause),
-                                  connection.echoed);
+    std::string why =
+        fmt::format("{} ({}), {} messages sent back", status_name(cause), status_text(cause), connection.echoed);
     // Soft-RoCE reports a message that does not fit as the second of these.
     if (completion.from_recv_queue() && (cause == Status::loc_len_err || cause == Status::loc_qp_op_err)) {
-        why += fmt::format("; it sent a message longer than message_size_max ({} bytes)",
-                           config_.message_size_max);
+        why += fmt::format("; it sent a message longer than message_size_max ({} bytes)", config_.message_size_max);
     }
     return {.failed = true, .why = std::move(why)};
 }
@@ -260,20 +256,18 @@ Refusal EchoService::submit_waiting_of(std::uint32_t slot, std::size_t& submitte
         if (refusal != Refusal::none) {
             if (!is_momentary(refusal)) {
                 const Status cause = session_.cause(connection.qp);
-                const bool left = refusal == Refusal::qp_in_error &&
-                                  (cause == Status::success || cause == Status::wr_flush_err);
-                end(connection,
-                    {.failed = !left,
-                     .why = left ? fmt::format("disconnected, {} messages sent back", connection.echoed)
-                                 : fmt::format("{} ({}), {} messages sent back", refusal_name(refusal),
-                                               status_text(cause), connection.echoed)});
+                const bool left =
+                    refusal == Refusal::qp_in_error && (cause == Status::success || cause == Status::wr_flush_err);
+                end(connection, {.failed = !left,
+                                 .why = left ? fmt::format("disconnected, {} messages sent back", connection.echoed)
+                                             : fmt::format("{} ({}), {} messages sent back", refusal_name(refusal),
+                                                           status_text(cause), connection.echoed)});
             }
             return refusal;
         }
         ++submitted;
         ++connection.in_flight;
-        connection.waiting_first =
-            connection.waiting_first + 1 < config_.depth ? connection.waiting_first + 1 : 0;
+        connection.waiting_first = connection.waiting_first + 1 < config_.depth ? connection.waiting_first + 1 : 0;
         --connection.waiting_count;
     }
     Phase opening = Phase::opening;

@@ -78,7 +78,9 @@ bool EchoService::close() noexcept {
 }
 
 // Readable until it has looked at what was stored before.
-void EchoService::tell_data_thread() noexcept { signal_event(news_.get()); }
+void EchoService::tell_data_thread() noexcept {
+    signal_event(news_.get());
+}
 
 // ---- The reception's thread ----
 

@@ -1,7 +1,7 @@
 // Which threads hang, since when, and whether the watchdog deserves to be fed.
 //
-// A worker that hangs serves nobody on its core, so it starves the watchdog soon. The other threads are not on the data path: while one
-// of them hangs, what is connected goes on, and a restart would end it. They have longer.
+// A worker that hangs serves nobody on its core, so it starves the watchdog soon. The other threads are not on the data
+// path: while one of them hangs, what is connected goes on, and a restart would end it. They have longer.
 //
 // Thread safety: one thread. Nothing here reads a clock, or writes a log.
 #pragma once

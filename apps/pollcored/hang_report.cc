@@ -21,20 +21,23 @@ constexpr auto kPatience = 500ms;
 constexpr std::size_t kEntriesMax = 64;
 
 std::string who(const ThreadHealth& thread) {
-    return fmt::format("{} {} (thread {})", thread.kind == ThreadHealth::Kind::worker ? "worker" : "thread", thread.name, thread.thread_id);
+    return fmt::format("{} {} (thread {})", thread.kind == ThreadHealth::Kind::worker ? "worker" : "thread",
+                       thread.name, thread.thread_id);
 }
 
 std::string what_it_does(const ThreadHealth& thread) {
-    return fmt::format("{} {} ms", thread.kind == ThreadHealth::Kind::worker ? "made no step for" : "has been at one thing for",
+    return fmt::format("{} {} ms",
+                       thread.kind == ThreadHealth::Kind::worker ? "made no step for" : "has been at one thing for",
                        std::chrono::duration_cast<std::chrono::milliseconds>(thread.busy).count());
 }
 
 }  // namespace
 
-HangReport::HangReport(Backtrace& backtrace) : backtrace_(backtrace), thread_(start_quiet_thread([this] {
-    pthread_setname_np(pthread_self(), "pollcore-report");
-    loop();
-})) {}
+HangReport::HangReport(Backtrace& backtrace)
+    : backtrace_(backtrace), thread_(start_quiet_thread([this] {
+          pthread_setname_np(pthread_self(), "pollcore-report");
+          loop();
+      })) {}
 
 HangReport::~HangReport() {
     {

@@ -1,7 +1,7 @@
 // Writes into the log which threads hang, and in what: the system call, the kernel's function, the call stack.
 //
-// On a thread of its own, since all of that may take a while, or wait: for an answer of the thread that hangs, for a lock that this one
-// holds, or for whoever reads the log.
+// On a thread of its own, since all of that may take a while, or wait: for an answer of the thread that hangs, for a
+// lock that this one holds, or for whoever reads the log.
 //
 // Thread safety: tell() by one thread.
 #pragma once
@@ -25,7 +25,8 @@ public:
     HangReport(const HangReport&) = delete;
     HangReport& operator=(const HangReport&) = delete;
 
-    /// Returns at once. Of more than a few that wait to be written the last are left out. `watched`: there is a watchdog, which is starved.
+    /// Returns at once. Of more than a few that wait to be written the last are left out. `watched`: there is a
+    /// watchdog, which is starved.
     void tell(const HangCheck::Findings& findings, bool watched);
 
 private:

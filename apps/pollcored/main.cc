@@ -68,9 +68,7 @@ int run(const Options& options) {
         return kExitUsage;
     }
     switch (options.action) {
-        case Options::Action::check:
-            fmt::print("{}: accepted\n", options.config_file.native());
-            return kExitOk;
+        case Options::Action::check: fmt::print("{}: accepted\n", options.config_file.native()); return kExitOk;
         case Options::Action::print: fmt::print("{}", print_config(config)); return kExitOk;
         case Options::Action::run: break;
     }

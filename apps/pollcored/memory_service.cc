@@ -11,8 +11,7 @@ MemoryService::MemoryService(Runtime& runtime, const ServiceConfig& config)
       config_(config),
       pd_(runtime.create_protection_domain(config.device)),
       region_(runtime.allocate(config.size, Access::all(), config.device, &pd_)),
-      session_(
-          runtime.open_session({.worker = config.worker, .submission_slots = 16, .completion_slots = 16})),
+      session_(runtime.open_session({.worker = config.worker, .submission_slots = 16, .completion_slots = 16})),
       qps_(config.connections_max),
       reception_(runtime, config_, *this) {}
 

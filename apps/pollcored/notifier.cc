@@ -30,7 +30,8 @@ void Notifier::ready(const std::string& status) {
 void Notifier::reloading() {
     timespec now{};
     (void)::clock_gettime(CLOCK_MONOTONIC, &now);
-    send(fmt::format("RELOADING=1\nMONOTONIC_USEC={}", std::uint64_t(now.tv_sec) * 1'000'000 + std::uint64_t(now.tv_nsec) / 1000));
+    send(fmt::format("RELOADING=1\nMONOTONIC_USEC={}",
+                     std::uint64_t(now.tv_sec) * 1'000'000 + std::uint64_t(now.tv_nsec) / 1000));
 }
 
 void Notifier::status(const std::string& status) {
@@ -53,8 +54,7 @@ void Notifier::send(const std::string& state) {
     const int sent = sd_notify(0, state.c_str());
     // Once is enough: a manager that is gone stays gone, and the watchdog would repeat it for ever.
     if (sent < 0 && !told_failure_.exchange(true)) {
-        log_warning("cannot notify the service manager at NOTIFY_SOCKET: {}; going on without",
-                    std::strerror(-sent));
+        log_warning("cannot notify the service manager at NOTIFY_SOCKET: {}; going on without", std::strerror(-sent));
     }
 }
 

@@ -24,9 +24,7 @@ public:
     void feed_watchdog();
 
     /// How often the watchdog wants to be fed: half of what the manager allows. Nothing: there is none.
-    [[nodiscard]] std::optional<std::chrono::microseconds> watchdog_interval() const noexcept {
-        return interval_;
-    }
+    [[nodiscard]] std::optional<std::chrono::microseconds> watchdog_interval() const noexcept { return interval_; }
 
 private:
     void send(const std::string& state);

@@ -78,8 +78,7 @@ void Reception::receive() {
     reap();  // a peer that comes back at once shall not be in its own way
     const std::optional<std::uint32_t> slot = free_slot();
     if (!slot) {
-        refuse(*request,
-               fmt::format("{}: all {} connections (connections_max) are in use", name_, slots_.size()));
+        refuse(*request, fmt::format("{}: all {} connections (connections_max) are in use", name_, slots_.size()));
         return;
     }
     admit(*request, *slot);
@@ -99,8 +98,8 @@ void Reception::admit(ConnectionRequest& request, std::uint32_t slot) {
     try {
         request.accept(place.qp, handler_.answer());
         log_within(comings_, [&](const std::string& others) {
-            log_info("{}: {} connected, queue pair {}; {} of {} connections in use{}", name_, place.peer, place.qp.qp_num(), connections(),
-                     slots_.size(), others);
+            log_info("{}: {} connected, queue pair {}; {} of {} connections in use{}", name_, place.peer,
+                     place.qp.qp_num(), connections(), slots_.size(), others);
         });
     } catch (const Error& error) {
         log_within(failures_, [&](const std::string& others) {
@@ -111,7 +110,9 @@ void Reception::admit(ConnectionRequest& request, std::uint32_t slot) {
 }
 
 void Reception::refuse(ConnectionRequest& request, const std::string& why) {
-    log_within(failures_, [&](const std::string& others) { log_warning("{}: {} rejected: {}{}", name_, request.peer(), why, others); });
+    log_within(failures_, [&](const std::string& others) {
+        log_warning("{}: {} rejected: {}{}", name_, request.peer(), why, others);
+    });
     const auto bytes = std::as_bytes(std::span(why));
     const std::size_t length = std::min(bytes.size(), kRejectPrivateDataMax);
     try {
@@ -150,8 +151,7 @@ void Reception::close_all() {
             try {
                 place.qp.disconnect();
             } catch (const Error& error) {
-                log_warning("{}: {} could not be told that this is the end: {}", name_, place.peer,
-                            error.what());
+                log_warning("{}: {} could not be told that this is the end: {}", name_, place.peer, error.what());
             }
         }
     }
@@ -168,7 +168,8 @@ void Reception::close_slot(std::uint32_t slot) {
     if (!place.qp.close()) {
         cut_short_.store(true, std::memory_order_relaxed);
         log_within(failures_, [&](const std::string& others) {
-            log_warning("{}: work in flight for {} did not end within drain_timeout and was cut short{}", name_, place.peer, others);
+            log_warning("{}: work in flight for {} did not end within drain_timeout and was cut short{}", name_,
+                        place.peer, others);
         });
     }
     place.qp = QueuePair();

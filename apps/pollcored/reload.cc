@@ -64,9 +64,10 @@ std::vector<std::string> needs_restart(const Config& running, const Config& want
 
 std::vector<ServiceConfig> services_missing(const Config& from, const Config& other) {
     std::vector<ServiceConfig> missing;
-    std::copy_if(from.services.begin(), from.services.end(), std::back_inserter(missing), [&](const ServiceConfig& service) {
-        return std::find(other.services.begin(), other.services.end(), service) == other.services.end();
-    });
+    std::copy_if(from.services.begin(), from.services.end(), std::back_inserter(missing),
+                 [&](const ServiceConfig& service) {
+                     return std::find(other.services.begin(), other.services.end(), service) == other.services.end();
+                 });
     return missing;
 }
 

@@ -13,8 +13,8 @@ std::unique_ptr<Service> make_service(Runtime& runtime, const ServiceConfig& con
         case ServiceConfig::Kind::memory: return std::make_unique<MemoryService>(runtime, config);
     }
     throw Error(std::errc::invalid_argument,
-                fmt::format("service {}: its kind is number {}, and there are only echo and memory",
-                            config.name, static_cast<int>(config.kind)));
+                fmt::format("service {}: its kind is number {}, and there are only echo and memory", config.name,
+                            static_cast<int>(config.kind)));
 }
 
 }  // namespace pollcore::daemon

@@ -31,18 +31,21 @@ std::string count(std::size_t n, std::string_view noun) {
     return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
 }
 
-std::string processes(std::uint64_t n) { return fmt::format("{} process{}", n, n == 1 ? "" : "es"); }
+std::string processes(std::uint64_t n) {
+    return fmt::format("{} process{}", n, n == 1 ? "" : "es");
+}
 
 }  // namespace
 
 void log_runtime(const Runtime& runtime, const std::string& service_cpus) {
     const RuntimeReport report = runtime.report();
     for (const DeviceReport& device : report.devices) {
-        log_info("device {}: {}; up to {} inline bytes, {} work requests per queue, {} CQ entries, {} SGEs; {}, {}, {}, {}",
-                 device.name, device.description, device.inline_max, device.qp_depth_max, device.cqes_max,
-                 device.sges_max, device.extended_cqs ? "extended CQs" : "plain CQs only", windows_text(device),
-                 device.invalidation ? "invalidation" : "no invalidation",
-                 device.completion_timestamp_mask != 0 ? "time stamps" : "no time stamps");
+        log_info(
+            "device {}: {}; up to {} inline bytes, {} work requests per queue, {} CQ entries, {} SGEs; {}, {}, {}, {}",
+            device.name, device.description, device.inline_max, device.qp_depth_max, device.cqes_max, device.sges_max,
+            device.extended_cqs ? "extended CQs" : "plain CQs only", windows_text(device),
+            device.invalidation ? "invalidation" : "no invalidation",
+            device.completion_timestamp_mask != 0 ? "time stamps" : "no time stamps");
     }
     log_info("memory: {}", report.memory);
     log_info("EAL: {}", report.eal);
@@ -61,10 +64,12 @@ void log_services(const std::vector<std::unique_ptr<Service>>& services) {
 }
 
 void log_attached(const AttachCounts& counts) {
-    log_info("attached since the start: {}; {} detached, {} died or hung up, {} were ended for what they wrote; {} refused. The "
-             "longest clean-up took {:.1f} ms",
-             processes(counts.attached), counts.detached, counts.died, counts.evicted, counts.refused,
-             static_cast<double>(counts.longest_clean_up.count()) / 1000);
+    log_info(
+        "attached since the start: {}; {} detached, {} died or hung up, {} were ended for what they wrote; {} refused. "
+        "The "
+        "longest clean-up took {:.1f} ms",
+        processes(counts.attached), counts.detached, counts.died, counts.evicted, counts.refused,
+        static_cast<double>(counts.longest_clean_up.count()) / 1000);
 }
 
 std::string status_line(const std::vector<std::unique_ptr<Service>>& services, const AttachServer* attach) {

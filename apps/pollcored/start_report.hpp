@@ -19,6 +19,7 @@ void log_services(const std::vector<std::unique_ptr<Service>>& services);
 void log_attached(const AttachCounts& counts);
 
 /// "2 services, 5 connections, 3 processes attached": for the service manager. `attach`: null when nobody may.
-[[nodiscard]] std::string status_line(const std::vector<std::unique_ptr<Service>>& services, const AttachServer* attach);
+[[nodiscard]] std::string status_line(const std::vector<std::unique_ptr<Service>>& services,
+                                      const AttachServer* attach);
 
 }  // namespace pollcore::daemon

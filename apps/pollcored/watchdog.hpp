@@ -1,5 +1,6 @@
-// Looks at the daemon's threads, counts and reports those that hang, and feeds the service manager's watchdog for as long as none hangs for
-// too long. Its thread does nothing else: no work of the daemon's holds it up. Without a service manager it only looks.
+// Looks at the daemon's threads, counts and reports those that hang, and feeds the service manager's watchdog for as
+// long as none hangs for too long. Its thread does nothing else: no work of the daemon's holds it up. Without a service
+// manager it only looks.
 //
 // Thread safety: the constructor, stopping() and the destructor by one thread.
 #pragma once
@@ -26,14 +27,15 @@ public:
         std::function<Health()> look;
         std::function<void()> count_hang;
     };
-    /// `hang_limit`: how long threads other than workers may hang before the watchdog is starved. What is referred to outlives this.
+    /// `hang_limit`: how long threads other than workers may hang before the watchdog is starved. What is referred to
+    /// outlives this.
     Watchdog(Notifier& notifier, Backtrace& backtrace, std::chrono::milliseconds hang_limit, Ways ways);
     ~Watchdog();
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
 
-    /// Threads stop from here on, so that nothing is known by looking at them: it feeds until `deadline`. Once this has returned it
-    /// looks no more.
+    /// Threads stop from here on, so that nothing is known by looking at them: it feeds until `deadline`. Once this has
+    /// returned it looks no more.
     void stopping(Clock::time_point deadline);
 
 private:

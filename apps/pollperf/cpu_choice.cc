@@ -13,8 +13,8 @@ namespace {
 
 void demand_allowed(std::uint32_t cpu, const std::set<std::uint32_t>& allowed, const char* option) {
     if (!allowed.contains(cpu)) {
-        throw UsageError(fmt::format("{} {}: this process may not run on that CPU; it may run on {}", option,
-                                     cpu, config::print_cpu_list(allowed)));
+        throw UsageError(fmt::format("{} {}: this process may not run on that CPU; it may run on {}", option, cpu,
+                                     config::print_cpu_list(allowed)));
     }
 }
 
@@ -23,7 +23,8 @@ void demand_allowed(std::uint32_t cpu, const std::set<std::uint32_t>& allowed, c
 Placement place(const PlacementWish& wish) {
     if (wish.takes_turns && wish.allowed.size() == 1) {
         const std::uint32_t only = *wish.allowed.begin();
-        for (const auto& [cpu, option] : {std::pair(wish.core, "--core"), std::pair(wish.worker_core, "--worker-core")}) {
+        for (const auto& [cpu, option] :
+             {std::pair(wish.core, "--core"), std::pair(wish.worker_core, "--worker-core")}) {
             if (cpu) {
                 demand_allowed(*cpu, wish.allowed, option);
             }
@@ -66,10 +67,10 @@ Placement place(const PlacementWish& wish) {
         core = first_except([&](std::uint32_t cpu) { return is_workers(cpu) || cpu == wish.worker_core; });
     }
     if (!core && wish.needs_worker) {
-        throw UsageError(
-            fmt::format("no CPU is left for the application's thread: this process may run on CPU {}, "
-                        "and workers have them; use --path direct, --wait yield with a worker that yields, or allow it more CPUs",
-                        config::print_cpu_list(wish.allowed)));
+        throw UsageError(fmt::format(
+            "no CPU is left for the application's thread: this process may run on CPU {}, "
+            "and workers have them; use --path direct, --wait yield with a worker that yields, or allow it more CPUs",
+            config::print_cpu_list(wish.allowed)));
     }
     if (!core) {
         core = order.front();  // no worker runs

@@ -12,8 +12,7 @@
 
 namespace pollcore::perf {
 
-DirectLink::DirectLink(Device& device, ibv_qp* qp)
-    : device_(device), qp_(qp), connector_(make_connector(device)) {}
+DirectLink::DirectLink(Device& device, ibv_qp* qp) : device_(device), qp_(qp), connector_(make_connector(device)) {}
 
 DirectLink::~DirectLink() {
     if (connection_ != 0) {
@@ -56,17 +55,15 @@ void DirectLink::take_events(Clock::time_point deadline) {
                     outcome_ = std::move(*event);
                 } else {
                     // A request that could not be offered, or one that went away while it waited.
-                    std::erase_if(requests_, [&](const ConnectEvent& request) {
-                        return request.connection == event->connection;
-                    });
+                    std::erase_if(requests_,
+                                  [&](const ConnectEvent& request) { return request.connection == event->connection; });
                 }
                 break;
             case ConnectEvent::Kind::withdrawn:
-                std::erase_if(requests_, [&](const ConnectEvent& request) { return request.connection == event->connection; });
+                std::erase_if(requests_,
+                              [&](const ConnectEvent& request) { return request.connection == event->connection; });
                 break;
-            case ConnectEvent::Kind::disconnected:
-                peer_left_ = peer_left_ || event->connection == connection_;
-                break;
+            case ConnectEvent::Kind::disconnected: peer_left_ = peer_left_ || event->connection == connection_; break;
         }
     }
 }
@@ -88,8 +85,7 @@ ConnectEvent DirectLink::await_connection(const std::string& what, std::chrono::
     return *std::exchange(outcome_, std::nullopt);
 }
 
-std::vector<std::byte> DirectLink::connect(const std::string& address,
-                                           const std::vector<std::byte>& private_data,
+std::vector<std::byte> DirectLink::connect(const std::string& address, const std::vector<std::byte>& private_data,
                                            std::chrono::milliseconds timeout) {
     connection_ = connector_->connect(address, connecting(), PathAttributes{}, private_data);
     return await_connection(fmt::format("connecting to {}", address), timeout).private_data;

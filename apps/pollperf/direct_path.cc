@@ -28,11 +28,11 @@ DirectPath::DirectPath(Device& device, const PathSetup& setup)
       pd_(device.create_pd(), {&device}) {
     const std::size_t bytes = layout_.bytes() * setup.ends;
     std::memset(memory_.get(), 0, bytes);
-    mr_ = UniqueMr(device.register_memory(
-                       pd_.get(), memory_.get(), bytes, reinterpret_cast<std::uintptr_t>(memory_.get()),
-                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-                           (device.limits().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0)),
-                   {&device});
+    mr_ = UniqueMr(
+        device.register_memory(pd_.get(), memory_.get(), bytes, reinterpret_cast<std::uintptr_t>(memory_.get()),
+                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
+                                   (device.limits().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0)),
+        {&device});
     // Room for all that may complete: every queue of both ends.
     if (setup.wait == Waiting::sleep) {
         channel_ = device.create_channel(domain_.get());
@@ -74,8 +74,8 @@ void DirectPath::sleep() {
     using Clock = std::chrono::steady_clock;
     for (const auto deadline = Clock::now() + Watch::kSleepMax; !event();) {
         const auto now = Clock::now();
-        const Clock::time_point again(Clock::duration(static_cast<Clock::rep>(
-            std::min<std::uint64_t>(channel_->look_again_ns(), static_cast<std::uint64_t>(deadline.time_since_epoch().count())))));
+        const Clock::time_point again(Clock::duration(static_cast<Clock::rep>(std::min<std::uint64_t>(
+            channel_->look_again_ns(), static_cast<std::uint64_t>(deadline.time_since_epoch().count())))));
         if (now >= deadline) {
             return;
         }
@@ -95,16 +95,16 @@ void DirectPath::create_end(unsigned index, const PathSetup& setup) {
                    .max_recv_sge = 1,
                    .max_inline_data = setup.inline_max};
     requests->qp = UniqueQp(device_.create_qp(options), {&device_});
-    Transition init = to_init(device_.port(), access_flags({.read = true, .write = true, .atomic = device_.limits().atomics}));
+    Transition init =
+        to_init(device_.port(), access_flags({.read = true, .write = true, .atomic = device_.limits().atomics}));
     device_.modify(requests->qp.get(), init.attr, init.mask);
 
     EndState& state = ends_[index];
     state.memory = memory_.get() + index * layout_.bytes();
     for (std::uint32_t slot = 0; slot < kReceiveSlots; ++slot) {
-        requests->receive_sges[slot] = {
-            .addr = reinterpret_cast<std::uintptr_t>(state.memory + layout_.slot(slot)),
-            .length = layout_.size,
-            .lkey = mr_->lkey};
+        requests->receive_sges[slot] = {.addr = reinterpret_cast<std::uintptr_t>(state.memory + layout_.slot(slot)),
+                                        .length = layout_.size,
+                                        .lkey = mr_->lkey};
         const bool chain_ends = (slot + 1) % kRepostBatch == 0;
         requests->receives[slot] = {.wr_id = index | kReceiveBit,
                                     .next = chain_ends ? nullptr : &requests->receives[slot + 1],
@@ -130,21 +130,19 @@ void DirectPath::connect_ends() {
         infos[index].mtu = mtu_to_bytes(port.active_mtu);
     }
     PathAttributes path;
-    const auto within_device =
-        static_cast<std::uint8_t>(std::min<std::uint32_t>(16, device_.limits().rd_atomic_max));
+    const auto within_device = static_cast<std::uint8_t>(std::min<std::uint32_t>(16, device_.limits().rd_atomic_max));
     path.max_rd_atomic = path.max_dest_rd_atomic = within_device;
     for (unsigned index = 0; index < 2; ++index) {
         ibv_qp* qp = requests_[index]->qp.get();
-        Transition rtr = to_rtr(infos[1 - index], path, device_.port(), static_cast<std::uint8_t>(gid.index),
-                                port.active_mtu);
+        Transition rtr =
+            to_rtr(infos[1 - index], path, device_.port(), static_cast<std::uint8_t>(gid.index), port.active_mtu);
         device_.modify(qp, rtr.attr, rtr.mask);
         Transition rts = to_rts(infos[index].psn, path);
         device_.modify(qp, rts.attr, rts.mask);
     }
 }
 
-std::vector<std::byte> DirectPath::connect(const std::string& address,
-                                           const std::vector<std::byte>& private_data,
+std::vector<std::byte> DirectPath::connect(const std::string& address, const std::vector<std::byte>& private_data,
                                            std::chrono::milliseconds timeout) {
     link_ = std::make_unique<DirectLink>(device_, requests_[kNear]->qp.get());
     return link_->connect(address, private_data, timeout);
@@ -240,14 +238,13 @@ std::string DirectPath::stalled(unsigned index, const char* what, std::chrono::m
     return fmt::format(
         "path direct, {}: {} has waited {} ms for {} (posted {}, signaled {}, completed {}, "
         "received {}, now message {})",
-        op_name(workload_.op), name_of(index), timeout.count(), what, state.issued, state.signaled,
-        state.completed, state.received, state.sequence);
+        op_name(workload_.op), name_of(index), timeout.count(), what, state.issued, state.signaled, state.completed,
+        state.received, state.sequence);
 }
 
 void DirectPath::fail_post(unsigned index, const char* call, int error) {
-    throw MeasurementError(fmt::format("path direct, {} of {} bytes: {} on {} failed: {}",
-                                       op_name(workload_.op), workload_.size, call, name_of(index),
-                                       std::strerror(error)));
+    throw MeasurementError(fmt::format("path direct, {} of {} bytes: {} on {} failed: {}", op_name(workload_.op),
+                                       workload_.size, call, name_of(index), std::strerror(error)));
 }
 
 void DirectPath::fail_completion(const ibv_wc& wc) {
@@ -262,8 +259,7 @@ void DirectPath::fail_completion(const ibv_wc& wc) {
 }
 
 void DirectPath::fail_poll(int result) {
-    throw MeasurementError(
-        fmt::format("path direct: ibv_poll_cq on {} failed: {}", device_.describe(), result));
+    throw MeasurementError(fmt::format("path direct: ibv_poll_cq on {} failed: {}", device_.describe(), result));
 }
 
 }  // namespace pollcore::perf

@@ -57,8 +57,7 @@ public:
     template <class Watch>
     void run_once(Op op, Watch& watch) {
         post_once(op);
-        watch.until(*this, kNear, "an operation that checks the data",
-                    [this] { return ends_[kNear].idle(); });
+        watch.until(*this, kNear, "an operation that checks the data", [this] { return ends_[kNear].idle(); });
     }
 
     // ---- what the timed loops use ----
@@ -74,8 +73,7 @@ public:
         EndState& state = ends_[index];
         Requests& requests = *requests_[index];
         ibv_send_wr& wr = requests.send;
-        const bool signaled =
-            always_signal_ || last || (state.issued & (kSignalEvery - 1)) == kSignalEvery - 1;
+        const bool signaled = always_signal_ || last || (state.issued & (kSignalEvery - 1)) == kSignalEvery - 1;
         wr.send_flags = send_flags_ | (signaled ? static_cast<unsigned>(IBV_SEND_SIGNALED) : 0u);
         ibv_send_wr* bad = nullptr;
         const int error = ibv_post_send(requests.qp.get(), &wr, &bad);
@@ -91,8 +89,7 @@ public:
         EndState& state = ends_[index];
         Requests& requests = *requests_[index];
         ibv_recv_wr* bad = nullptr;
-        const int error =
-            ibv_post_recv(requests.qp.get(), &requests.receives[state.reposted % kReceiveSlots], &bad);
+        const int error = ibv_post_recv(requests.qp.get(), &requests.receives[state.reposted % kReceiveSlots], &bad);
         if (error != 0) [[unlikely]] {
             fail_post(index, "ibv_post_recv", error);
         }
@@ -128,8 +125,7 @@ public:
     // ---- when a wait takes long ----
 
     void look_after_peer(unsigned index, const char* what);
-    [[nodiscard]] std::string stalled(unsigned index, const char* what,
-                                      std::chrono::milliseconds timeout) const;
+    [[nodiscard]] std::string stalled(unsigned index, const char* what, std::chrono::milliseconds timeout) const;
 
 private:
     static constexpr int kPollBatch = 4;

@@ -4,9 +4,9 @@
 #include <fstream>
 
 #include <fmt/format.h>
-#include "base/clock.hpp"
 #include <nlohmann/json.hpp>
 
+#include "base/clock.hpp"
 #include "pollcore/error.hpp"
 #include "pollcore/version.hpp"
 
@@ -20,13 +20,14 @@ Json of(const ContextSwitches& switches) {
 }
 
 Json of(const Summary& summary) {
-    return {{"min", summary.min},         {"max", summary.max},     {"typical", summary.typical},
-            {"average", summary.average}, {"stdev", summary.stdev}, {"p99", summary.p99},
-            {"p99_9", summary.p999},      {"p99_99", summary.p9999}};
+    return {{"min", summary.min},     {"max", summary.max}, {"typical", summary.typical}, {"average", summary.average},
+            {"stdev", summary.stdev}, {"p99", summary.p99}, {"p99_9", summary.p999},      {"p99_99", summary.p9999}};
 }
 
 Json of(const LatencyHistogram& histogram) {
-    const auto ns = [&](double fraction) { return static_cast<double>(histogram.percentile(fraction)) / cycles_per_ns(); };
+    const auto ns = [&](double fraction) {
+        return static_cast<double>(histogram.percentile(fraction)) / cycles_per_ns();
+    };
     return {{"samples", histogram.count()}, {"median", ns(0.5)}, {"p99", ns(0.99)}};
 }
 
@@ -76,9 +77,7 @@ Json of(const Hop& hop) {
 }  // namespace
 
 std::string json_report(const LatOptions& options, const LatResults& results) {
-    const char* role = options.role == Role::both     ? "both"
-                       : options.role == Role::client ? "client"
-                                                      : "server";
+    const char* role = options.role == Role::both ? "both" : options.role == Role::client ? "client" : "server";
     Json json = {{"program", "pollperf lat"}, {"version", POLLCORE_VERSION}, {"format", 1}};
     json["options"] = {{"role", role},
                        {"device", options.device},
@@ -131,12 +130,9 @@ std::string json_report(const WakeOptions& options, const WakeResults& results) 
         return json;
     };
     Json json = {{"program", "pollperf wake"}, {"version", POLLCORE_VERSION}, {"format", 1}};
-    json["options"] = {{"device", options.device.name},
-                       {"iterations", options.iterations},
-                       {"rounds", options.rounds},
-                       {"gap_us", options.gap.count()},
-                       {"application_cpu", options.core},
-                       {"worker_cpu", options.worker_core}};
+    json["options"] = {{"device", options.device.name},   {"iterations", options.iterations},
+                       {"rounds", options.rounds},        {"gap_us", options.gap.count()},
+                       {"application_cpu", options.core}, {"worker_cpu", options.worker_core}};
     json["worker"] = Json::array();
     for (const WakeRow& row : results.workers) {
         json["worker"].push_back(of_row(row));
@@ -160,8 +156,7 @@ void write_json(const std::filesystem::path& file, const std::string& report) {
     out << report;
     out.close();
     if (!out) {
-        throw Error(errno != 0 ? errno : EIO,
-                    fmt::format("writing the figures to {} (--json)", file.string()));
+        throw Error(errno != 0 ? errno : EIO, fmt::format("writing the figures to {} (--json)", file.string()));
     }
 }
 

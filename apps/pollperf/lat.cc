@@ -14,11 +14,11 @@
 #include "base/log.hpp"
 #include "device/open_device.hpp"
 #include "direct_path.hpp"
-#include "rounds.hpp"
 #include "peer.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
+#include "rounds.hpp"
 #include "runtime_path.hpp"
 
 namespace pollcore::perf {
@@ -26,8 +26,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kRoundTripTime{1000};
 
-// perftest's for writes. A NIC that has the bytes in the request saves itself a read over its bus. The software device has
-// no bus: there it pays as long as the bytes stand in the request's own cache line, and the worker need not fetch another.
+// perftest's for writes. A NIC that has the bytes in the request saves itself a read over its bus. The software device
+// has no bus: there it pays as long as the bytes stand in the request's own cache line, and the worker need not fetch
+// another.
 constexpr std::uint32_t kInlineUsual = 220;
 
 std::uint32_t choose_inline(const LatOptions& options, std::uint32_t device_max, const std::string& device) {
@@ -36,8 +37,8 @@ std::uint32_t choose_inline(const LatOptions& options, std::uint32_t device_max,
         return std::min({software ? WorkRequest::kOwnPayload : kInlineUsual, device_max, kInlineMax});
     }
     if (*options.inline_size > device_max) {
-        throw UsageError(fmt::format("--inline_size {}: {} takes at most {} bytes inline",
-                                     *options.inline_size, device, device_max));
+        throw UsageError(fmt::format("--inline_size {}: {} takes at most {} bytes inline", *options.inline_size, device,
+                                     device_max));
     }
     return *options.inline_size;
 }
@@ -124,8 +125,7 @@ void measure_both_ends(const LatOptions& options, std::uint32_t inline_max, LatR
         (parts.begin(options, workload, watch), ...);
         std::uint32_t done = 0;
         for (std::uint32_t round = 1; round <= options.rounds; ++round) {
-            const auto up_to =
-                static_cast<std::uint32_t>(std::uint64_t{options.iterations} * round / options.rounds);
+            const auto up_to = static_cast<std::uint32_t>(std::uint64_t{options.iterations} * round / options.rounds);
             (parts.round(up_to - done), ...);
             done = up_to;
         }
@@ -187,7 +187,8 @@ void measure_paths(LatOptions& options, LatResults& results) {
         describe(embedded.emplace(options.config));
     }
     if (options.runtime) {
-        through_runtime = std::make_unique<RuntimePath>(*embedded, worker_thread, options.device, options.worker, setup);
+        through_runtime =
+            std::make_unique<RuntimePath>(*embedded, worker_thread, options.device, options.worker, setup);
     }
     if (options.attached) {
         if (options.attach.empty()) {
@@ -197,7 +198,8 @@ void measure_paths(LatOptions& options, LatResults& results) {
         if (!embedded) {
             describe(*attachment);
         }
-        through_attachment = std::make_unique<AttachedPath>(*attachment, worker_thread, options.device, options.worker, setup);
+        through_attachment =
+            std::make_unique<AttachedPath>(*attachment, worker_thread, options.device, options.worker, setup);
     }
     if (options.role == Role::both) {
         const auto connect = [](auto& path) {
@@ -230,7 +232,9 @@ LatResults run_lat(LatOptions options) {
     // While no worker runs. Without a worker there is nothing to compare with it.
     const auto round_trip = [&options]() -> std::optional<RoundTrip> {
         // Nor where a daemon's worker polls on its core.
-        return options.own_worker() && !options.one_cpu() ? measure_round_trip(options.core, options.worker_core, kRoundTripTime) : std::nullopt;
+        return options.own_worker() && !options.one_cpu()
+                   ? measure_round_trip(options.core, options.worker_core, kRoundTripTime)
+                   : std::nullopt;
     };
     const std::optional<RoundTrip> before = round_trip();
     options.event ? measure_paths<EventPath>(options, results) : measure_paths<DirectPath>(options, results);

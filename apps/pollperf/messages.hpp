@@ -34,8 +34,7 @@ void begin_workload(Path& path, const Workload& workload, unsigned ends) {
 template <class Path>
 class Messages {
 public:
-    Messages(Path& path, const Workload& workload, Watch& watch)
-        : path_(path), workload_(workload), watch_(watch) {}
+    Messages(Path& path, const Workload& workload, Watch& watch) : path_(path), workload_(workload), watch_(watch) {}
 
     [[nodiscard]] std::span<std::byte> out(unsigned end) {
         return {path_.end(end).memory + path_.layout().out(),
@@ -89,9 +88,7 @@ public:
     }
 
     /// What was read.
-    void check_out(unsigned end) {
-        demand(first_difference(out(end), path_.end(end).sequence), out(end), end);
-    }
+    void check_out(unsigned end) { demand(first_difference(out(end), path_.end(end).sequence), out(end), end); }
 
     /// Waits until the device is done with the end's buffer.
     void drain(unsigned end) {
@@ -106,12 +103,11 @@ private:
         }
     }
 
-    [[noreturn, gnu::cold, gnu::noinline]] void fail_check(std::size_t position, unsigned found,
-                                                           unsigned end) {
+    [[noreturn, gnu::cold, gnu::noinline]] void fail_check(std::size_t position, unsigned found, unsigned end) {
         const std::uint64_t sequence = path_.end(end).sequence;
-        throw MeasurementError(fmt::format(
-            "path {}, {}: message {} is wrong at byte {} of {}: {:#04x}, not {:#04x}", path_name(Path::kKind),
-            op_name(workload_.op), sequence, position, workload_.size, found, pattern(sequence, position)));
+        throw MeasurementError(fmt::format("path {}, {}: message {} is wrong at byte {} of {}: {:#04x}, not {:#04x}",
+                                           path_name(Path::kKind), op_name(workload_.op), sequence, position,
+                                           workload_.size, found, pattern(sequence, position)));
     }
 
     Path& path_;

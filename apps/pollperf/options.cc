@@ -8,12 +8,12 @@
 
 #include <fmt/format.h>
 
-#include "config/validation.hpp"
 #include "config/cpus.hpp"
 #include "config/refusal.hpp"
 #include "config/rules.hpp"
 #include "config/toml_tree.hpp"
 #include "config/units.hpp"
+#include "config/validation.hpp"
 #include "cpu_choice.hpp"
 
 namespace pollcore::perf {
@@ -41,8 +41,7 @@ std::vector<Op> parse_ops(const std::string& text) {
     std::vector<Op> ops;
     std::istringstream words(text);
     for (std::string word; std::getline(words, word, ',');) {
-        const auto at =
-            std::find_if(std::begin(kOps), std::end(kOps), [&](Op op) { return op_name(op) == word; });
+        const auto at = std::find_if(std::begin(kOps), std::end(kOps), [&](Op op) { return op_name(op) == word; });
         if (at == std::end(kOps)) {
             throw UsageError(
                 fmt::format("--op {}: there is no operation '{}'; there are send, write, read, "
@@ -60,14 +59,12 @@ std::vector<Op> parse_ops(const std::string& text) {
 std::chrono::milliseconds parse_time(const char* option, const std::string& text) {
     const auto parsed = config::parse_duration(text);
     if (const auto* reason = std::get_if<config::Reason>(&parsed)) {
-        throw UsageError(
-            fmt::format("{} {}: {}; it takes {}", option, text, reason->text, config::kDurationExample));
+        throw UsageError(fmt::format("{} {}: {}; it takes {}", option, text, reason->text, config::kDurationExample));
     }
     const auto time = std::get<std::chrono::nanoseconds>(parsed);
     if (time < std::chrono::milliseconds(100) || time > std::chrono::hours(24) ||
         time % std::chrono::milliseconds(1) != std::chrono::nanoseconds(0)) {
-        throw UsageError(
-            fmt::format("{} {}: it takes whole milliseconds from 100ms to 86400s", option, text));
+        throw UsageError(fmt::format("{} {}: it takes whole milliseconds from 100ms to 86400s", option, text));
     }
     return std::chrono::duration_cast<std::chrono::milliseconds>(time);
 }
@@ -108,10 +105,11 @@ void resolve_device(const LatArguments& arguments, const config::Cpus& cpus, Lat
         options.config.devices = {device_named(arguments.device)};
         options.config.log_level = LogLevel::warning;
     } else {
-        refuse_if(arguments.worker_core.has_value(), "--worker-core",
-                  "the configuration says where workers run");
+        refuse_if(arguments.worker_core.has_value(), "--worker-core", "the configuration says where workers run");
         refuse_if(!arguments.idle.empty(), "--idle", "the configuration says how workers wait");
-        refuse_if(!arguments.wait.empty() && arguments.wait != "spin" && arguments.wait != "yield" && arguments.wait != "event", "--wait",
+        refuse_if(!arguments.wait.empty() && arguments.wait != "spin" && arguments.wait != "yield" &&
+                      arguments.wait != "event",
+                  "--wait",
                   "the configuration says how workers wait; the application's thread has spin, yield and event");
         options.config = config::load(arguments.config, cpus);
         auto& devices = options.config.devices;
@@ -119,8 +117,7 @@ void resolve_device(const LatArguments& arguments, const config::Cpus& cpus, Lat
             return arguments.device.empty() || device.name == arguments.device;
         });
         if (chosen == devices.end()) {
-            throw UsageError(
-                fmt::format("{} has no device '{}'", arguments.config.string(), arguments.device));
+            throw UsageError(fmt::format("{} has no device '{}'", arguments.config.string(), arguments.device));
         }
         devices = {DeviceConfig(*chosen)};
         options.config.services.clear();  // they are pollcored's
@@ -143,13 +140,17 @@ void resolve_path(const LatArguments& arguments, const config::Cpus& cpus, LatOp
     if (path.empty()) {
         path = !options.attach.empty() ? "attached" : options.role == Role::both ? "both" : "direct";
     }
-    if (path != "direct" && path != "event" && path != "runtime" && path != "attached" && path != "both" && path != "all") {
-        throw UsageError(fmt::format("--path {}: there are direct, event, runtime, attached, and both and all in one process", path));
+    if (path != "direct" && path != "event" && path != "runtime" && path != "attached" && path != "both" &&
+        path != "all") {
+        throw UsageError(fmt::format(
+            "--path {}: there are direct, event, runtime, attached, and both and all in one process", path));
     }
     refuse_if((path == "both" || path == "all") && options.role != Role::both, "--path both or all",
               "a connection to another process has one path at a time; run them one after the other");
     const std::string wait = how_to_wait(arguments, cpus);
-    options.wait = wait == "event" || path == "event" ? Waiting::sleep : wait == "yield" ? Waiting::yield : Waiting::spin;
+    options.wait = wait == "event" || path == "event" ? Waiting::sleep
+                   : wait == "yield"                  ? Waiting::yield
+                                                      : Waiting::spin;
     options.direct = path == "direct" || path == "both" || path == "all";
     options.event = path == "event" || (options.direct && options.sleeps());
     options.direct = options.direct && !options.event;
@@ -157,14 +158,17 @@ void resolve_path(const LatArguments& arguments, const config::Cpus& cpus, LatOp
     options.attached = path == "attached" || path == "all";
     refuse_if(!options.attach.empty() && (!options.attached || options.runtime), "--attach",
               "it is for --path attached: the daemon's worker and one of this process would share a core");
-    refuse_if(!options.attach.empty() && arguments.config.empty(), "--attach", "say what the daemon runs with: --config FILE");
+    refuse_if(!options.attach.empty() && arguments.config.empty(), "--attach",
+              "say what the daemon runs with: --config FILE");
     const auto flow = flow_control_named(arguments.flow);
     if (!flow) {
         throw UsageError(fmt::format("--flow {}: there are {}", arguments.flow, flow_names()));
     }
     options.flow = *flow;
-    refuse_if(arrival_of(options.flow) == Arrival::write_ring && options.sleeps(), "--flow", "a worker that sleeps does not look at memory; use --wait spin");
-    refuse_if(options.flow != FlowControl::off && !options.has_worker(), "--flow", "plain verbs have none; --path runtime and attached have");
+    refuse_if(arrival_of(options.flow) == Arrival::write_ring && options.sleeps(), "--flow",
+              "a worker that sleeps does not look at memory; use --wait spin");
+    refuse_if(options.flow != FlowControl::off && !options.has_worker(), "--flow",
+              "plain verbs have none; --path runtime and attached have");
 }
 
 void resolve_figures(const LatArguments& arguments, const config::Cpus& cpus, LatOptions& options) {
@@ -178,13 +182,14 @@ void resolve_figures(const LatArguments& arguments, const config::Cpus& cpus, La
     options.size = in_range("--size", arguments.size.value_or(kSizeDefault), 1, kSizeMax);
     const bool only_adds = options.ops.size() == 1 && options.ops.front() == Op::fetch_add;
     if (only_adds && arguments.size && options.size != kAtomicSize) {
-        throw UsageError(
-            fmt::format("--size {}: a fetch-add is on {} bytes always", options.size, kAtomicSize));
+        throw UsageError(fmt::format("--size {}: a fetch-add is on {} bytes always", options.size, kAtomicSize));
     }
-    const std::uint32_t usual = !software ? kIterationsDefault : cpus.one_for_all() ? kIterationsByTurns : kIterationsSoftware;
+    const std::uint32_t usual = !software            ? kIterationsDefault
+                                : cpus.one_for_all() ? kIterationsByTurns
+                                                     : kIterationsSoftware;
     options.iterations = in_range("--iters", arguments.iterations.value_or(usual), 2, kIterationsMax);
-    options.warmup = in_range("--warmup", arguments.warmup.value_or(std::max(100u, options.iterations / 10)),
-                              0, kIterationsMax);
+    options.warmup =
+        in_range("--warmup", arguments.warmup.value_or(std::max(100u, options.iterations / 10)), 0, kIterationsMax);
     refuse_if(arguments.rounds.has_value() && options.role != Role::both, "--rounds",
               "rounds take turns between the paths of one process");
     options.rounds = in_range("--rounds", arguments.rounds.value_or(kRoundsDefault), 1, 1000);
@@ -196,12 +201,10 @@ void resolve_figures(const LatArguments& arguments, const config::Cpus& cpus, La
         refuse_if(options.role != Role::both, "--gid-index",
                   "rdma_cm chooses the GID by the address; say the address that has the GID instead");
         refuse_if(software, "--gid-index", "a software device has one GID");
-        refuse_if(!arguments.config.empty(), "--gid-index",
-                  "the device's `gid` in the configuration chooses it");
+        refuse_if(!arguments.config.empty(), "--gid-index", "the device's `gid` in the configuration chooses it");
         options.gid_index = in_range("--gid-index", *arguments.gid_index, 0, 255);
     }
-    options.port =
-        static_cast<std::uint16_t>(in_range("--port", arguments.port.value_or(kPortDefault), 1, 65535));
+    options.port = static_cast<std::uint16_t>(in_range("--port", arguments.port.value_or(kPortDefault), 1, 65535));
     options.timeout = parse_time("--timeout", arguments.timeout);
     options.client_timeout = parse_time("--client-timeout", arguments.client_timeout);
 }
@@ -231,8 +234,7 @@ void resolve_cores(const LatArguments& arguments, const config::Cpus& cpus, LatO
     options.core = placement.core;
     options.worker_core = placement.worker;
     if (options.has_worker() && options.config.workers.empty()) {
-        options.config.workers = {
-            {.name = kOwnWorker, .core = placement.worker, .idle = worker_idle(arguments, cpus)}};
+        options.config.workers = {{.name = kOwnWorker, .core = placement.worker, .idle = worker_idle(arguments, cpus)}};
     }
     if (options.has_worker()) {
         options.worker = options.config.workers.front().name;
@@ -251,7 +253,9 @@ void make_room(const LatArguments& arguments, LatOptions& options) {
 
 }  // namespace
 
-LatOptions resolve(const LatArguments& arguments) { return resolve(arguments, config::Cpus::of_this_process()); }
+LatOptions resolve(const LatArguments& arguments) {
+    return resolve(arguments, config::Cpus::of_this_process());
+}
 
 LatOptions resolve(const LatArguments& arguments, const config::Cpus& cpus) {
     LatOptions options;
@@ -272,9 +276,11 @@ LatOptions resolve(const LatArguments& arguments, const config::Cpus& cpus) {
     resolve_path(arguments, cpus, options);
     refuse_if(arguments.worker_core.has_value() && !options.has_worker(), "--worker-core",
               "--path direct has no worker");
-    refuse_if(options.sleeps() && std::find(options.ops.begin(), options.ops.end(), Op::write) != options.ops.end(), "--op write",
-              "its receiver looks for the bytes in its memory, and no event tells of them; --op send,read,fetch-add can wait "
-              "for events");
+    refuse_if(
+        options.sleeps() && std::find(options.ops.begin(), options.ops.end(), Op::write) != options.ops.end(),
+        "--op write",
+        "its receiver looks for the bytes in its memory, and no event tells of them; --op send,read,fetch-add can wait "
+        "for events");
     resolve_figures(arguments, cpus, options);
     resolve_cores(arguments, cpus, options);
     make_room(arguments, options);
@@ -286,10 +292,8 @@ LatOptions resolve(const LatArguments& arguments, const config::Cpus& cpus) {
     refuse_if(options.brief && options.role != Role::both, "--brief", "its table is of both ends in one process");
     options.json = arguments.json;
     if (options.role == Role::client) {
-        const bool bare_ipv6 =
-            arguments.address.find(':') != std::string::npos && arguments.address[0] != '[';
-        options.address =
-            fmt::format(fmt::runtime(bare_ipv6 ? "[{}]:{}" : "{}:{}"), arguments.address, options.port);
+        const bool bare_ipv6 = arguments.address.find(':') != std::string::npos && arguments.address[0] != '[';
+        options.address = fmt::format(fmt::runtime(bare_ipv6 ? "[{}]:{}" : "{}:{}"), arguments.address, options.port);
     }
     return options;
 }

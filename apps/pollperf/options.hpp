@@ -33,11 +33,11 @@ struct LatOptions {
     bool event = false;  ///< the direct path's thread sleeps
     bool runtime = false;
     bool attached = false;
-    std::string device;      ///< as the configuration calls it
-    Config config;           ///< of the runtime, with this device alone; workers are there when runtime is
-    std::string worker;      ///< the one that is measured
-    std::string attach;      ///< the socket at which `attached` attaches; empty: to this process's own worker
-    std::uint32_t core = 0;  ///< of the application's thread
+    std::string device;             ///< as the configuration calls it
+    Config config;                  ///< of the runtime, with this device alone; workers are there when runtime is
+    std::string worker;             ///< the one that is measured
+    std::string attach;             ///< the socket at which `attached` attaches; empty: to this process's own worker
+    std::uint32_t core = 0;         ///< of the application's thread
     std::uint32_t worker_core = 0;  ///< of the paths that have one
     std::uint32_t size = 2;         ///< of fetch-add always 8
     std::uint32_t iterations = 0;   ///< of each operation and path, over all rounds
@@ -52,8 +52,8 @@ struct LatOptions {
     std::filesystem::path json;
     std::chrono::milliseconds timeout{};
     std::chrono::milliseconds client_timeout{};  ///< of a server
-    Waiting wait = Waiting::spin;  ///< the application's thread
-    FlowControl flow = FlowControl::off;  ///< of the paths that have a worker
+    Waiting wait = Waiting::spin;                ///< the application's thread
+    FlowControl flow = FlowControl::off;         ///< of the paths that have a worker
 
     [[nodiscard]] bool sleeps() const noexcept { return wait == Waiting::sleep; }
     /// Thread and worker have one CPU for both.

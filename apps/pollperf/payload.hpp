@@ -29,8 +29,7 @@ inline void fill(std::span<std::byte> bytes, std::uint64_t sequence) noexcept {
     return std::atomic_ref<std::uint8_t>(object).load(std::memory_order_acquire);
 }
 inline void store_byte(std::byte* byte, std::uint8_t value) noexcept {
-    std::atomic_ref<std::uint8_t>(*reinterpret_cast<std::uint8_t*>(byte))
-        .store(value, std::memory_order_release);
+    std::atomic_ref<std::uint8_t>(*reinterpret_cast<std::uint8_t*>(byte)).store(value, std::memory_order_release);
 }
 
 /// The first position that is not as it should be.

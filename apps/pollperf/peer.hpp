@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "rounds.hpp"
 #include "options.hpp"
 #include "peer_letter.hpp"
+#include "rounds.hpp"
 
 namespace pollcore::perf {
 
@@ -40,7 +40,8 @@ void await_last_word(Path& path, const Workload& workload, const LatOptions& opt
     const EndState& state = path.end(kNear);
     const std::uint64_t messages = workload.op == Op::send ? state.sequence : 0;
     Watch watch(options.timeout);
-    watch.until(path, kNear, "the client's last word", [&] { return state.received > state.received_before + messages; });
+    watch.until(path, kNear, "the client's last word",
+                [&] { return state.received > state.received_before + messages; });
 }
 
 /// False when the peer was still there at the end of the time.
@@ -90,26 +91,23 @@ template <class Path>
 [[nodiscard]] LatRequest accept_client(const LatOptions& options, const Workload& workload, Path& path) {
     const LatRequest ours = request_of(options, workload, Path::kKind, path.own_block(kNear));
     const std::string address = path.listen(fmt::format("0.0.0.0:{}", options.port));
-    fmt::print(stderr, "pollperf: {} of {} bytes, path {}: waiting for a client at {}\n", op_name(ours.op),
-               ours.size, path_name(ours.path), address);
+    fmt::print(stderr, "pollperf: {} of {} bytes, path {}: waiting for a client at {}\n", op_name(ours.op), ours.size,
+               path_name(ours.path), address);
     const auto deadline = std::chrono::steady_clock::now() + options.client_timeout;
     for (;;) {
-        const auto left =
-            std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
         const auto request = path.next_request(std::max(left, std::chrono::milliseconds(1)));
         if (!request) {
             if (std::chrono::steady_clock::now() >= deadline) {
-                throw MeasurementError(
-                    fmt::format("no client came to {} within {} ms (--client-timeout)", address, options.client_timeout.count()));
+                throw MeasurementError(fmt::format("no client came to {} within {} ms (--client-timeout)", address,
+                                                   options.client_timeout.count()));
             }
             continue;
         }
         const auto theirs = LatRequest::decode(request->private_data);
-        const std::string why =
-            theirs ? mismatch(ours, *theirs) : "this is a pollperf server, and no such client";
+        const std::string why = theirs ? mismatch(ours, *theirs) : "this is a pollperf server, and no such client";
         if (why.empty()) {
-            path.accept(LatAnswer{.path = Path::kKind, .memory = ours.memory}.encode(),
-                        connect_time(options));
+            path.accept(LatAnswer{.path = Path::kKind, .memory = ours.memory}.encode(), connect_time(options));
             return *theirs;
         }
         fmt::print(stderr, "pollperf: refused {}: {}\n", request->peer, why);

@@ -29,8 +29,8 @@ std::optional<LatRequest> LatRequest::decode(std::span<const std::byte> in) {
     const auto path = take_little_endian<std::uint8_t>(in);
     const auto verify = take_little_endian<std::uint8_t>(in);
     const auto reserved = take_little_endian<std::uint8_t>(in);
-    if (op > static_cast<std::uint8_t>(Op::fetch_add) ||
-        path > static_cast<std::uint8_t>(kLastPath) || verify > 1 || reserved != 0) {
+    if (op > static_cast<std::uint8_t>(Op::fetch_add) || path > static_cast<std::uint8_t>(kLastPath) || verify > 1 ||
+        reserved != 0) {
         return std::nullopt;
     }
     request.op = static_cast<Op>(op);
@@ -108,11 +108,10 @@ PeerKind recognize_peer(std::span<const std::byte> answer, const Workload& workl
                 "fetch-add, or the address of an echo service");
         }
         if (offer->size < workload.size) {
-            throw MeasurementError(fmt::format("the peer's memory service has {} bytes, -s {} needs more",
-                                               offer->size, workload.size));
+            throw MeasurementError(
+                fmt::format("the peer's memory service has {} bytes, -s {} needs more", offer->size, workload.size));
         }
-        return {
-            fmt::format("memory service of {} bytes", offer->size), false, false, {offer->addr, offer->rkey}};
+        return {fmt::format("memory service of {} bytes", offer->size), false, false, {offer->addr, offer->rkey}};
     }
     if (const auto offer = EchoOffer::decode(answer)) {
         if (workload.op != Op::send) {
@@ -121,14 +120,10 @@ PeerKind recognize_peer(std::span<const std::byte> answer, const Workload& workl
                 "a memory service");
         }
         if (offer->message_size_max < workload.size) {
-            throw MeasurementError(
-                fmt::format("the peer's echo service takes messages of at most {} bytes, not {}",
-                            offer->message_size_max, workload.size));
+            throw MeasurementError(fmt::format("the peer's echo service takes messages of at most {} bytes, not {}",
+                                               offer->message_size_max, workload.size));
         }
-        return {fmt::format("echo service, messages of at most {} bytes", offer->message_size_max),
-                true,
-                false,
-                {}};
+        return {fmt::format("echo service, messages of at most {} bytes", offer->message_size_max), true, false, {}};
     }
     if (workload.op != Op::send) {
         throw MeasurementError(

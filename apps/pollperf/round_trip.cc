@@ -19,8 +19,8 @@ constexpr std::uint32_t kSamplesMax = 200000;
 constexpr std::uint32_t kSamplesMin = 1000;
 constexpr std::uint32_t kSpinsPerLook = 1u << 12;
 
-// Clocks of some processors advance in steps of 10 ns, a tenth of what is measured: so the typical round trip is that of
-// groups, one after the other, of which only the ends are rounded.
+// Clocks of some processors advance in steps of 10 ns, a tenth of what is measured: so the typical round trip is that
+// of groups, one after the other, of which only the ends are rounded.
 constexpr std::size_t kGroup = 16;
 
 double typical_ns(const std::vector<std::uint64_t>& samples) {
@@ -85,8 +85,7 @@ std::vector<std::uint64_t> ask(Words& words, std::chrono::steady_clock::time_poi
 
 }  // namespace
 
-std::optional<RoundTrip> measure_round_trip(std::uint32_t core, std::uint32_t other,
-                                            std::chrono::milliseconds time) {
+std::optional<RoundTrip> measure_round_trip(std::uint32_t core, std::uint32_t other, std::chrono::milliseconds time) {
     Words words;
     std::vector<std::uint64_t> samples;
     std::exception_ptr failure;  // of the other thread; read after it was joined

@@ -20,11 +20,7 @@ class Measurement {
 public:
     /// The path is connected, and both ends' remote blocks are set.
     Measurement(Path& path, const Workload& workload, Role role, std::uint32_t iterations, Watch& watch)
-        : path_(path),
-          workload_(workload),
-          role_(role),
-          loops_(path, workload, watch),
-          samples_(iterations) {}
+        : path_(path), workload_(workload), role_(role), loops_(path, workload, watch), samples_(iterations) {}
 
     /// Not timed. Makes the path ready for the workload: no other measurement of this path may be under way.
     void warm_up(std::uint32_t iterations) {
@@ -42,7 +38,8 @@ public:
     void round(std::uint32_t iterations) {
         const std::span<std::uint64_t> part = std::span(samples_).subspan(done_, iterations);
         const Snapshot before = take();
-        const ContextSwitches application = context_switches(this_thread_id());  // of the timed part: asking for the rest may sleep
+        const ContextSwitches application =
+            context_switches(this_thread_id());  // of the timed part: asking for the rest may sleep
         const auto begin = std::chrono::steady_clock::now();
         loops_.run(role_, part);
         const auto end = std::chrono::steady_clock::now();
@@ -78,10 +75,8 @@ public:
         result.inlined = workload_.inlined;
         result.half_round_trip = !workload_.one_sided;
         result.samples_sum_ns =
-            static_cast<double>(std::accumulate(samples.begin(), samples.end(), std::uint64_t{0})) *
-            ns_per_cycle;
-        result.summary =
-            summarize({samples.begin(), samples.end()}, ns_per_cycle / workload_.samples_per_iteration());
+            static_cast<double>(std::accumulate(samples.begin(), samples.end(), std::uint64_t{0})) * ns_per_cycle;
+        result.summary = summarize({samples.begin(), samples.end()}, ns_per_cycle / workload_.samples_per_iteration());
         return result;
     }
 

@@ -9,8 +9,8 @@
 
 namespace pollcore::perf {
 
-RuntimePath::RuntimePath(Context& runtime, const std::function<int(std::uint32_t)>& worker_thread, const std::string& device, const std::string& worker,
-                         const PathSetup& setup)
+RuntimePath::RuntimePath(Context& runtime, const std::function<int(std::uint32_t)>& worker_thread,
+                         const std::string& device, const std::string& worker, const PathSetup& setup)
     : runtime_(runtime),
       device_(device),
       layout_(setup.layout),
@@ -27,11 +27,13 @@ RuntimePath::RuntimePath(Context& runtime, const std::function<int(std::uint32_t
         const bool ring = arrival_of(setup.flow) == Arrival::write_ring;
         if (ring) {
             // With room for those that are with the program, and as many on their way as make a batch.
-            const std::uint64_t bytes = std::bit_ceil((kReceiveSlots + std::uint64_t{kRepostBatch}) * (setup.layout.size + 2 * kCacheLine));
-            rings_[index] = runtime.create_write_ring({.device = device,
-                                                       .session = &session_,
-                                                       .bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 1u << 31)),
-                                                       .messages = kReceiveSlots});
+            const std::uint64_t bytes =
+                std::bit_ceil((kReceiveSlots + std::uint64_t{kRepostBatch}) * (setup.layout.size + 2 * kCacheLine));
+            rings_[index] = runtime.create_write_ring(
+                {.device = device,
+                 .session = &session_,
+                 .bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 1u << 31)),
+                 .messages = kReceiveSlots});
         }
         qps_[index] = runtime.create_queue_pair({.device = device,
                                                  .shares = {{.session = &session_, .send_depth = kSendDepth}},
@@ -68,8 +70,7 @@ void RuntimePath::connect_ends() {
     qps_[kFar].connect(near);
 }
 
-std::vector<std::byte> RuntimePath::connect(const std::string& address,
-                                            const std::vector<std::byte>& private_data,
+std::vector<std::byte> RuntimePath::connect(const std::string& address, const std::vector<std::byte>& private_data,
                                             std::chrono::milliseconds timeout) {
     auto answer = qps_[kNear].connect(address, {.private_data = private_data, .timeout = timeout});
     over_network_ = true;
@@ -182,8 +183,8 @@ std::string RuntimePath::stalled(unsigned index, const char* what, std::chrono::
     return fmt::format(
         "path runtime, {}: {} has waited {} ms for {} (submitted {}, signaled {}, completed {}, "
         "received {}, now message {})",
-        op_name(workload_.op), name_of(index), timeout.count(), what, state.issued, state.signaled,
-        state.completed, state.received, state.sequence);
+        op_name(workload_.op), name_of(index), timeout.count(), what, state.issued, state.signaled, state.completed,
+        state.received, state.sequence);
 }
 
 void RuntimePath::fail_submit(unsigned index, Refusal refusal) {
@@ -192,19 +193,18 @@ void RuntimePath::fail_submit(unsigned index, Refusal refusal) {
         cause = fmt::format(" ({})", status_name(session_.cause(qps_[index].handle())));
     }
     throw MeasurementError(fmt::format("path runtime, {} of {} bytes, message {}: {} refused a request: {}{}",
-                                       op_name(workload_.op), workload_.size, ends_[index].sequence,
-                                       name_of(index), refusal_name(refusal), cause));
+                                       op_name(workload_.op), workload_.size, ends_[index].sequence, name_of(index),
+                                       refusal_name(refusal), cause));
 }
 
 void RuntimePath::fail_completion(const Completion& completion) {
     const unsigned index = end_of(completion);
-    throw MeasurementError(
-        fmt::format("path runtime, {} of {} bytes, after {} requests: {} of {} completed with {} "
-                    "({}), vendor code {:#x}{}",
-                    op_name(workload_.op), workload_.size, ends_[index].issued,
-                    completion.from_recv_queue() ? "a receive" : "a request", name_of(index),
-                    status_name(completion.status), status_text(completion.status), completion.vendor_err,
-                    peer_left() ? "; the peer left" : ""));
+    throw MeasurementError(fmt::format(
+        "path runtime, {} of {} bytes, after {} requests: {} of {} completed with {} "
+        "({}), vendor code {:#x}{}",
+        op_name(workload_.op), workload_.size, ends_[index].issued,
+        completion.from_recv_queue() ? "a receive" : "a request", name_of(index), status_name(completion.status),
+        status_text(completion.status), completion.vendor_err, peer_left() ? "; the peer left" : ""));
 }
 
 }  // namespace pollcore::perf

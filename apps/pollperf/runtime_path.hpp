@@ -29,9 +29,10 @@ class RuntimePath {
 public:
     static constexpr PathKind kKind = PathKind::runtime;
 
-    /// The runtime must outlive the path. `worker_thread` says the kernel's id of a worker's thread; 0: it is another process's.
-    RuntimePath(Context& runtime, const std::function<int(std::uint32_t)>& worker_thread, const std::string& device, const std::string& worker,
-                const PathSetup& setup);
+    /// The runtime must outlive the path. `worker_thread` says the kernel's id of a worker's thread; 0: it is another
+    /// process's.
+    RuntimePath(Context& runtime, const std::function<int(std::uint32_t)>& worker_thread, const std::string& device,
+                const std::string& worker, const PathSetup& setup);
     RuntimePath(const RuntimePath&) = delete;
     RuntimePath& operator=(const RuntimePath&) = delete;
 
@@ -53,8 +54,7 @@ public:
     template <class Watch>
     void run_once(Op op, Watch& watch) {
         post_once(op);
-        watch.until(*this, kNear, "an operation that checks the data",
-                    [this] { return ends_[kNear].idle(); });
+        watch.until(*this, kNear, "an operation that checks the data", [this] { return ends_[kNear].idle(); });
     }
 
     // ---- what the timed loops use ----
@@ -68,8 +68,7 @@ public:
 
     void issue(unsigned index, bool last) {
         EndState& state = ends_[index];
-        const bool signaled =
-            always_signal_ || last || (state.issued & (kSignalEvery - 1)) == kSignalEvery - 1;
+        const bool signaled = always_signal_ || last || (state.issued & (kSignalEvery - 1)) == kSignalEvery - 1;
         const WorkRequest& request = sends_[index][signaled];
         const Refusal refusal =
             inlined_ ? session_.try_submit_inline(request, {state.memory + EndLayout::out(), workload_.size})
@@ -87,8 +86,7 @@ public:
             give_records_back(index);
             return;
         }
-        const std::span<const WorkRequest> batch(&receives_[index][state.reposted % kReceiveSlots],
-                                                 kRepostBatch);
+        const std::span<const WorkRequest> batch(&receives_[index][state.reposted % kReceiveSlots], kRepostBatch);
         const Submitted submitted = session_.try_submit(batch);
         if (submitted.accepted < batch.size()) [[unlikely]] {
             fail_submit(index, submitted.refusal);
@@ -96,12 +94,15 @@ public:
         state.reposted += kRepostBatch;
     }
 
-    [[nodiscard]] std::uint32_t spins_per_look() const noexcept { return wait_ == Waiting::sleep ? 1 : Watch::kSpinsPerLook; }
+    [[nodiscard]] std::uint32_t spins_per_look() const noexcept {
+        return wait_ == Waiting::sleep ? 1 : Watch::kSpinsPerLook;
+    }
 
     void poll() {
         // What waits for memory of its peer's to change must not wait here for a completion.
         const bool waits_here = wait_ == Waiting::spin && !awaits_memory_;
-        const std::size_t n = waits_here ? session_.poll(completions_, std::chrono::nanoseconds(0)) : session_.poll(completions_);
+        const std::size_t n =
+            waits_here ? session_.poll(completions_, std::chrono::nanoseconds(0)) : session_.poll(completions_);
         if (n == 0 && wait_ != Waiting::spin) {
             wait_a_while();
         }
@@ -128,15 +129,12 @@ public:
     // ---- when a wait takes long ----
 
     void look_after_peer(unsigned index, const char* what);
-    [[nodiscard]] std::string stalled(unsigned index, const char* what,
-                                      std::chrono::milliseconds timeout) const;
+    [[nodiscard]] std::string stalled(unsigned index, const char* what, std::chrono::milliseconds timeout) const;
 
 private:
     static constexpr std::size_t kPollBatch = 4;
 
-    [[nodiscard]] const WorkerCounters& counters() const {
-        return runtime_.worker_counters(session_.worker());
-    }
+    [[nodiscard]] const WorkerCounters& counters() const { return runtime_.worker_counters(session_.worker()); }
     void wait_a_while() noexcept {
         if (wait_ == Waiting::sleep) {
             (void)session_.wait(Watch::kSleepMax);

@@ -25,8 +25,7 @@ struct Summary {
 
 /// The smallest of the ascending samples that at least `per_10000` of 10000 are not above. Not for no
 /// samples.
-[[nodiscard]] std::uint64_t percentile(std::span<const std::uint64_t> ascending,
-                                       std::uint32_t per_10000) noexcept;
+[[nodiscard]] std::uint64_t percentile(std::span<const std::uint64_t> ascending, std::uint32_t per_10000) noexcept;
 [[nodiscard]] double median(std::span<const std::uint64_t> ascending) noexcept;
 
 /// `samples` in cycles; each counts as `ns_per_cycle` nanoseconds. Sorts a copy.

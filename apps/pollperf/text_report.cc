@@ -63,27 +63,27 @@ void comparison(Out out, const LatOptions& options, const LatResults& results) {
     }
     const char* const plain = options.event ? "event" : "direct";
     const bool beside = rows.front().attached_ns.has_value();
-    fmt::format_to(out, "{:<16}{:>15}{:>15}{:>15}{:>26}{}\n", "typical latency", plain, options.runtime ? "runtime" : "attached",
-                   "difference", "difference / round trip",
+    fmt::format_to(out, "{:<16}{:>15}{:>15}{:>15}{:>26}{}\n", "typical latency", plain,
+                   options.runtime ? "runtime" : "attached", "difference", "difference / round trip",
                    beside ? fmt::format("{:>15}{:>20}", "attached", "attached / runtime") : "");
     for (const Hop& row : rows) {
-        fmt::format_to(out, "{:<16}{:>12.0f} ns{:>12.0f} ns{:>+12.0f} ns{:>26}{}\n", op_name(row.op),
-                       row.direct_ns, row.worker_ns, row.difference_ns,
-                       row.round_trips ? fmt::format("{:.2f}", *row.round_trips) : "-",
-                       beside ? fmt::format("{:>12.0f} ns{:>20.2f}", *row.attached_ns, *row.attached_ns / row.worker_ns) : "");
+        fmt::format_to(
+            out, "{:<16}{:>12.0f} ns{:>12.0f} ns{:>+12.0f} ns{:>26}{}\n", op_name(row.op), row.direct_ns, row.worker_ns,
+            row.difference_ns, row.round_trips ? fmt::format("{:.2f}", *row.round_trips) : "-",
+            beside ? fmt::format("{:>12.0f} ns{:>20.2f}", *row.attached_ns, *row.attached_ns / row.worker_ns) : "");
     }
     fmt::format_to(out, "\n");
     fmt::format_to(out, "  {:<12}plain verbs, called by the application's thread on CPU {}{}\n", plain, options.core,
                    options.event ? ", which sleeps on a completion channel" : "");
-    fmt::format_to(out, "  {:<12}through a ring to the worker on CPU {}, and back through another{}\n", options.runtime ? "runtime" : "attached",
-                   options.worker_core, options.runtime ? "" : ": the daemon's");
+    fmt::format_to(out, "  {:<12}through a ring to the worker on CPU {}, and back through another{}\n",
+                   options.runtime ? "runtime" : "attached", options.worker_core,
+                   options.runtime ? "" : ": the daemon's");
     if (beside) {
         fmt::format_to(out, "  attached    the same worker, through rings that it shares with another process\n");
     }
     fmt::format_to(out, "  difference  what the way over the worker's core costs\n");
-    fmt::format_to(
-        out,
-        "  round trip  the cache-line limit: a word to that core and a word back, which no ring beats\n");
+    fmt::format_to(out,
+                   "  round trip  the cache-line limit: a word to that core and a word back, which no ring beats\n");
     fmt::format_to(out, "  send and write are half of there-and-back, read and fetch-add whole\n\n");
 }
 
@@ -94,9 +94,8 @@ void limit(Out out, const LatOptions& options, const LatResults& results) {
     if (options.one_cpu()) {
         fmt::format_to(out, "application and worker take turns on CPU {}: these figures mean little\n\n", options.core);
     } else if (!results.round_trip) {
-        fmt::format_to(
-            out, "raw round trip between CPU {} and CPU {}: not known, others kept one of them busy\n\n",
-            options.core, options.worker_core);
+        fmt::format_to(out, "raw round trip between CPU {} and CPU {}: not known, others kept one of them busy\n\n",
+                       options.core, options.worker_core);
     } else {
         const auto& [before, after] = *results.round_trip;
         fmt::format_to(out,
@@ -120,10 +119,9 @@ void columns(Out out, const LatResults& results) {
             fmt::format_to(out, " {:<20}", label(result));
         }
         const Summary& s = result.summary;
-        fmt::format_to(out,
-                       " {:<8}{:<13}{:<14.3f}{:<14.3f}{:<18.3f}{:<14.3f}{:<16.3f}{:<24.3f}{:<26.3f}{:.3f}\n",
-                       result.size, s.count, s.min / 1e3, s.max / 1e3, s.typical / 1e3, s.average / 1e3,
-                       s.stdev / 1e3, s.p99 / 1e3, s.p999 / 1e3, s.p9999 / 1e3);
+        fmt::format_to(out, " {:<8}{:<13}{:<14.3f}{:<14.3f}{:<18.3f}{:<14.3f}{:<16.3f}{:<24.3f}{:<26.3f}{:.3f}\n",
+                       result.size, s.count, s.min / 1e3, s.max / 1e3, s.typical / 1e3, s.average / 1e3, s.stdev / 1e3,
+                       s.p99 / 1e3, s.p999 / 1e3, s.p9999 / 1e3);
     }
     if (one) {
         fmt::format_to(out, " {}\n",
@@ -135,10 +133,10 @@ void columns(Out out, const LatResults& results) {
 }
 
 void side_effects(Out out, const LatResults& results) {
-    fmt::format_to(out, "{:<20}{:>34}{:>34}{:>24}\n", "while it was timed", "context switches: application",
-                   "worker", "doorbells per message");
-    fmt::format_to(out, "{:<20}{:>34}{:>34}{:>24}\n", "", "voluntary / involuntary",
-                   "voluntary / involuntary", "send / receive");
+    fmt::format_to(out, "{:<20}{:>34}{:>34}{:>24}\n", "while it was timed", "context switches: application", "worker",
+                   "doorbells per message");
+    fmt::format_to(out, "{:<20}{:>34}{:>34}{:>24}\n", "", "voluntary / involuntary", "voluntary / involuntary",
+                   "send / receive");
     const auto switches = [](const ContextSwitches& taken) {
         return fmt::format("{} / {}", taken.voluntary, taken.involuntary);
     };
@@ -156,17 +154,20 @@ void stages(Out out, const LatResults& results) {
     if (std::ranges::none_of(results.paths, [](const PathResult& result) { return result.stages.has_value(); })) {
         return;
     }
-    fmt::format_to(out, "{:<20}{:>26}{:>26}{:>26}{:>12}\n", "one request in " + std::to_string(kLatencySampleEvery), "submission ring",
-                   "device", "completion ring", "followed");
+    fmt::format_to(out, "{:<20}{:>26}{:>26}{:>26}{:>12}\n", "one request in " + std::to_string(kLatencySampleEvery),
+                   "submission ring", "device", "completion ring", "followed");
     fmt::format_to(out, "{:<20}{:>26}{:>26}{:>26}\n", "", "median / 99% ns", "median / 99% ns", "median / 99% ns");
     const auto figures = [](const LatencyHistogram& histogram) {
-        const auto ns = [&](double fraction) { return static_cast<double>(histogram.percentile(fraction)) / cycles_per_ns(); };
+        const auto ns = [&](double fraction) {
+            return static_cast<double>(histogram.percentile(fraction)) / cycles_per_ns();
+        };
         return histogram.count() == 0 ? std::string("-") : fmt::format("{:.0f} / {:.0f}", ns(0.5), ns(0.99));
     };
     for (const PathResult& result : results.paths) {
         if (result.stages) {
-            fmt::format_to(out, "{:<20}{:>26}{:>26}{:>26}{:>12}\n", label(result), figures(result.stages->submission_ring),
-                           figures(result.stages->device), figures(result.stages->completion_ring), result.stages->submission_ring.count());
+            fmt::format_to(out, "{:<20}{:>26}{:>26}{:>26}{:>12}\n", label(result),
+                           figures(result.stages->submission_ring), figures(result.stages->device),
+                           figures(result.stages->completion_ring), result.stages->submission_ring.count());
         }
     }
     fmt::format_to(out, "\n");
@@ -179,10 +180,9 @@ void check_stamps(Out out, const LatOptions& options, const LatResults& results)
         // Checking happens between samples; a short run is mostly its beginning and end.
         const bool comparable = !options.verify && options.role != Role::server && result.wall_ns > 5e6;
         if (share > 1.01 || (comparable && share < 0.97)) {
-            fmt::format_to(
-                out,
-                "warning: {}: the samples add up to {:.1f}% of the time that passed; do not trust them\n",
-                label(result), 100 * share);
+            fmt::format_to(out,
+                           "warning: {}: the samples add up to {:.1f}% of the time that passed; do not trust them\n",
+                           label(result), 100 * share);
         }
     }
 }
@@ -193,17 +193,16 @@ void ran_on(Out out, const LatOptions& options, const LatResults& results) {
         steal += result.steal_ms;
     }
     fmt::format_to(out, "ran on\n");
-    fmt::format_to(
-        out, "  machine   {}, {} CPUs, {}{}\n", results.machine.cpu_model, results.machine.cpus_online,
-        results.machine.kernel,
-        steal > 0 ? fmt::format("; its hypervisor gave {} ms of the timed part to others", steal) : "");
-    fmt::format_to(
-        out, "  threads   application on CPU {}{}\n", options.core,
-        options.has_worker() ? fmt::format(", worker '{}' on CPU {}{}", options.worker, options.worker_core,
-                                      options.config.workers.empty()
-                                          ? ""
-                                          : ", which waits by " + options.config.workers.front().idle.describe())
-                        : "");
+    fmt::format_to(out, "  machine   {}, {} CPUs, {}{}\n", results.machine.cpu_model, results.machine.cpus_online,
+                   results.machine.kernel,
+                   steal > 0 ? fmt::format("; its hypervisor gave {} ms of the timed part to others", steal) : "");
+    fmt::format_to(out, "  threads   application on CPU {}{}\n", options.core,
+                   options.has_worker()
+                       ? fmt::format(", worker '{}' on CPU {}{}", options.worker, options.worker_core,
+                                     options.config.workers.empty()
+                                         ? ""
+                                         : ", which waits by " + options.config.workers.front().idle.describe())
+                       : "");
     if (options.flow != FlowControl::off) {
         fmt::format_to(out, "  flow      by {}\n", flow_control_text(options.flow));
     }
@@ -241,9 +240,11 @@ std::string brief_report(const LatOptions& options, const LatResults& results) {
     std::string text;
     const Out out = std::back_inserter(text);
     std::vector<Column> columns;
-    for (const Column& column : {Column{PathKind::direct, "by verbs, on the", "thread itself"}, Column{PathKind::event, "by verbs, on a", "thread that sleeps"},
-                                 Column{PathKind::runtime, "through a worker", options.one_cpu() ? "by turns" : "on another CPU"},
-                                 Column{PathKind::attached, "from another process", "through that worker"}}) {
+    for (const Column& column :
+         {Column{PathKind::direct, "by verbs, on the", "thread itself"},
+          Column{PathKind::event, "by verbs, on a", "thread that sleeps"},
+          Column{PathKind::runtime, "through a worker", options.one_cpu() ? "by turns" : "on another CPU"},
+          Column{PathKind::attached, "from another process", "through that worker"}}) {
         if (std::ranges::any_of(results.paths, [&](const PathResult& result) { return result.path == column.path; })) {
             columns.push_back(column);
         }
@@ -256,7 +257,8 @@ std::string brief_report(const LatOptions& options, const LatResults& results) {
         fmt::format_to(out, "\n");
     };
     const bool software = options.config.devices.front().kind == DeviceConfig::Kind::soft;
-    fmt::format_to(out, "One operation at a time, of {} bytes, on {}:\n\n", options.size, software ? "a device in software" : results.device);
+    fmt::format_to(out, "One operation at a time, of {} bytes, on {}:\n\n", options.size,
+                   software ? "a device in software" : results.device);
     line("", [](const Column& column) { return column.first; });
     line("", [](const Column& column) { return column.second; });
     for (const Op op : options.ops) {
@@ -274,7 +276,8 @@ std::string brief_report(const LatOptions& options, const LatResults& results) {
     });
     const std::vector<Hop> rows = hops(results);
     if (options.one_cpu()) {
-        fmt::format_to(out, "\nThis process has one CPU: thread and worker take turns on it, and the figures mean little.\n");
+        fmt::format_to(
+            out, "\nThis process has one CPU: thread and worker take turns on it, and the figures mean little.\n");
     } else if (!rows.empty()) {
         double most = 0;
         for (const Hop& row : rows) {

@@ -21,9 +21,7 @@ PinnedScope::PinnedScope(std::uint32_t cpu) {
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
     if (::sched_setaffinity(0, sizeof one, &one) != 0) {
-        throw Error(
-            errno,
-            fmt::format("pinning the application's thread to CPU {}; choose another with --core", cpu));
+        throw Error(errno, fmt::format("pinning the application's thread to CPU {}; choose another with --core", cpu));
     }
 }
 
@@ -52,8 +50,7 @@ ContextSwitches context_switches(int thread_id) {
         }
     }
     if (found != 2) {
-        throw Error(ENODATA,
-                    fmt::format("reading the context switches of thread {} from {}", thread_id, path));
+        throw Error(ENODATA, fmt::format("reading the context switches of thread {} from {}", thread_id, path));
     }
     return switches;
 }

@@ -226,8 +226,7 @@ private:
             std::memcpy(&value, messages_.out(kNear).data(), sizeof value);
             if (adding_ && value != expected_value_) {
                 throw MeasurementError(fmt::format("path {}, fetch-add {}: the word held {:#x}, not {:#x}",
-                                                   path_name(Path::kKind), near.sequence, value,
-                                                   expected_value_));
+                                                   path_name(Path::kKind), near.sequence, value, expected_value_));
             }
             adding_ = true;  // the first tells where the word began
             expected_value_ = value + 1;

@@ -88,7 +88,9 @@ struct Lines {
           receiver(runtime.open_session({.events = receiver_sleeps, .wait_spin = std::chrono::nanoseconds(0)})),
           memory(runtime.allocate(4096, {.remote_write = true})),
           a(runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = kInFlight}}, .recv_depth = 1})),
-          b(runtime.create_queue_pair({.shares = {{.session = &receiver, .send_depth = 1}}, .recv_depth = 16, .remote_access = {.write = true}})) {
+          b(runtime.create_queue_pair({.shares = {{.session = &receiver, .send_depth = 1}},
+                                       .recv_depth = 16,
+                                       .remote_access = {.write = true}})) {
         const QpInfo info = a.info();
         a.connect(b.info());
         b.connect(info);
@@ -214,8 +216,8 @@ void measure_bare_worker(const WakeOptions& options, std::uint32_t n, Samples& s
 
 // ---- An application's thread waits, and the worker spins ----
 
-// Not asleep: whether a core has gone idle a moment before somebody is woken there makes more of a difference than what is
-// measured. False when nothing came for long.
+// Not asleep: whether a core has gone idle a moment before somebody is woken there makes more of a difference than what
+// is measured. False when nothing came for long.
 [[nodiscard]] bool give_core_until(const std::atomic<std::uint32_t>& word, std::uint32_t not_this) noexcept {
     const auto deadline = Clock::now() + kPatience;
     while (word.load() == not_this) {
@@ -339,7 +341,8 @@ WakeResults run_wake(const WakeOptions& options) {
                                    .full_load = rates[rates.size() / 2]});
     }
     results.bare_worker = {.how = kBare, .latency = summarize(std::move(bare_worker), ns_per_cycle)};
-    results.application = {.how = "Session::wait, asleep at once", .latency = summarize(std::move(application), ns_per_cycle)};
+    results.application = {.how = "Session::wait, asleep at once",
+                           .latency = summarize(std::move(application), ns_per_cycle)};
     results.bare_application = {.how = kBare, .latency = summarize(std::move(bare_application), ns_per_cycle)};
     results.steal_ms = steal_ms() - steal_before;
     return results;

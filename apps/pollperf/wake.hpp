@@ -1,9 +1,9 @@
 // `pollperf wake`: what each way to wait costs, in latency and in CPU, beside a bare eventfd and epoll.
 //
-// An operation is submitted every once in a while, so that whoever waits has climbed to the last rung of its ladder. Two
-// kinds of waiting are measured: a worker's, by an application's thread that spins, and an application's, by a worker that
-// spins. Beside each stands the same with two plain threads, of which one sleeps in epoll_wait on an eventfd that the other
-// writes. All take turns, in rounds.
+// An operation is submitted every once in a while, so that whoever waits has climbed to the last rung of its ladder.
+// Two kinds of waiting are measured: a worker's, by an application's thread that spins, and an application's, by a
+// worker that spins. Beside each stands the same with two plain threads, of which one sleeps in epoll_wait on an
+// eventfd that the other writes. All take turns, in rounds.
 //
 // Thread safety: the calling thread's.
 #pragma once
@@ -37,10 +37,10 @@ struct WakeOptions {
 /// One way to wait.
 struct WakeRow {
     std::string how;
-    Summary latency;                     ///< from the submission to the completion, as the application sees both
-    std::optional<double> cpu;           ///< share of its core that the worker took meanwhile
-    std::optional<double> cpu_idle;      ///< while nothing was submitted
-    std::optional<double> full_load;     ///< operations a second with many in flight, the median of the rounds
+    Summary latency;                  ///< from the submission to the completion, as the application sees both
+    std::optional<double> cpu;        ///< share of its core that the worker took meanwhile
+    std::optional<double> cpu_idle;   ///< while nothing was submitted
+    std::optional<double> full_load;  ///< operations a second with many in flight, the median of the rounds
 };
 
 struct WakeResults {
@@ -54,7 +54,9 @@ struct WakeResults {
 
     /// Of a worker that does nothing but sleep, if there is one; and of the application.
     [[nodiscard]] std::optional<double> worker_ratio() const;
-    [[nodiscard]] double application_ratio() const { return application.latency.typical / bare_application.latency.typical; }
+    [[nodiscard]] double application_ratio() const {
+        return application.latency.typical / bare_application.latency.typical;
+    }
 };
 
 /// On the CPUs of this process, of which it takes two. Throws UsageError.

@@ -5,8 +5,8 @@
 
 #include "config/cpus.hpp"
 #include "config/units.hpp"
-#include "options.hpp"
 #include "cpu_choice.hpp"
+#include "options.hpp"
 #include "wake.hpp"
 
 namespace pollcore::perf {
@@ -21,20 +21,27 @@ std::vector<IdleLadder> usual_ladders() {
             IdleLadder{{IdlePolicy::spin, 20us}, {IdlePolicy::pause, 200us}, {IdlePolicy::event}}, IdlePolicy::event};
 }
 
-std::string microseconds(double ns) { return fmt::format("{:.1f} us", ns / 1e3); }
-std::string percent(const std::optional<double>& share) { return share ? fmt::format("{:.1f}%", 100 * *share) : ""; }
+std::string microseconds(double ns) {
+    return fmt::format("{:.1f} us", ns / 1e3);
+}
+std::string percent(const std::optional<double>& share) {
+    return share ? fmt::format("{:.1f}%", 100 * *share) : "";
+}
 
 }  // namespace
 
-WakeOptions resolve(const WakeArguments& arguments) { return resolve(arguments, config::Cpus::of_this_process()); }
+WakeOptions resolve(const WakeArguments& arguments) {
+    return resolve(arguments, config::Cpus::of_this_process());
+}
 
 WakeOptions resolve(const WakeArguments& arguments, const config::Cpus& cpus) {
     WakeOptions options;
     options.device = device_named(arguments.device);
     if (cpus.one_for_all()) {
-        throw UsageError(fmt::format("wake measures how one CPU waits for another, and this process may run on CPU {} only; pollperf lat "
-                                     "can do with one",
-                                     config::print_cpu_list(cpus.allowed)));
+        throw UsageError(fmt::format(
+            "wake measures how one CPU waits for another, and this process may run on CPU {} only; pollperf lat "
+            "can do with one",
+            config::print_cpu_list(cpus.allowed)));
     }
     const Placement placement = place({.role = Role::both,
                                        .needs_worker = true,
@@ -58,7 +65,8 @@ WakeOptions resolve(const WakeArguments& arguments, const config::Cpus& cpus) {
     }
     auto gap = config::parse_duration(arguments.gap);
     if (const auto* reason = std::get_if<config::Reason>(&gap)) {
-        throw UsageError(fmt::format("--gap {}: {}; it takes {}", arguments.gap, reason->text, config::kDurationExample));
+        throw UsageError(
+            fmt::format("--gap {}: {}; it takes {}", arguments.gap, reason->text, config::kDurationExample));
     }
     const auto ns = std::get<std::chrono::nanoseconds>(gap);
     if (ns < std::chrono::microseconds(100) || ns > std::chrono::seconds(1)) {
@@ -83,8 +91,9 @@ std::string report(const WakeOptions& options, const WakeResults& results) {
     const auto out = std::back_inserter(text);
     fmt::format_to(out, "pollperf wake on {}: an operation every {}, {} of each kind in {} rounds\n\n", results.device,
                    config::print_duration(options.gap.count(), 1000), options.iterations, options.rounds);
-    fmt::format_to(out, "| the worker waits by | median | 99% | its CPU meanwhile | its CPU when idle | at full load |\n"
-                        "|---|---|---|---|---|---|\n");
+    fmt::format_to(out,
+                   "| the worker waits by | median | 99% | its CPU meanwhile | its CPU when idle | at full load |\n"
+                   "|---|---|---|---|---|---|\n");
     const auto row = [&](const WakeRow& one) {
         fmt::format_to(out, "| {} | {} | {} | {} | {} | {} |\n", one.how, microseconds(one.latency.typical),
                        microseconds(one.latency.p99), percent(one.cpu), percent(one.cpu_idle),
@@ -96,7 +105,8 @@ std::string report(const WakeOptions& options, const WakeResults& results) {
     row(results.bare_worker);
     fmt::format_to(out, "\n| the application waits by | median | 99% |\n|---|---|---|\n");
     for (const WakeRow* one : {&results.application, &results.bare_application}) {
-        fmt::format_to(out, "| {} | {} | {} |\n", one->how, microseconds(one->latency.typical), microseconds(one->latency.p99));
+        fmt::format_to(out, "| {} | {} | {} |\n", one->how, microseconds(one->latency.typical),
+                       microseconds(one->latency.p99));
     }
     fmt::format_to(out, "\n");
     if (const auto ratio = results.worker_ratio()) {

@@ -25,13 +25,15 @@ enum class Op : std::uint8_t { send, write, read, fetch_add };
 inline constexpr Op kOps[] = {Op::send, Op::write, Op::read, Op::fetch_add};
 
 enum class PathKind : std::uint8_t {
-    direct,   ///< plain verbs on the calling thread
-    runtime,  ///< through a session and its worker
-    event,    ///< plain verbs on the calling thread, which sleeps on a completion channel
-    attached, ///< as `runtime`, the way another process than the worker's has it
+    direct,    ///< plain verbs on the calling thread
+    runtime,   ///< through a session and its worker
+    event,     ///< plain verbs on the calling thread, which sleeps on a completion channel
+    attached,  ///< as `runtime`, the way another process than the worker's has it
 };
 inline constexpr PathKind kLastPath = PathKind::attached;
-[[nodiscard]] constexpr bool has_worker(PathKind path) noexcept { return path == PathKind::runtime || path == PathKind::attached; }
+[[nodiscard]] constexpr bool has_worker(PathKind path) noexcept {
+    return path == PathKind::runtime || path == PathKind::attached;
+}
 
 /// How the ends of a connection share the work.
 enum class Role : std::uint8_t {
@@ -109,13 +111,10 @@ struct EndLayout {
 
     explicit EndLayout(std::uint32_t message_size)
         : size(message_size),
-          stride((std::max<std::size_t>(message_size, kAtomicSize) + kCacheLine - 1) / kCacheLine *
-                 kCacheLine) {}
+          stride((std::max<std::size_t>(message_size, kAtomicSize) + kCacheLine - 1) / kCacheLine * kCacheLine) {}
     [[nodiscard]] static constexpr std::size_t out() noexcept { return 0; }
     [[nodiscard]] std::size_t in() const noexcept { return stride; }
-    [[nodiscard]] std::size_t slot(std::uint64_t n) const noexcept {
-        return (2 + n % kReceiveSlots) * stride;
-    }
+    [[nodiscard]] std::size_t slot(std::uint64_t n) const noexcept { return (2 + n % kReceiveSlots) * stride; }
     [[nodiscard]] std::size_t bytes() const noexcept { return (2 + kReceiveSlots) * stride; }
 };
 
@@ -133,8 +132,8 @@ struct EndState {
     std::uint64_t signaled = 0;   ///< those of them that make a completion
     std::uint64_t completed = 0;  ///< completions of those
     std::uint64_t received = 0;
-    std::uint64_t reposted = 0;  ///< receives given back
-    std::uint64_t sequence = 0;  ///< number of the message, from 1 in each workload; both ends count alike
+    std::uint64_t reposted = 0;         ///< receives given back
+    std::uint64_t sequence = 0;         ///< number of the message, from 1 in each workload; both ends count alike
     std::uint64_t received_before = 0;  ///< `received` when the workload began
 
     /// Receives that are with the program: enough of them for a batch.

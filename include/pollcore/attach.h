@@ -1,10 +1,11 @@
-/* pollcore-client for C: what attach.hpp has for C++, as far as a data path needs it. See there, and session.hpp, for what
- * holds of each call; here is what differs.
+/* pollcore-client for C: what attach.hpp has for C++, as far as a data path needs it. See there, and session.hpp, for
+ * what holds of each call; here is what differs.
  *
  * Objects are opaque and belong to who made them; each has a function that ends it. NULL ends nothing.
- * Errors: functions that return int give 0 or an errno value where nothing else is said, those that return a pointer NULL;
- * pollcore_error() has the sentence, of this thread's last one that failed. pollcore_submit and its kin give a pollcore_refusal instead, and say nothing more.
- * Thread safety: as in C++: a session is used by one thread at a time, the rest by any.
+ * Errors: functions that return int give 0 or an errno value where nothing else is said, those that return a pointer
+ * NULL; pollcore_error() has the sentence, of this thread's last one that failed. pollcore_submit and its kin give a
+ * pollcore_refusal instead, and say nothing more. Thread safety: as in C++: a session is used by one thread at a time,
+ * the rest by any.
  */
 #ifndef POLLCORE_ATTACH_H
 #define POLLCORE_ATTACH_H
@@ -66,7 +67,8 @@ enum {
 };
 enum { POLLCORE_FENCE = 1, POLLCORE_SIGNALED = 2, POLLCORE_SOLICITED = 4 };
 
-/* Completion of completion.hpp, in the same 32 bytes. Statuses are enum ibv_wc_status's, and from 128 on the runtime's own. */
+/* Completion of completion.hpp, in the same 32 bytes. Statuses are enum ibv_wc_status's, and from 128 on the runtime's
+ * own. */
 typedef struct pollcore_completion {
     uint64_t tag;
     pollcore_qp_handle qp;
@@ -91,8 +93,8 @@ POLLCORE_API const char* pollcore_error(void);
 POLLCORE_API const char* pollcore_refusal_name(pollcore_refusal refusal);
 POLLCORE_API const char* pollcore_status_name(uint8_t status);
 
-/* `path` NULL: /run/pollcore/pollcored.sock. `name` NULL: as the kernel calls this process. `timeout_ms`: for so long its socket is
- * tried again. */
+/* `path` NULL: /run/pollcore/pollcored.sock. `name` NULL: as the kernel calls this process. `timeout_ms`: for so long
+ * its socket is tried again. */
 POLLCORE_API pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms);
 /* Everything that was made of it completes; what is left of its objects can be ended afterwards. */
 POLLCORE_API void pollcore_detach(pollcore_attachment* attachment);
@@ -101,14 +103,15 @@ POLLCORE_API int pollcore_lost(const pollcore_attachment* attachment);
 POLLCORE_API int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms);
 
 /* `worker` NULL: the one with the fewest sessions. `events`: pollcore_wait may sleep. */
-POLLCORE_API pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker, uint32_t submission_slots,
-                                        uint32_t completion_slots, int events);
+POLLCORE_API pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const char* worker,
+                                                     uint32_t submission_slots, uint32_t completion_slots, int events);
 POLLCORE_API void pollcore_close_session(pollcore_session* session);
 POLLCORE_API pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request);
 /* The first that were taken; `*refusal`, if it is not NULL, says why the next was not. */
-POLLCORE_API size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count, pollcore_refusal* refusal);
-POLLCORE_API pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request, const void* payload,
-                                        size_t length);
+POLLCORE_API size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count,
+                                         pollcore_refusal* refusal);
+POLLCORE_API pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request,
+                                                     const void* payload, size_t length);
 POLLCORE_API size_t pollcore_poll(pollcore_session* session, pollcore_completion* completions, size_t count);
 /* 1: there may be something to poll; 0: not within the time. */
 POLLCORE_API int pollcore_wait(pollcore_session* session, uint64_t timeout_ns);
@@ -122,13 +125,15 @@ POLLCORE_API uint64_t pollcore_in_flight(pollcore_session* session);
 /* What may be done with a region, and by a peer through a queue pair; the values of IBV_ACCESS_* (ibv_reg_mr(3)). */
 typedef enum pollcore_access {
     POLLCORE_ACCESS_LOCAL_WRITE = 1,
-    POLLCORE_ACCESS_REMOTE_WRITE = 2,  /* a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
+    POLLCORE_ACCESS_REMOTE_WRITE = 2, /* a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
     POLLCORE_ACCESS_REMOTE_READ = 4,
-    POLLCORE_ACCESS_REMOTE_ATOMIC = 8  /* a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
+    POLLCORE_ACCESS_REMOTE_ATOMIC = 8 /* a region with it must have POLLCORE_ACCESS_LOCAL_WRITE, too */
 } pollcore_access;
 
-/* Memory of this process. Its own work requests may read it; what else they and peers may do is `access`. `device` NULL: the only one. */
-POLLCORE_API pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, uint32_t access, const char* device);
+/* Memory of this process. Its own work requests may read it; what else they and peers may do is `access`. `device`
+ * NULL: the only one. */
+POLLCORE_API pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, uint32_t access,
+                                                const char* device);
 POLLCORE_API void pollcore_free(pollcore_region* region);
 POLLCORE_API void* pollcore_data(const pollcore_region* region);
 POLLCORE_API uint64_t pollcore_addr(const pollcore_region* region);
@@ -136,17 +141,18 @@ POLLCORE_API uint32_t pollcore_lkey(const pollcore_region* region);
 POLLCORE_API uint32_t pollcore_rkey(const pollcore_region* region);
 
 typedef struct pollcore_qp_options {
-    const char* device;  /* NULL: the only one */
+    const char* device; /* NULL: the only one */
     uint32_t send_depth;
     uint32_t recv_depth;
-    uint32_t sges_max;   /* 0: 1 */
+    uint32_t sges_max; /* 0: 1 */
     uint32_t inline_max;
-    uint32_t remote_access;  /* POLLCORE_ACCESS_REMOTE_*: what the peer may do; flow control adds what it needs */
-    uint32_t flow;           /* a pollcore_flow_control; both ends have the same. With POLLCORE_FLOW_RING this end sends only */
-    uint32_t coalesce_signals;  /* not 0: as QueuePairOptions::coalesce_signals */
+    uint32_t remote_access; /* POLLCORE_ACCESS_REMOTE_*: what the peer may do; flow control adds what it needs */
+    uint32_t flow; /* a pollcore_flow_control; both ends have the same. With POLLCORE_FLOW_RING this end sends only */
+    uint32_t coalesce_signals; /* not 0: as QueuePairOptions::coalesce_signals */
 } pollcore_qp_options;
 /* RC. */
-POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options);
+POLLCORE_API pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session,
+                                             const pollcore_qp_options* options);
 POLLCORE_API void pollcore_close_qp(pollcore_qp* qp);
 POLLCORE_API pollcore_qp_handle pollcore_handle(const pollcore_qp* qp);
 /* "ADDRESS:PORT" on a verbs device, a name on a software device. */
@@ -159,7 +165,8 @@ enum { POLLCORE_QP_INFO_BYTES = 48 };
 POLLCORE_API int pollcore_qp_info(pollcore_qp* qp, void* info);
 POLLCORE_API int pollcore_connect_to(pollcore_qp* qp, const void* peer_info);
 
-POLLCORE_API pollcore_listener* pollcore_listen(pollcore_attachment* attachment, const char* address, const char* device);
+POLLCORE_API pollcore_listener* pollcore_listen(pollcore_attachment* attachment, const char* address,
+                                                const char* device);
 POLLCORE_API void pollcore_close_listener(pollcore_listener* listener);
 POLLCORE_API const char* pollcore_listener_address(const pollcore_listener* listener);
 /* NULL, and pollcore_error() is "", when none came within the time. */

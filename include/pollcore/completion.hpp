@@ -41,15 +41,15 @@ enum class Status : std::uint8_t {
     tm_err = 22,
     tm_rndv_incomplete = 23,
 
-    post_refused = 128,    ///< the provider took no such work: ibv_post_send or ibv_post_recv failed
-    request_refused = 129, ///< the worker's own check refused it: stale or foreign handle, bad opcode, a limit
-    qp_closed = 130,       ///< the queue pair was closed before the device completed the work
+    post_refused = 128,     ///< the provider took no such work: ibv_post_send or ibv_post_recv failed
+    request_refused = 129,  ///< the worker's own check refused it: stale or foreign handle, bad opcode, a limit
+    qp_closed = 130,        ///< the queue pair was closed before the device completed the work
     session_closed = 131,
     device_removed = 132,
     daemon_gone = 133,
-    srq_closed = 134,      ///< the shared receive queue was closed before a message took the receive
-    flow_violation = 135,  ///< what the peer says of its receives cannot be: see FlowControl
-    message_too_long = 136, ///< longer than the peer's receives; nothing was sent, and the queue pair goes on
+    srq_closed = 134,        ///< the shared receive queue was closed before a message took the receive
+    flow_violation = 135,    ///< what the peer says of its receives cannot be: see FlowControl
+    message_too_long = 136,  ///< longer than the peer's receives; nothing was sent, and the queue pair goes on
 };
 
 /// The verbs' name, such as "IBV_WC_WR_FLUSH_ERR"; the runtime's own begin with "POLLCORE_".
@@ -73,14 +73,15 @@ enum class CompletionOpcode : std::uint8_t {
 
 /// Bits of Completion::flags.
 enum CompletionFlag : std::uint8_t {
-    kWithImm = 1 << 0,      ///< imm_data is valid
-    kWithGrh = 1 << 1,      ///< the first kGrhBytes of the buffer hold a GRH (UD)
-    kByRuntime = 1 << 2,    ///< made by the runtime: no device completed this work
+    kWithImm = 1 << 0,    ///< imm_data is valid
+    kWithGrh = 1 << 1,    ///< the first kGrhBytes of the buffer hold a GRH (UD)
+    kByRuntime = 1 << 2,  ///< made by the runtime: no device completed this work
     kFromRecvQueue = 1 << 3,
-    kWithInv = 1 << 4,      ///< of a receive: the peer ended the binding of the window with key `invalidated_rkey`
-    kDatagram = 1 << 5,     ///< received by a UD queue pair: the payload begins at byte kGrhBytes, GRH or not
-    kPooled = 1 << 6,       ///< pool() and buffer() say where the message is; Session::release gives the buffer back
-    kNotInLine = 1 << 7,    ///< the library's, of a completion that could have come in its request's own line; none that poll() gives has it
+    kWithInv = 1 << 4,    ///< of a receive: the peer ended the binding of the window with key `invalidated_rkey`
+    kDatagram = 1 << 5,   ///< received by a UD queue pair: the payload begins at byte kGrhBytes, GRH or not
+    kPooled = 1 << 6,     ///< pool() and buffer() say where the message is; Session::release gives the buffer back
+    kNotInLine = 1 << 7,  ///< the library's, of a completion that could have come in its request's own line; none that
+                          ///< poll() gives has it
 };
 
 /// The tag of a completion that names a buffer of a receive pool.
@@ -92,23 +93,23 @@ enum CompletionFlag : std::uint8_t {
 inline constexpr std::uint32_t kGrhBytes = 40;
 
 struct alignas(32) Completion {
-    std::uint64_t tag = 0;      ///< WorkRequest::tag; with kPooled the pool and the buffer: see pool_tag()
-    QpHandle qp{};              ///< the queue pair; of a shared receive that no message took, none
+    std::uint64_t tag = 0;  ///< WorkRequest::tag; with kPooled the pool and the buffer: see pool_tag()
+    QpHandle qp{};          ///< the queue pair; of a shared receive that no message took, none
     /// Receives, reads, atomics: bytes placed in memory; else 0. Only on success. As with the verbs a datagram's
     /// count the kGrhBytes before its payload: see payload_length().
     std::uint32_t byte_len = 0;
     union {
-        std::uint32_t imm_data = 0;  ///< with kWithImm: the peer's number, in host order
-        std::uint32_t vendor_err;    ///< on failure: the device's own code
+        std::uint32_t imm_data = 0;      ///< with kWithImm: the peer's number, in host order
+        std::uint32_t vendor_err;        ///< on failure: the device's own code
         std::uint32_t invalidated_rkey;  ///< with kWithInv
         std::uint32_t window_rkey;       ///< bind_mw that succeeded: the key that peers use from now on
     };
-    SrqHandle srq{};            ///< receives: the shared receive queue that it was submitted to, if to one
+    SrqHandle srq{};  ///< receives: the shared receive queue that it was submitted to, if to one
     Status status = Status::success;
     CompletionOpcode opcode = CompletionOpcode::send;
-    std::uint8_t flags = 0;  ///< CompletionFlag bits
+    std::uint8_t flags = 0;           ///< CompletionFlag bits
     std::uint8_t sampled_at[4] = {};  ///< low half of a clock, in a sample, for stage latency; the library's
-    std::uint8_t ring_lap = 0;  ///< the ring's
+    std::uint8_t ring_lap = 0;        ///< the ring's
 
     [[nodiscard]] constexpr bool ok() const noexcept { return status == Status::success; }
     [[nodiscard]] constexpr bool pooled() const noexcept { return (flags & kPooled) != 0; }
@@ -135,16 +136,18 @@ static_assert(offsetof(Completion, ring_lap) == 31);
 /// The second half of a WideCompletion. Of a datagram that was received it says where it came from, as `struct ibv_wc`
 /// does; of anything else, and on failure, that is 0.
 struct alignas(32) CompletionExtension {
-    /// With SessionOptions::device_time: when the device completed it, as the device says it (ibv_wc_read_completion_ts), in ticks of its
-    /// clock. DeviceReport says how long a tick is and which bits count. 0 on failure, since then the device says no time; of messages
-    /// from write rings, and of those by rendezvous at both ends, which the runtime completes by itself; and in sessions that did not ask.
-    /// With QueuePairOptions::coalesce_signals a request has the time of the one that it completes with, hence 0 where that one has failed.
+    /// With SessionOptions::device_time: when the device completed it, as the device says it
+    /// (ibv_wc_read_completion_ts), in ticks of its clock. DeviceReport says how long a tick is and which bits count. 0
+    /// on failure, since then the device says no time; of messages from write rings, and of those by rendezvous at both
+    /// ends, which the runtime completes by itself; and in sessions that did not ask. With
+    /// QueuePairOptions::coalesce_signals a request has the time of the one that it completes with, hence 0 where that
+    /// one has failed.
     std::uint64_t device_time = 0;
     std::uint32_t reserved = 0;
-    std::uint32_t src_qp = 0;       ///< the sender's QP number
-    std::uint16_t slid = 0;         ///< the sender's LID; 0 on RoCE
+    std::uint32_t src_qp = 0;  ///< the sender's QP number
+    std::uint16_t slid = 0;    ///< the sender's LID; 0 on RoCE
     std::uint16_t pkey_index = 0;
-    std::uint8_t sl = 0;            ///< service level
+    std::uint8_t sl = 0;  ///< service level
     std::uint8_t dlid_path_bits = 0;
     std::uint8_t reserved_more[9] = {};
     std::uint8_t more_ring_lap = 0;  ///< the ring's

@@ -29,12 +29,12 @@ struct DeviceConfig {
         rxe,       ///< the kernel's Soft-RoCE
         mlx5,      ///< rdma-core's provider for ConnectX
     };
-    std::string name;               ///< how the rest of the configuration calls it
+    std::string name;  ///< how the rest of the configuration calls it
     Kind kind = Kind::soft;
     Profile profile = Profile::standard;  ///< soft
-    std::string verbs_name;         ///< verbs: as in ibv_devices(1); empty: the only one
+    std::string verbs_name;               ///< verbs: as in ibv_devices(1); empty: the only one
     std::uint8_t port = 1;
-    std::string gid;                ///< address whose GID is used to connect by exchanged information; empty: the first RoCE v2
+    std::string gid;  ///< address whose GID is used to connect by exchanged information; empty: the first RoCE v2
 
     bool operator==(const DeviceConfig&) const = default;
 };
@@ -58,12 +58,13 @@ struct IdleRung {
     bool operator==(const IdleRung&) const = default;
 };
 
-/// How a worker waits: the first rung follows work, each one gives way to the next. At least one, each policy at most once;
-/// "event" can only be the last.
+/// How a worker waits: the first rung follows work, each one gives way to the next. At least one, each policy at most
+/// once; "event" can only be the last.
 struct IdleLadder {
     std::vector<IdleRung> rungs;
 
-    // Either way of writing one down: `idle = IdlePolicy::pause`, `idle = {{IdlePolicy::spin, 20us}, {IdlePolicy::event}}`.
+    // Either way of writing one down: `idle = IdlePolicy::pause`, `idle = {{IdlePolicy::spin, 20us},
+    // {IdlePolicy::event}}`.
     IdleLadder(IdlePolicy only = IdlePolicy::spin) : rungs{{only, std::chrono::nanoseconds(0)}} {}  // NOLINT: implicit
     IdleLadder(std::initializer_list<IdleRung> all) : rungs(all) {}
 
@@ -91,14 +92,16 @@ enum class WakeOn {
 
 /// By which verbs a worker polls its CQs.
 enum class PollVerbs {
-    automatic,  ///< "auto": what takes fewer cycles in bursts, by provider; plain where nobody has measured it. The log says which, and why
+    automatic,  ///< "auto": what takes fewer cycles in bursts, by provider; plain where nobody has measured it. The log
+                ///< says which, and why
     extended,   ///< ibv_start_poll and its kin, on which a provider can do without its lock
     plain,      ///< ibv_poll_cq
 };
 
 struct WorkerConfig {
     std::string name;
-    std::uint32_t core = 0;          ///< CPU number; an lcore of this number is the worker's own. A file may leave it to the machine
+    std::uint32_t core =
+        0;  ///< CPU number; an lcore of this number is the worker's own. A file may leave it to the machine
     IdleLadder idle;
     WakeOn wake_on = WakeOn::all;
     /// Of its CQs, on every device; nothing: spread over those that a device has.
@@ -106,11 +109,11 @@ struct WorkerConfig {
     /// A sleeping worker is woken by so many completions, or when the period is over. ibv_modify_cq(3).
     std::uint32_t moderation_count = 1;
     std::chrono::microseconds moderation_period{0};  ///< 0: at once
-    std::uint32_t submit_burst = kBurstDefault;    ///< slots taken from one session in one step
-    std::uint32_t complete_burst = kBurstDefault;  ///< completions taken from one CQ in one step
-    std::uint32_t qp_burst = kBurstDefault;        ///< work requests posted to one QP in one step
-    std::uint32_t cq_depth = 4096;                 ///< entries of a CQ that the worker opens, beside an SRQ's depth; a power of two
-    PollVerbs poll = PollVerbs::automatic;         ///< of a CQ for as long as it lives; with time stamps always extended
+    std::uint32_t submit_burst = kBurstDefault;      ///< slots taken from one session in one step
+    std::uint32_t complete_burst = kBurstDefault;    ///< completions taken from one CQ in one step
+    std::uint32_t qp_burst = kBurstDefault;          ///< work requests posted to one QP in one step
+    std::uint32_t cq_depth = 4096;  ///< entries of a CQ that the worker opens, beside an SRQ's depth; a power of two
+    PollVerbs poll = PollVerbs::automatic;  ///< of a CQ for as long as it lives; with time stamps always extended
 
     bool operator==(const WorkerConfig&) const = default;
 };
@@ -129,11 +132,11 @@ struct ServiceConfig {
     std::string name;
     std::string device;
     std::string worker;
-    std::string address;                      ///< where it listens: see Context::listen
-    std::uint64_t message_size_max = 4096;    ///< echo: bytes
-    std::uint32_t depth = 64;                 ///< echo: receives kept posted per connection
-    FlowControl flow = FlowControl::off;      ///< echo: of its connections, and so of its peers'
-    std::uint64_t size = 1ull << 20;          ///< memory: bytes of the region
+    std::string address;                    ///< where it listens: see Context::listen
+    std::uint64_t message_size_max = 4096;  ///< echo: bytes
+    std::uint32_t depth = 64;               ///< echo: receives kept posted per connection
+    FlowControl flow = FlowControl::off;    ///< echo: of its connections, and so of its peers'
+    std::uint64_t size = 1ull << 20;        ///< memory: bytes of the region
     std::uint32_t connections_max = 16;
 
     /// echo: bytes from one of its buffers to the next. They share no cache line, since the device writes one while
@@ -187,12 +190,12 @@ struct Config {
     MemoryConfig memory;
     AttachConfig attach;
     LogLevel log_level = LogLevel::info;
-    std::uint32_t qps_max = kQpsDefault;               ///< of the whole runtime; a power of two
-    bool share_cores = false;                          ///< no locks: others may have workers on these cores, too
-    std::filesystem::path lock_directory;              ///< holds a lock file per worker core; empty: the user's own
-    std::chrono::milliseconds drain_timeout{2000};      ///< how long a stop waits for work in flight
-    /// How long a call waits while the control thread does not get to it: then it fails with ETIMEDOUT. In the daemon also how long a
-    /// thread other than a worker may hang before the watchdog is not fed any more.
+    std::uint32_t qps_max = kQpsDefault;            ///< of the whole runtime; a power of two
+    bool share_cores = false;                       ///< no locks: others may have workers on these cores, too
+    std::filesystem::path lock_directory;           ///< holds a lock file per worker core; empty: the user's own
+    std::chrono::milliseconds drain_timeout{2000};  ///< how long a stop waits for work in flight
+    /// How long a call waits while the control thread does not get to it: then it fails with ETIMEDOUT. In the daemon
+    /// also how long a thread other than a worker may hang before the watchdog is not fed any more.
     std::chrono::milliseconds hang_limit{60'000};
 
     bool operator==(const Config&) const = default;

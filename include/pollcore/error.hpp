@@ -13,8 +13,7 @@ namespace pollcore {
 /// std::generic_category, so `e.code() == std::errc::device_or_resource_busy` works.
 class POLLCORE_API Error : public std::system_error {
 public:
-    Error(int errno_value, const std::string& what)
-        : std::system_error(errno_value, std::generic_category(), what) {}
+    Error(int errno_value, const std::string& what) : std::system_error(errno_value, std::generic_category(), what) {}
     Error(std::errc cause, const std::string& what) : Error(static_cast<int>(cause), what) {}
 };
 

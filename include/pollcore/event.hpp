@@ -48,7 +48,8 @@ enum class EventType : std::uint8_t {
     /// The device has gone away: the kernel or the connection manager said so, not the device. What device_fatal
     /// says holds here too, and was done once if both come.
     device_removed = 128,
-    /// Of an attachment: its daemon was told to stop. Nobody attaches any more; who has not detached when its drain_timeout is
+    /// Of an attachment: its daemon was told to stop. Nobody attaches any more; who has not detached when its
+    /// drain_timeout is
     /// over is ended, with a completion for each request in flight.
     stopping = 129,
 };
@@ -59,11 +60,11 @@ inline constexpr std::size_t kVerbsEventTypes = 20;
 
 struct Event {
     EventType type{};
-    std::string device{};  ///< name from the configuration
-    std::string worker{};  ///< cq_err: name of the worker whose CQ it is. An application sees no CQs
-    QpHandle qp{};         ///< events of a queue pair; of the generation that it had then
-    SrqHandle srq{};       ///< events of a shared receive queue
-    std::uint8_t port = 0; ///< events of a port, counted from 1 as verbs do
+    std::string device{};   ///< name from the configuration
+    std::string worker{};   ///< cq_err: name of the worker whose CQ it is. An application sees no CQs
+    QpHandle qp{};          ///< events of a queue pair; of the generation that it had then
+    SrqHandle srq{};        ///< events of a shared receive queue
+    std::uint8_t port = 0;  ///< events of a port, counted from 1 as verbs do
     /// Events after this one that found the queue full (kEventsMax waiting) and were only counted. Who meets such a
     /// gap asks for the state of what it relies on.
     std::uint64_t lost_after = 0;

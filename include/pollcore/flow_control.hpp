@@ -25,7 +25,9 @@ inline constexpr FlowControl kFlowControls[] = {
 };
 
 /// False for what another process or a peer has written as a number, and that is none.
-[[nodiscard]] constexpr bool is_known(FlowControl kind) noexcept { return static_cast<std::size_t>(kind) < std::size(kFlowControls); }
+[[nodiscard]] constexpr bool is_known(FlowControl kind) noexcept {
+    return static_cast<std::size_t>(kind) < std::size(kFlowControls);
+}
 
 /// As in configuration files and on command lines.
 [[nodiscard]] constexpr std::string_view flow_control_name(FlowControl kind) noexcept {

@@ -8,7 +8,8 @@
 
 namespace pollcore {
 
-/// A thread that has been busy with one thing for so long hangs: inside a call of a provider or of the kernel, or without a core.
+/// A thread that has been busy with one thing for so long hangs: inside a call of a provider or of the kernel, or
+/// without a core.
 inline constexpr std::chrono::nanoseconds kHangsAfter = std::chrono::seconds(1);
 
 struct ThreadHealth {

@@ -13,8 +13,8 @@
 
 namespace pollcore {
 
-/// A count of durations by size: four buckets to a power of two, so that a bucket's bounds are at most a quarter apart. In cycles of the
-/// time stamp counter, up to 2^32. Plain counts, as copied from a LatencyCounters.
+/// A count of durations by size: four buckets to a power of two, so that a bucket's bounds are at most a quarter apart.
+/// In cycles of the time stamp counter, up to 2^32. Plain counts, as copied from a LatencyCounters.
 struct LatencyHistogram {
     static constexpr unsigned kSubBits = 2;
     static constexpr std::size_t kBuckets = (32 - kSubBits + 1) << kSubBits;
@@ -55,8 +55,8 @@ struct LatencyHistogram {
         }
         return sum;
     }
-    /// What the part `fraction` (0 to 1) of the samples is not above, in cycles: the upper bound of their bucket, hence too much by a
-    /// quarter at most. 0 without samples.
+    /// What the part `fraction` (0 to 1) of the samples is not above, in cycles: the upper bound of their bucket, hence
+    /// too much by a quarter at most. 0 without samples.
     [[nodiscard]] std::uint64_t percentile(double fraction) const noexcept {
         const auto wanted = static_cast<double>(count()) * fraction;
         std::uint64_t below = 0;
@@ -75,8 +75,8 @@ static_assert(LatencyHistogram::bucket_of(0xffffffff) == LatencyHistogram::kBuck
 struct alignas(kCacheLine) LatencyCounters {
     std::array<Counter, LatencyHistogram::kBuckets> counts;
 
-    /// From one reading of the counter's lower half to a later one, less than 2^32 cycles. One that seems to be a little before it, on a CPU
-    /// whose counter is behind, counts as none.
+    /// From one reading of the counter's lower half to a later one, less than 2^32 cycles. One that seems to be a
+    /// little before it, on a CPU whose counter is behind, counts as none.
     void add(std::uint32_t since, std::uint32_t until) noexcept {
         constexpr std::uint32_t kBehindMost = 1u << 20;
         const std::uint32_t cycles = until - since;
@@ -94,11 +94,12 @@ struct alignas(kCacheLine) LatencyCounters {
 /// One send of so many requests that a session takes, on average, is followed on its way.
 inline constexpr std::uint64_t kLatencySampleEvery = 253;
 
-/// Where the time of a session's requests goes. With the device and behind it one of a session is followed at a time, so slow ones
-/// keep others from being counted there.
+/// Where the time of a session's requests goes. With the device and behind it one of a session is followed at a time,
+/// so slow ones keep others from being counted there.
 struct StageLatency {
-    LatencyHistogram submission_ring;  ///< from try_submit until the worker put it into its queue pair's chain; one that had to wait for its flow control, has waited
-    LatencyHistogram device;           ///< of a signaled send that succeeded: from there until the worker found its completion
+    LatencyHistogram submission_ring;  ///< from try_submit until the worker put it into its queue pair's chain; one
+                                       ///< that had to wait for its flow control, has waited
+    LatencyHistogram device;  ///< of a signaled send that succeeded: from there until the worker found its completion
     LatencyHistogram completion_ring;  ///< from there until poll() gave it
 
     StageLatency& operator+=(const StageLatency& other) noexcept {

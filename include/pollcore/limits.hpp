@@ -94,7 +94,8 @@ inline constexpr std::uint32_t kRecordTail = 24;
 
 /// Private data that a user may send along with a connection. rdma_cm over RoCE carries 56 bytes in
 /// a request, 196 in a reply and 148 in a rejection (rdma_connect(3)); four of them hold our own length,
-/// since what arrives may be padded with zeros, and where there is flow control twelve more say where its control block is.
+/// since what arrives may be padded with zeros, and where there is flow control twelve more say where its control block
+/// is.
 inline constexpr std::size_t kPrivateDataHeader = 4;
 inline constexpr std::size_t kPrivateDataFlow = 12;
 static_assert(kPrivateDataHeader + kPrivateDataFlow <= 24);

@@ -25,7 +25,8 @@ class POLLCORE_API ConnectionRequest {
 public:
     ConnectionRequest() = default;
     /// By Listener.
-    POLLCORE_INTERNAL ConnectionRequest(std::shared_ptr<ControlSide> control, std::uint32_t device, IncomingConnection&& incoming) noexcept;
+    POLLCORE_INTERNAL ConnectionRequest(std::shared_ptr<ControlSide> control, std::uint32_t device,
+                                        IncomingConnection&& incoming) noexcept;
     ~ConnectionRequest();
     ConnectionRequest(ConnectionRequest&& other) noexcept;
     ConnectionRequest& operator=(ConnectionRequest&& other) noexcept;
@@ -60,9 +61,9 @@ public:
 
     /// Where it really listens, with the port that was chosen for ":0".
     [[nodiscard]] const std::string& address() const noexcept { return address_; }
-    /// The next peer that asks; nothing when none did within the time. At most kListenerBacklogMax wait, and those whose peer gives up
-    /// do so no longer. Throws Error(ESHUTDOWN) when the listener was closed or the runtime stopped; in an attached process Error(EDQUOT)
-    /// when it holds 64 requests that it has not answered.
+    /// The next peer that asks; nothing when none did within the time. At most kListenerBacklogMax wait, and those
+    /// whose peer gives up do so no longer. Throws Error(ESHUTDOWN) when the listener was closed or the runtime
+    /// stopped; in an attached process Error(EDQUOT) when it holds 64 requests that it has not answered.
     [[nodiscard]] std::optional<ConnectionRequest> next_request(std::chrono::milliseconds timeout);
 
 private:

@@ -113,14 +113,14 @@ public:
     [[nodiscard]] WindowType type() const noexcept { return type_; }
     /// The key after the last bind that completed; the next one gives it next_rkey() of this, or what a bind of type 2
     /// asks for. A type 2 window whose last bind was on a queue pair that has been closed opens nothing and has another
-    /// key, in all its bytes; so does a window of either type whose bind the device had flushed, or not completed, when its
-    /// queue pair was closed. Asked of the runtime; the completion of a bind says it too.
+    /// key, in all its bytes; so does a window of either type whose bind the device had flushed, or not completed, when
+    /// its queue pair was closed. Asked of the runtime; the completion of a bind says it too.
     [[nodiscard]] std::uint32_t rkey() const;
     [[nodiscard]] bool valid() const noexcept { return control_ != nullptr; }
 
     /// Ends the window; what it opened is closed. Throws Error(EBUSY) while binds of it are in flight; nothing has
-    /// changed then. The destructor does the same, except that it leaves such a window to the runtime, which ends it when
-    /// it stops.
+    /// changed then. The destructor does the same, except that it leaves such a window to the runtime, which ends it
+    /// when it stops.
     void deallocate();
 
 private:

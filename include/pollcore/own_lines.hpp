@@ -27,9 +27,9 @@ public:
     explicit(false) OwnLinesAllocator(const OwnLinesAllocator<U>&) noexcept {}
 
     [[nodiscard]] T* allocate(std::size_t n) {
-        return static_cast<T*>(::operator new(whole_lines(n), std::align_val_t{kCacheLine}));
+        return static_cast<T*>(::operator new (whole_lines(n), std::align_val_t{kCacheLine}));
     }
-    void deallocate(T* memory, std::size_t) noexcept { ::operator delete(memory, std::align_val_t{kCacheLine}); }
+    void deallocate(T* memory, std::size_t) noexcept { ::operator delete (memory, std::align_val_t{kCacheLine}); }
 
     template <class U>
     [[nodiscard]] bool operator==(const OwnLinesAllocator<U>&) const noexcept {
@@ -49,7 +49,7 @@ using OwnLines = std::vector<T, OwnLinesAllocator<T>>;
 
 /// The same with nothing but the address, for what has to be small. Of no fixed length: who made it knows that.
 struct OwnLinesDeleter {
-    void operator()(void* memory) const noexcept { ::operator delete(memory, std::align_val_t{kCacheLine}); }
+    void operator()(void* memory) const noexcept { ::operator delete (memory, std::align_val_t{kCacheLine}); }
 };
 template <class T>
 using OwnLinesArray = std::unique_ptr<T[], OwnLinesDeleter>;

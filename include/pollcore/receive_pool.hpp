@@ -14,24 +14,25 @@
 //         }
 //     }
 //
-// The worker posts the receives of the queue pairs and shared receive queues that name the pool, and posts new ones, several
-// with one doorbell, when few are left. The application posts none. Each message completes a receive: its completion
-// (kPooled) names the buffer, which is the application's until Session::release, in any order.
+// The worker posts the receives of the queue pairs and shared receive queues that name the pool, and posts new ones,
+// several with one doorbell, when few are left. The application posts none. Each message completes a receive: its
+// completion (kPooled) names the buffer, which is the application's until Session::release, in any order.
 //
 // When such a queue pair fails or is closed, its receives go back to the pool without a word, but for one: the last
-// completion of its life has the status of what ended it, and a buffer, without a message, that is released as any other.
-// Where the application holds every buffer that the queue pair may have, it comes after one was released, unless the queue
-// pair was reset or closed before. A queue pair on a shared receive queue has no such completion.
+// completion of its life has the status of what ended it, and a buffer, without a message, that is released as any
+// other. Where the application holds every buffer that the queue pair may have, it comes after one was released, unless
+// the queue pair was reset or closed before. A queue pair on a shared receive queue has no such completion.
 //
-// A queue pair holds no more than its share of the buffers, posted or with the application. So one whose buffers are never
-// released stops receiving, and the others do not notice.
+// A queue pair holds no more than its share of the buffers, posted or with the application. So one whose buffers are
+// never released stops receiving, and the others do not notice.
 //
-// A write ring is a pool whose messages arrive without receives (FlowControl::ring): the peer writes them one after the other
-// into the ring, in the room that each needs. All that is said here of buffers holds for them, but that there is one queue pair
-// at a time, and that a message which is not released keeps the room of those behind it, too.
+// A write ring is a pool whose messages arrive without receives (FlowControl::ring): the peer writes them one after the
+// other into the ring, in the room that each needs. All that is said here of buffers holds for them, but that there is
+// one queue pair at a time, and that a message which is not released keeps the room of those behind it, too.
 //
 // Thread safety: control calls; from any thread. message(), buffer(), counters() and held() may be called at any time.
-// Ownership: the memory is the pool's. It stays until the pool is closed, also when its session or the runtime ended before.
+// Ownership: the memory is the pool's. It stays until the pool is closed, also when its session or the runtime ended
+// before.
 #pragma once
 
 #include <cstddef>
@@ -67,7 +68,8 @@ struct ReceivePoolOptions {
 struct WriteRingOptions {
     std::string device{};                  ///< name from the configuration; empty: the only one
     const ProtectionDomain* pd = nullptr;  ///< of its queue pair; null: the device's default
-    /// Gets the messages and releases them. SessionOptions::pool_buffers has room for `messages` of each ring, and one more.
+    /// Gets the messages and releases them. SessionOptions::pool_buffers has room for `messages` of each ring, and one
+    /// more.
     Session* session = nullptr;
     /// A power of two, from 4 KiB to 1 GiB. The longest message takes a quarter of it, with 24 bytes of the runtime's.
     std::uint32_t bytes = 1u << 20;
@@ -86,8 +88,8 @@ class POLLCORE_API ReceivePool {
 public:
     ReceivePool() = default;
     /// By Context.
-    POLLCORE_INTERNAL ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& made, const PoolSpec& spec, std::byte* data, std::uint32_t message_max,
-                                  std::uint32_t stride) noexcept;
+    POLLCORE_INTERNAL ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& made, const PoolSpec& spec,
+                                  std::byte* data, std::uint32_t message_max, std::uint32_t stride) noexcept;
     ~ReceivePool();
     ReceivePool(ReceivePool&& other) noexcept;
     ReceivePool& operator=(ReceivePool&& other) noexcept;
@@ -102,7 +104,8 @@ public:
     [[nodiscard]] std::span<std::byte> buffer(std::uint32_t index) const noexcept {
         return ring_ ? std::span<std::byte>{} : std::span(data_ + std::size_t{index} * stride_, buffer_bytes_);
     }
-    /// What came with a completion; nothing when it is of another pool, or failed. In a write ring it begins at a multiple of 8.
+    /// What came with a completion; nothing when it is of another pool, or failed. In a write ring it begins at a
+    /// multiple of 8.
     [[nodiscard]] std::span<std::byte> message(const Completion& completion) const noexcept {
         if (!completion.ok() || !completion.pooled() || completion.pool() != handle_) {
             return {};
@@ -118,10 +121,10 @@ public:
     /// What the application holds now: a buffer that was forgotten is one with many messages later.
     [[nodiscard]] std::vector<HeldBuffer> held() const;
 
-    /// Ends it, with the memory, also of buffers that the application holds. Their places among the session's pool_buffers are
-    /// free again when the session has polled its last completion and then submits or releases something. Throws Error(EBUSY)
-    /// while queue pairs or shared receive queues use it; nothing has changed then. The destructor does the same, except that it
-    /// leaves a pool that is in use to the runtime.
+    /// Ends it, with the memory, also of buffers that the application holds. Their places among the session's
+    /// pool_buffers are free again when the session has polled its last completion and then submits or releases
+    /// something. Throws Error(EBUSY) while queue pairs or shared receive queues use it; nothing has changed then. The
+    /// destructor does the same, except that it leaves a pool that is in use to the runtime.
     void close();
 
 private:

@@ -20,9 +20,11 @@ struct DeviceReport {
     bool memory_windows_1 = false;
     bool memory_windows_2 = false;
     bool invalidation = false;  ///< local_inv and send_with_inv
-    // Completions may have the device's time stamps (SessionOptions::device_time). Between two of them, `earlier` and `later`, there are
-    // ((later - earlier) & completion_timestamp_mask) / double(hca_core_clock_khz) milliseconds. The clock is the device's own: how it
-    // stands to the host's only ibv_query_rt_values_ex(3) says. That of a software device is std::chrono::steady_clock.
+    // Completions may have the device's time stamps (SessionOptions::device_time). Between two of them, `earlier` and
+    // `later`, there are
+    // ((later - earlier) & completion_timestamp_mask) / double(hca_core_clock_khz) milliseconds. The clock is the
+    // device's own: how it stands to the host's only ibv_query_rt_values_ex(3) says. That of a software device is
+    // std::chrono::steady_clock.
     std::uint64_t completion_timestamp_mask = 0;  ///< which of their bits count; 0: it has no time stamps
     std::uint64_t hca_core_clock_khz = 0;         ///< 0: it does not say
 };

@@ -12,15 +12,16 @@
 //         const pollcore::Refusal refusal = session.try_submit({.sge = {memory.addr(), 64, memory.lkey()},
 //                                                               .qp = qp.handle(),
 //                                                               .opcode = pollcore::Opcode::send,
-//                                                               .flags = pollcore::kSignaled,  // else a success has no completion
-//                                                               .num_sge = 1});
+//                                                               .flags = pollcore::kSignaled,  // else a success has no
+//                                                               completion .num_sge = 1});
 //         pollcore::Completion completion;
 //         while (refusal == pollcore::Refusal::none && session.poll({&completion, 1}) == 0) {
 //         }
 //         return completion.status;
 //     }
 //
-// Thread safety, errors, ownership: see context.hpp. Calls are carried out one after the other by the runtime's control thread.
+// Thread safety, errors, ownership: see context.hpp. Calls are carried out one after the other by the runtime's control
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -41,9 +42,10 @@ class RuntimeState;
 
 class POLLCORE_API Runtime : public Context {
 public:
-    /// Opens the devices and starts the workers. Throws ConfigError, and Error: EBUSY when another runtime of this user, or the
-    /// machine's daemon, has the core of a worker, unless config.share_cores. The cores are given up by stop().
-    /// The first of a process starts EAL, with RUNTIME_DIRECTORY set meanwhile: other threads may read the environment then, not change it.
+    /// Opens the devices and starts the workers. Throws ConfigError, and Error: EBUSY when another runtime of this
+    /// user, or the machine's daemon, has the core of a worker, unless config.share_cores. The cores are given up by
+    /// stop(). The first of a process starts EAL, with RUNTIME_DIRECTORY set meanwhile: other threads may read the
+    /// environment then, not change it.
     explicit Runtime(const Config& config);
     /// On something else than this machine's threads, clock and memory, for who builds against pollcore's sources: its
     /// simulation does. Null is this machine.
@@ -54,7 +56,8 @@ public:
 
     /// Closes every queue pair and session with what is in flight, stops the workers, closes the devices.
     /// False when draining was cut short by the configuration's drain_timeout, which all queue pairs share: see
-    /// QueuePair::close for the report. The destructor does it too. Waits for the control thread however long that takes.
+    /// QueuePair::close for the report. The destructor does it too. Waits for the control thread however long that
+    /// takes.
     bool stop();
 
     [[nodiscard]] const Config& config() const noexcept;

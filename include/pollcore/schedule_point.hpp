@@ -1,7 +1,7 @@
 // Where one thread's half-done work can be seen by another.
 //
-// In a program these are nothing. The simulation, which runs all threads in one and is compiled from the same sources with
-// POLLCORE_SIMULATED, lets others take their turn there.
+// In a program these are nothing. The simulation, which runs all threads in one and is compiled from the same sources
+// with POLLCORE_SIMULATED, lets others take their turn there.
 #pragma once
 
 #include <cstdint>

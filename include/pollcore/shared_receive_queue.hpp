@@ -7,8 +7,8 @@
 //
 // Who owns a buffer: the application before the receive is accepted and after its completion. A receive that no message
 // took stays in the queue when queue pairs are closed or fail, and completes with Status::srq_closed when the queue is
-// closed. One that a queue pair had taken completes as that queue pair fails. When the device is lost, all complete with
-// Status::device_removed; the queue then takes no more receives (stale_handle) and can only be closed.
+// closed. One that a queue pair had taken completes as that queue pair fails. When the device is lost, all complete
+// with Status::device_removed; the queue then takes no more receives (stale_handle) and can only be closed.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,9 @@ struct SharedReceiveQueueOptions {
     std::uint32_t sges_max = 1;            ///< per receive
     const ReceivePool* pool = nullptr;     ///< posts the receives, and the session none. Null: the session does
     std::uint32_t pool_share = 0;          ///< as QueuePairOptions::pool_share; 0: twice the depth
-    /// Queue pairs with FlowControl::credits that may use it at a time; each is granted an equal part of the depth at most, so that
-    /// one that sends nothing keeps no receive from the others. Then all its queue pairs have credits. 0: none has.
+    /// Queue pairs with FlowControl::credits that may use it at a time; each is granted an equal part of the depth at
+    /// most, so that one that sends nothing keeps no receive from the others. Then all its queue pairs have credits. 0:
+    /// none has.
     std::uint32_t credit_connections = 0;
 };
 

@@ -10,12 +10,12 @@
 // being on its way at the same time. The consumer gives slots back in batches through an index on a line of its own,
 // which the producer reads only when its cached copy says that the ring is full.
 //
-// Of a batch the first slot alone says that it is there: it is kept aside until the others have been written, with their laps, while
-// their lines are at hand. So each line is written in one go, and who takes slots in their order does not look at one before it has
-// seen all that stand ahead of it.
+// Of a batch the first slot alone says that it is there: it is kept aside until the others have been written, with
+// their laps, while their lines are at hand. So each line is written in one go, and who takes slots in their order does
+// not look at one before it has seen all that stand ahead of it.
 //
-// A consumer may answer in a slot that it was given, as long as it has not told the producer that it gave it back: the line is on
-// its way to the producer's core anyway.
+// A consumer may answer in a slot that it was given, as long as it has not told the producer that it gave it back: the
+// line is on its way to the producer's core anyway.
 //
 // Invariants
 //   - slot i of lap l, and all slots ahead of it, hold their laps if and only if all bytes of them were written before.
@@ -58,8 +58,9 @@ static_assert(sizeof(RingHeader) == 2 * kCacheLine && offsetof(RingHeader, relea
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 template <class T>
-concept RingSlot = std::is_trivially_copyable_v<T> && kCacheLine % sizeof(T) == 0 && sizeof(T) % sizeof(Word) == 0 && alignof(T) % alignof(Word) == 0 &&
-                   std::is_same_v<decltype(T::ring_lap), std::uint8_t> && offsetof(T, ring_lap) == sizeof(T) - 1;
+concept RingSlot = std::is_trivially_copyable_v<T> && kCacheLine % sizeof(T) == 0 && sizeof(T) % sizeof(Word) == 0 &&
+                   alignof(T) % alignof(Word) == 0 &&
+                   std::is_same_v<decltype(T::ring_lap), std::uint8_t>&& offsetof(T, ring_lap) == sizeof(T) - 1;
 
 template <RingSlot T>
 class RingProducer;
@@ -130,7 +131,10 @@ public:
           capacity_log2_(static_cast<unsigned>(std::countr_zero(capacity))),
           released_cached_(header_->released.load(std::memory_order_acquire)) {
         tail_ = released_cached_;
-        for (std::uint32_t i = 0; i < capacity && __atomic_load_n(ring_detail::last_word(at(0)), __ATOMIC_RELAXED) >> ring_detail::kLapShift == lap_of(0); ++i) {
+        for (std::uint32_t i = 0;
+             i < capacity &&
+             __atomic_load_n(ring_detail::last_word(at(0)), __ATOMIC_RELAXED) >> ring_detail::kLapShift == lap_of(0);
+             ++i) {
             ++tail_;
         }
     }
@@ -174,8 +178,8 @@ public:
     void write(std::size_t i, const T& value) noexcept {
         write(i, [&](T& slot) { return all_but_last(slot, value); });
     }
-    /// The same in place: `fill` is given the slot, writes all of it but the last eight bytes, and returns these, of which the
-    /// highest is of no meaning. Nor is what the slot holds before.
+    /// The same in place: `fill` is given the slot, writes all of it but the last eight bytes, and returns these, of
+    /// which the highest is of no meaning. Nor is what the slot holds before.
     template <std::invocable<T&> Fill>
     void write(std::size_t i, Fill&& fill) noexcept {
         T& slot = written(i);
@@ -208,7 +212,8 @@ public:
     /// The i-th slot that was written and is not committed, to be changed, but for its last eight bytes.
     [[nodiscard]] T& written(std::size_t i) noexcept { return i == 0 ? first_ : at(i); }
 
-    /// The slot of that index, which was committed, with its last eight bytes as the consumer has left them: see RingConsumer::answer.
+    /// The slot of that index, which was committed, with its last eight bytes as the consumer has left them: see
+    /// RingConsumer::answer.
     [[nodiscard]] const T& answered(std::uint64_t index, std::uint64_t& last) const noexcept {
         T& slot = slots_[index & mask_];
         // Acquire, with the release in RingConsumer::answer: all of the answer.
@@ -233,7 +238,9 @@ public:
 private:
     [[nodiscard]] T& at(std::size_t i) const noexcept { return slots_[(tail_ + i) & mask_]; }
 
-    [[nodiscard]] std::uint8_t lap_of(std::size_t i) const noexcept { return ring_detail::lap_of(tail_ + i, capacity_log2_); }
+    [[nodiscard]] std::uint8_t lap_of(std::size_t i) const noexcept {
+        return ring_detail::lap_of(tail_ + i, capacity_log2_);
+    }
     [[nodiscard]] static std::uint64_t with_lap(std::uint64_t last, std::uint8_t lap) noexcept {
         return (last & ring_detail::kBelowLap) | std::uint64_t{lap} << ring_detail::kLapShift;
     }
@@ -252,7 +259,8 @@ private:
     std::uint64_t move_first() noexcept {
         constexpr std::size_t kLast = sizeof(T) / sizeof(Word) - 1;
         Word* const to = words_of(at(0));
-        const SharedWords from(words_of(first_));  // word by word: a wider load would wait for the smaller stores that made it
+        const SharedWords from(
+            words_of(first_));  // word by word: a wider load would wait for the smaller stores that made it
         for (std::size_t i = 0; i < kLast; ++i) {
             to[i] = from[i];
         }
@@ -274,8 +282,8 @@ private:
         }
         released_cached_ = released;
     }
-    // Not a member function, so that a loop that pushes may keep what this object holds in registers: a store into it beside
-    // each slot would keep other lines from being on their way.
+    // Not a member function, so that a loop that pushes may keep what this object holds in registers: a store into it
+    // beside each slot would keep other lines from being on their way.
     [[nodiscard, gnu::noinline]] static std::uint64_t read_released(const RingHeader* header) noexcept {
         // Acquire, with the release in RingConsumer::publish: the consumer's reads before our next writes.
         return header->released.load(std::memory_order_acquire);
@@ -330,18 +338,17 @@ public:
         return ready(i, last);
     }
 
-    /// As ready(), by one who will answer in that slot: its line is asked for to be written to. From one who only reads it the producer has to
-    /// fetch it back, too.
+    /// As ready(), by one who will answer in that slot: its line is asked for to be written to. From one who only reads
+    /// it the producer has to fetch it back, too.
     [[nodiscard]] bool ready_to_answer() const noexcept {
         T& slot = slots_[head_ & mask_];
         ring_detail::prefetch_for_write(&slot);
         // Acquire, with the release in RingProducer::publish.
-        return __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE) >> ring_detail::kLapShift == ring_detail::lap_of(head_, capacity_log2_);
+        return __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_ACQUIRE) >> ring_detail::kLapShift ==
+               ring_detail::lap_of(head_, capacity_log2_);
     }
     /// As ready(), with the slot's last word, which holds the lap and was read once.
-    [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept {
-        return front().ready(i, last);
-    }
+    [[nodiscard]] bool ready(std::size_t i, std::uint64_t& last) const noexcept { return front().ready(i, last); }
 
     /// Slots that lie beside each other, for a loop that gives none back.
     class Run {
@@ -366,8 +373,8 @@ public:
         std::uint64_t lap_;
     };
 
-    /// The slots at the front as they are now, for a loop that gives none back: by values, which a compiler keeps in registers whatever is
-    /// written meanwhile.
+    /// The slots at the front as they are now, for a loop that gives none back: by values, which a compiler keeps in
+    /// registers whatever is written meanwhile.
     class Front {
     public:
         explicit Front(const RingConsumer& ring) noexcept
@@ -382,7 +389,8 @@ public:
         /// The slots from the i-th on, up to the end of the ring's memory: of these all that are ready have one lap.
         [[nodiscard]] Run run(std::size_t i) const noexcept {
             const std::uint64_t index = head_ + i;
-            return Run(&slots_[index & mask_], static_cast<std::size_t>(mask_ + 1 - (index & mask_)), ring_detail::lap_of(index, capacity_log2_));
+            return Run(&slots_[index & mask_], static_cast<std::size_t>(mask_ + 1 - (index & mask_)),
+                       ring_detail::lap_of(index, capacity_log2_));
         }
         [[nodiscard]] SharedWords words(std::size_t i) const noexcept {
             schedule_point(SchedulePoint::take);
@@ -438,8 +446,8 @@ public:
         }
     }
 
-    /// As release(), where what was given back is to be answered in: the producer is told later, though not of more than a quarter of the
-    /// ring. A small ring has no slots to spare, and tells at once.
+    /// As release(), where what was given back is to be answered in: the producer is told later, though not of more
+    /// than a quarter of the ring. A small ring has no slots to spare, and tells at once.
     void release_later(std::size_t n) noexcept {
         head_ += n;
         if (head_ - published_ >= 2 * release_batch_ || capacity() < kAnsweredInFrom) {
@@ -460,13 +468,14 @@ public:
     /// Asks for the line of a slot that is to be answered in.
     void prefetch(std::uint64_t index) const noexcept { ring_detail::prefetch_for_write(&slots_[index & mask_]); }
 
-    /// Puts `value` in place of the slot's word `at`, and then sets `bits`, which the producer looks for, in its last word. Only of a
-    /// slot that it holds().
+    /// Puts `value` in place of the slot's word `at`, and then sets `bits`, which the producer looks for, in its last
+    /// word. Only of a slot that it holds().
     void answer(std::uint64_t index, std::size_t at, std::uint64_t value, std::uint64_t bits) noexcept {
         T& slot = slots_[index & mask_];
         schedule_point(SchedulePoint::publish);
         __atomic_store_n(words_of(slot) + at, value, __ATOMIC_RELAXED);
-        // Relaxed, and nobody else's: the producer wrote it before it was seen here, and will not again before it is told.
+        // Relaxed, and nobody else's: the producer wrote it before it was seen here, and will not again before it is
+        // told.
         const std::uint64_t last = __atomic_load_n(ring_detail::last_word(slot), __ATOMIC_RELAXED);
         // Release, with the acquire in RingProducer::answered.
         __atomic_store_n(ring_detail::last_word(slot), last | bits, __ATOMIC_RELEASE);

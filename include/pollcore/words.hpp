@@ -1,5 +1,5 @@
-// Records as words of eight bytes: how a slot of a ring is written in few stores, and read from memory that another process
-// may change meanwhile.
+// Records as words of eight bytes: how a slot of a ring is written in few stores, and read from memory that another
+// process may change meanwhile.
 //
 // Thread safety: as said of each.
 #pragma once
@@ -20,12 +20,14 @@ template <class T>
     return reinterpret_cast<Word*>(&record);
 }
 
-/// A record whose words are read when they are asked for, each time anew (relaxed): another may write them meanwhile, so a
-/// word that was checked is the word that is used, and not asked for again.
+/// A record whose words are read when they are asked for, each time anew (relaxed): another may write them meanwhile,
+/// so a word that was checked is the word that is used, and not asked for again.
 class SharedWords {
 public:
     explicit SharedWords(const Word* first) noexcept : first_(first) {}
-    [[nodiscard]] std::uint64_t operator[](std::size_t i) const noexcept { return __atomic_load_n(first_ + i, __ATOMIC_RELAXED); }
+    [[nodiscard]] std::uint64_t operator[](std::size_t i) const noexcept {
+        return __atomic_load_n(first_ + i, __ATOMIC_RELAXED);
+    }
 
 private:
     const Word* first_;

@@ -99,16 +99,16 @@ struct UdDestination {
 
 /// Bits of WorkRequest::bind_access; those of `enum ibv_access_flags`.
 enum WindowAccess : std::uint32_t {
-    kWindowWrite = 1 << 1,      ///< the region needs local write
+    kWindowWrite = 1 << 1,  ///< the region needs local write
     kWindowRead = 1 << 2,
     kWindowAtomic = 1 << 3,     ///< the region needs local write
     kWindowZeroBased = 1 << 5,  ///< type 2: peers count addresses from the window's beginning
 };
 inline constexpr std::uint32_t kWindowAccessKnown = kWindowWrite | kWindowRead | kWindowAtomic | kWindowZeroBased;
 
-/// The operands of a bind, beside remote_addr, where the window begins, and bind_access. The window and the region are of
-/// the queue pair's protection domain. A type 2 window must not be bound, and is not empty; a type 1 window may move, and
-/// an empty bind closes it.
+/// The operands of a bind, beside remote_addr, where the window begins, and bind_access. The window and the region are
+/// of the queue pair's protection domain. A type 2 window must not be bound, and is not empty; a type 1 window may
+/// move, and an empty bind closes it.
 struct WindowBind {
     WindowBind() = default;
     constexpr WindowBind(MwHandle window, MrHandle region, std::uint64_t bytes) noexcept
@@ -128,8 +128,8 @@ struct WindowBind {
 };
 static_assert(sizeof(WindowBind) == sizeof(Sge));
 
-/// The key that a bind gives a window whose key is `rkey` (ibv_inc_rkey(3)): for type 1 the device does so, for type 2 any
-/// other lowest byte will do as well.
+/// The key that a bind gives a window whose key is `rkey` (ibv_inc_rkey(3)): for type 1 the device does so, for type 2
+/// any other lowest byte will do as well.
 [[nodiscard]] constexpr std::uint32_t next_rkey(std::uint32_t rkey) noexcept {
     return (rkey & ~0xffu) | ((rkey + 1) & 0xffu);
 }
@@ -157,28 +157,29 @@ struct alignas(kCacheLine) WorkRequest {
         std::uint32_t bind_access;      ///< bind_mw: WindowAccess bits
     };
     union {
-        /// RDMA and atomics: key of the peer's memory region or window. Sends that the peer may read by rendezvous: the remote
-        /// key of the memory that `sge` names. Binding type 2: the new key, whose lowest byte
-        /// counts; the others stay the window's.
+        /// RDMA and atomics: key of the peer's memory region or window. Sends that the peer may read by rendezvous: the
+        /// remote key of the memory that `sge` names. Binding type 2: the new key, whose lowest byte counts; the others
+        /// stay the window's.
         std::uint32_t rkey = 0;
         std::uint32_t remote_qkey;  ///< on a UD queue pair: must be the destination's (ibv_post_send(3))
     };
-    std::uint32_t submitted_at = 0;     ///< low half of a sampled clock, for stage latency; the library's: leave it 0
+    std::uint32_t submitted_at = 0;  ///< low half of a sampled clock, for stage latency; the library's: leave it 0
     union {
-        QpHandle qp{};                  ///< the queue pair
-        PlainHandle<SrqTag> srq;        ///< srq_recv: the shared receive queue
+        QpHandle qp{};            ///< the queue pair
+        PlainHandle<SrqTag> srq;  ///< srq_recv: the shared receive queue
     };
     Opcode opcode = Opcode::send;
-    std::uint8_t flags = 0;             ///< SendFlag bits
-    std::uint8_t num_sge = 0;           ///< SGEs; with kInline unused, and sge.length counts the bytes
-    std::uint8_t ring_lap = 0;          ///< the ring's
+    std::uint8_t flags = 0;     ///< SendFlag bits
+    std::uint8_t num_sge = 0;   ///< SGEs; with kInline unused, and sge.length counts the bytes
+    std::uint8_t ring_lap = 0;  ///< the ring's
 };
 
 static_assert(std::is_trivially_copyable_v<WorkRequest> && std::is_standard_layout_v<WorkRequest>);
 static_assert(sizeof(WorkRequest) == 64);
 static_assert(offsetof(WorkRequest, swap) == 8 && offsetof(WorkRequest, sge) == 16 && offsetof(Sge, addr) == 0);
 static_assert(offsetof(WorkRequest, bind) == 16 && offsetof(WorkRequest, invalidate_rkey) == 40);
-static_assert(offsetof(WorkRequest, remote_addr) == 32 && offsetof(WorkRequest, ud) == 32 && sizeof(UdDestination) == 8 && offsetof(WorkRequest, remote_qkey) == 48);
+static_assert(offsetof(WorkRequest, remote_addr) == 32 && offsetof(WorkRequest, ud) == 32 &&
+              sizeof(UdDestination) == 8 && offsetof(WorkRequest, remote_qkey) == 48);
 static_assert(offsetof(WorkRequest, compare_add) == 40 && offsetof(WorkRequest, imm_data) == 40);
 static_assert(offsetof(WorkRequest, rkey) == 48 && offsetof(WorkRequest, submitted_at) == 52);
 static_assert(offsetof(WorkRequest, qp) == 56 && offsetof(WorkRequest, srq) == 56);
@@ -197,7 +198,8 @@ struct alignas(kCacheLine) WorkRequestContinuation {
 static_assert(sizeof(WorkRequestContinuation) == sizeof(WorkRequest));
 static_assert(WorkRequestContinuation::kSges == 3);
 
-/// Buffers of a receive pool that the application has done with, in a slot of the submission ring. It makes no completion.
+/// Buffers of a receive pool that the application has done with, in a slot of the submission ring. It makes no
+/// completion.
 struct alignas(kCacheLine) ReleaseRequest {
     static constexpr std::size_t kBuffers = 13;
 
@@ -228,8 +230,8 @@ static_assert(offsetof(ReleaseRequest, zero) == offsetof(WorkRequest, flags));
     }
     return slots_for_sges(request.num_sge < kSgesMax ? request.num_sge : kSgesMax);
 }
-inline constexpr std::uint32_t kSlotsPerWorkRequestMax =
-    slots_for_inline(kInlineMax) > slots_for_sges(kSgesMax) ? slots_for_inline(kInlineMax)
-                                                            : slots_for_sges(kSgesMax);
+inline constexpr std::uint32_t kSlotsPerWorkRequestMax = slots_for_inline(kInlineMax) > slots_for_sges(kSgesMax)
+                                                             ? slots_for_inline(kInlineMax)
+                                                             : slots_for_sges(kSgesMax);
 
 }  // namespace pollcore

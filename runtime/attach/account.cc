@@ -46,23 +46,39 @@ constexpr std::uint64_t times(std::uint64_t factor, std::uint64_t value) noexcep
 }
 
 // What one user may have unless the configuration says otherwise.
-constexpr std::uint64_t share_of(std::uint64_t whole) noexcept { return std::max<std::uint64_t>(whole / 2, 1); }
+constexpr std::uint64_t share_of(std::uint64_t whole) noexcept {
+    return std::max<std::uint64_t>(whole / 2, 1);
+}
 
 std::uint64_t all_memory() noexcept {
     const long pages = ::sysconf(_SC_PHYS_PAGES);
-    return pages <= 0 ? kUnbounded : static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    return pages <= 0 ? kUnbounded
+                      : static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace
 
 Limits process_limits(const AttachConfig& config) {
-    return {1, config.sessions_max, config.queue_pairs_max, config.queue_pairs_max, kPoolsOfOne, kListenersOfOne, config.work_requests_max,
-            config.registered_max, kUnbounded, times(kRegistrationsOfMemory, config.registered_max), kObjectsOfOne, kObjectsOfOne,
-            kObjectsOfOne, kObjectsOfOne};
+    return {1,
+            config.sessions_max,
+            config.queue_pairs_max,
+            config.queue_pairs_max,
+            kPoolsOfOne,
+            kListenersOfOne,
+            config.work_requests_max,
+            config.registered_max,
+            kUnbounded,
+            times(kRegistrationsOfMemory, config.registered_max),
+            kObjectsOfOne,
+            kObjectsOfOne,
+            kObjectsOfOne,
+            kObjectsOfOne};
 }
 
 Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs) {
-    const auto or_share = [](std::uint64_t configured, std::uint64_t whole) { return configured != 0 ? configured : share_of(whole); };
+    const auto or_share = [](std::uint64_t configured, std::uint64_t whole) {
+        return configured != 0 ? configured : share_of(whole);
+    };
     static_assert(kMemoryWindowsMax == kObjectsMax && kBindableRegionsMax == kObjectsMax && kAhsMax == kObjectsMax);
     const std::uint64_t objects = or_share(config.user_objects_max, kObjectsMax);
     return {or_share(config.user_clients_max, config.clients_max),
@@ -81,7 +97,9 @@ Limits user_limits(const AttachConfig& config, std::uint32_t queue_pairs) {
             objects};
 }
 
-Account::Account(std::uint32_t uid, const Limits& limits) : uid_(uid) { set_limits(limits); }
+Account::Account(std::uint32_t uid, const Limits& limits) : uid_(uid) {
+    set_limits(limits);
+}
 
 Account::Account(std::shared_ptr<Account> user, const Limits& limits) : user_(std::move(user)), uid_(user_->uid_) {
     set_limits(limits);
@@ -116,9 +134,11 @@ void Account::count(Thing thing, std::uint64_t amount) {
     do {
         if (amount > most || now > most - amount) {
             const LimitName& name = kLimitNames[index_of(thing)];
-            throw Error(EDQUOT, fmt::format("{} {} has {} {}, and {} more would be more than the {} that it may have (attach.{})",
-                                            user_ == nullptr ? "user" : "this process of user", uid_, now, name.what, amount, most,
-                                            user_ == nullptr ? name.user_key : name.key));
+            throw Error(
+                EDQUOT,
+                fmt::format("{} {} has {} {}, and {} more would be more than the {} that it may have (attach.{})",
+                            user_ == nullptr ? "user" : "this process of user", uid_, now, name.what, amount, most,
+                            user_ == nullptr ? name.user_key : name.key));
         }
     } while (!has.compare_exchange_weak(now, now + amount, std::memory_order_relaxed));
 }

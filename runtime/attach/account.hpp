@@ -32,7 +32,9 @@ enum class Thing : std::uint8_t {
     protection_domain,
 };
 inline constexpr std::size_t kThings = 14;
-[[nodiscard]] constexpr std::size_t index_of(Thing thing) noexcept { return static_cast<std::size_t>(thing); }
+[[nodiscard]] constexpr std::size_t index_of(Thing thing) noexcept {
+    return static_cast<std::size_t>(thing);
+}
 
 /// Receive pools of one process, each of which has counters that it may see.
 inline constexpr std::uint32_t kPoolsOfOne = 64;
@@ -78,15 +80,19 @@ public:
 
     /// Makes the account of a user.
     Account(std::uint32_t uid, const Limits& limits);
-    /// Makes the account of a process. What it takes counts in the user's account, too, and so does the process. Throws Error(EDQUOT) when
-    /// the user has as many processes as he may.
+    /// Makes the account of a process. What it takes counts in the user's account, too, and so does the process. Throws
+    /// Error(EDQUOT) when the user has as many processes as he may.
     Account(std::shared_ptr<Account> user, const Limits& limits);
 
     [[nodiscard]] std::uint32_t uid() const noexcept { return uid_; }
     /// From here on more than this is refused; what is held stays.
     void set_limits(const Limits& limits) noexcept;
-    [[nodiscard]] std::uint64_t has(Thing thing) const noexcept { return has_[index_of(thing)].load(std::memory_order_relaxed); }
-    [[nodiscard]] std::uint64_t may_have(Thing thing) const noexcept { return most_[index_of(thing)].load(std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t has(Thing thing) const noexcept {
+        return has_[index_of(thing)].load(std::memory_order_relaxed);
+    }
+    [[nodiscard]] std::uint64_t may_have(Thing thing) const noexcept {
+        return most_[index_of(thing)].load(std::memory_order_relaxed);
+    }
     /// Throws Error(EDQUOT) which says whose limit it is, and the key of the configuration.
     [[nodiscard]] Held take(Thing thing, std::uint64_t amount = 1);
 

@@ -48,13 +48,17 @@ inline bool is_bool(const bool& value) noexcept {
     std::memcpy(&byte, &value, 1);
     return byte <= 1;
 }
-inline bool are_bools(const auto&) noexcept { return true; }
+inline bool are_bools(const auto&) noexcept {
+    return true;
+}
 inline bool are_bools(const wire::CreateQp& asked) noexcept {
     const RemoteAccess& access = asked.spec.remote_access;
-    return is_bool(access.read) && is_bool(access.write) && is_bool(access.atomic) && is_bool(asked.spec.separate_cqs) &&
-           is_bool(asked.spec.coalesce_signals);
+    return is_bool(access.read) && is_bool(access.write) && is_bool(access.atomic) &&
+           is_bool(asked.spec.separate_cqs) && is_bool(asked.spec.coalesce_signals);
 }
-inline bool are_bools(const wire::CreatePool& asked) noexcept { return is_bool(asked.spec.ring); }
+inline bool are_bools(const wire::CreatePool& asked) noexcept {
+    return is_bool(asked.spec.ring);
+}
 inline bool are_bools(const wire::RegisterMemory& asked) noexcept {
     const Access& access = asked.access;
     return is_bool(access.local_write) && is_bool(access.remote_read) && is_bool(access.remote_write) &&
@@ -62,7 +66,9 @@ inline bool are_bools(const wire::RegisterMemory& asked) noexcept {
 }
 
 // A worker has no room for one more command at the moment.
-inline bool is_for_later(const std::exception& error) noexcept { return dynamic_cast<const NoRoomForCommand*>(&error) != nullptr; }
+inline bool is_for_later(const std::exception& error) noexcept {
+    return dynamic_cast<const NoRoomForCommand*>(&error) != nullptr;
+}
 
 // What one of them cannot do must not keep the others from ending.
 template <class F>
@@ -82,7 +88,8 @@ ReplyNode AttachedClient::node_for() {
 }
 
 template <class Body>
-void AttachedClient::reply(ReplyNode&& node, std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors) noexcept {
+void AttachedClient::reply(ReplyNode&& node, std::uint64_t id, const typename Body::Answered& body,
+                           std::vector<UniqueFd> descriptors) noexcept {
     using Answered = typename Body::Answered;
     // What lies between members would be a part of this process's memory.
     static_assert(std::has_unique_object_representations_v<Answered> || std::is_same_v<Answered, QpInfo>);
@@ -101,22 +108,24 @@ void AttachedClient::refuse(ReplyNode&& node, std::uint64_t id, const std::excep
 }
 
 template <class Body>
-void AttachedClient::later(std::uint64_t id, std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,
+void AttachedClient::later(std::uint64_t id,
+                           std::function<std::optional<typename Body::Answered>(Clock::time_point now)> turn,
                            std::chrono::milliseconds within) {
     const Clock::time_point next = runtime_.platform->now() + within;
     const auto node = std::make_shared<ReplyNode>(node_for<Body>());
-    later_.push_back({.over = [this, id, node, turn = std::move(turn)](Clock::time_point now) {
-                          try {
-                              const std::optional<typename Body::Answered> answered = turn(now);
-                              if (answered) {
-                                  reply<Body>(std::move(*node), id, *answered);
+    later_.push_back({.over =
+                          [this, id, node, turn = std::move(turn)](Clock::time_point now) {
+                              try {
+                                  const std::optional<typename Body::Answered> answered = turn(now);
+                                  if (answered) {
+                                      reply<Body>(std::move(*node), id, *answered);
+                                  }
+                                  return answered.has_value();
+                              } catch (const std::exception& error) {
+                                  refuse<Body>(std::move(*node), id, error);
+                                  return true;
                               }
-                              return answered.has_value();
-                          } catch (const std::exception& error) {
-                              refuse<Body>(std::move(*node), id, error);
-                              return true;
-                          }
-                      },
+                          },
                       .next = next});
 }
 

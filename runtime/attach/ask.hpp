@@ -11,13 +11,15 @@
 namespace pollcore {
 
 template <class Body>
-typename Body::Answered AttachedState::ask(const Body& body, std::span<const int> descriptors, std::vector<UniqueFd>* back) {
+typename Body::Answered AttachedState::ask(const Body& body, std::span<const int> descriptors,
+                                           std::vector<UniqueFd>* back) {
     // No gap at the end, which every other program that speaks this would have to know of.
     static_assert(wire::Plain<Body> && sizeof(wire::Request<Body>) == sizeof(wire::Header) + sizeof(Body));
     const std::uint64_t id = next_id();
     const wire::Request<Body> request{{.kind = Body::kKind, .id = id}, body};
     constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // no sum of these leaves the clock's range
-    auto within = std::min(answer_within_, kLongest) + std::min(std::chrono::milliseconds(attached_.drain_ms), kLongest);
+    auto within =
+        std::min(answer_within_, kLongest) + std::min(std::chrono::milliseconds(attached_.drain_ms), kLongest);
     if constexpr (requires { body.timeout_ms; }) {
         within += std::chrono::milliseconds(body.timeout_ms);  // that the daemon may wait for others
     }

@@ -12,9 +12,10 @@ class AttachServer::Server {
 public:
     Server(RuntimeState& state, const AttachConfig& config)
         : runtime(state),
-          connections(config, runtime.config.qps_max, {.hear = [this](Heard&& heard) { clients.hear(std::move(heard)); },
-                               .due = [this] { clients.look(); },
-                               .attached = [this] { return std::size_t{clients.counts().now}; }}),
+          connections(config, runtime.config.qps_max,
+                      {.hear = [this](Heard&& heard) { clients.hear(std::move(heard)); },
+                       .due = [this] { clients.look(); },
+                       .attached = [this] { return std::size_t{clients.counts().now}; }}),
           clients(runtime, connections) {
         connections.start();
     }
@@ -48,11 +49,15 @@ bool AttachServer::stop(std::chrono::milliseconds drain) {
     return server_->clients.stop(drain);
 }
 
-void AttachServer::configure(const AttachConfig& config) { server_->connections.configure(config); }
+void AttachServer::configure(const AttachConfig& config) {
+    server_->connections.configure(config);
+}
 ThreadHealth AttachServer::health() const {
     return thread_health("pollcore-serve", ThreadHealth::Kind::serve, server_->connections.heartbeat(),
                          steady_ns(std::chrono::steady_clock::now()));
 }
-AttachCounts AttachServer::counts() const { return server_->clients.counts(); }
+AttachCounts AttachServer::counts() const {
+    return server_->clients.counts();
+}
 
 }  // namespace pollcore

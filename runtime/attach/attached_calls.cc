@@ -17,7 +17,8 @@ namespace {
 
 wire::PrivateData packed(const std::vector<std::byte>& bytes, std::size_t most) {
     if (bytes.size() > most) {
-        throw Error(EMSGSIZE, std::to_string(bytes.size()) + " bytes of private data; accepted is up to " + std::to_string(most));
+        throw Error(EMSGSIZE,
+                    std::to_string(bytes.size()) + " bytes of private data; accepted is up to " + std::to_string(most));
     }
     wire::PrivateData data;
     data.size = static_cast<std::uint32_t>(bytes.size());
@@ -42,8 +43,9 @@ constexpr std::size_t kNone = 0;
 // ---- Sessions ----
 
 OpenedSession AttachedState::open_session(const SessionOptions& options) {
-    SessionLayout layout{attached_.qps_max, options.submission_slots, options.completion_slots,
-                         options.wide_completions, false, options.pool_buffers};
+    SessionLayout layout{
+        attached_.qps_max,   options.submission_slots, options.completion_slots, options.wide_completions, false,
+        options.pool_buffers};
     require_valid(options);
     MappedSession session;
     session.memory = make_shared_memory(layout.bytes(), "pollcore rings");
@@ -61,7 +63,8 @@ OpenedSession AttachedState::open_session(const SessionOptions& options) {
     layout.worker_sleeps = opened.worker_sleeps != 0;
     if (!is_formatted(session.memory.mapping.data(), layout)) {
         tell(wire::CloseSession{.id = opened.id});
-        throw Error(EPROTO, "the daemon lays a session out in another way than this library: both must be of one version");
+        throw Error(EPROTO,
+                    "the daemon lays a session out in another way than this library: both must be of one version");
     }
     SessionWaking waking{.worker_fd = -1, .application_fd = -1, .spin = options.wait_spin, .application_socket = true};
     if (descriptors.size() != std::size_t{layout.worker_sleeps} + std::size_t{options.events}) {
@@ -92,7 +95,9 @@ OpenedSession AttachedState::open_session(const SessionOptions& options) {
     return made;
 }
 
-void AttachedState::close_session(std::uint32_t session_id) noexcept { tell(wire::CloseSession{.id = session_id}); }
+void AttachedState::close_session(std::uint32_t session_id) noexcept {
+    tell(wire::CloseSession{.id = session_id});
+}
 
 void AttachedState::release_session(std::uint32_t session_id) noexcept {
     const std::lock_guard lock(mutex_);
@@ -128,13 +133,16 @@ std::pair<QpHandle, bool> AttachedState::reset(QpHandle handle) {
     return {renewed.handle, renewed.drained != 0};
 }
 
-QpInfo AttachedState::info(QpHandle handle) { return ask(wire::AskQpInfo{.handle = handle}); }
+QpInfo AttachedState::info(QpHandle handle) {
+    return ask(wire::AskQpInfo{.handle = handle});
+}
 
 void AttachedState::connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) {
     (void)ask(wire::ConnectTo{.handle = handle, .peer = peer, .path = path});
 }
 
-std::vector<std::byte> AttachedState::connect(QpHandle handle, const std::string& address, const ConnectOptions& options) {
+std::vector<std::byte> AttachedState::connect(QpHandle handle, const std::string& address,
+                                              const ConnectOptions& options) {
     return bytes_of(ask(wire::Connect{.handle = handle,
                                       .timeout_ms = milliseconds(options.timeout),
                                       .address = wire::AddressText(address),
@@ -143,9 +151,15 @@ std::vector<std::byte> AttachedState::connect(QpHandle handle, const std::string
                         .answered);
 }
 
-void AttachedState::disconnect(QpHandle handle) { (void)ask(wire::Disconnect{.handle = handle}); }
-bool AttachedState::disconnected(QpHandle handle) { return ask(wire::AskQpStatus{.handle = handle}).disconnected != 0; }
-std::uint32_t AttachedState::qp_num(QpHandle handle) { return ask(wire::AskQpStatus{.handle = handle}).qp_num; }
+void AttachedState::disconnect(QpHandle handle) {
+    (void)ask(wire::Disconnect{.handle = handle});
+}
+bool AttachedState::disconnected(QpHandle handle) {
+    return ask(wire::AskQpStatus{.handle = handle}).disconnected != 0;
+}
+std::uint32_t AttachedState::qp_num(QpHandle handle) {
+    return ask(wire::AskQpStatus{.handle = handle}).qp_num;
+}
 
 std::optional<RnrCounts> AttachedState::rnr_counts(QpHandle handle) {
     const wire::Counted counted = ask(wire::AskRnrCounts{.handle = handle});
@@ -160,7 +174,8 @@ std::optional<RnrCounts> AttachedState::rnr_counts(const std::string& device) {
 // ---- Listeners ----
 
 OpenedListener AttachedState::listen(const std::string& address, const std::string& device) {
-    const wire::Listening listening = ask(wire::Listen{.address = wire::AddressText(address), .device = NameText(device)});
+    const wire::Listening listening =
+        ask(wire::Listen{.address = wire::AddressText(address), .device = NameText(device)});
     return {.id = listening.id, .device = listening.device, .address = listening.address.string()};
 }
 
@@ -192,9 +207,11 @@ void AttachedState::accept(std::uint32_t device, std::uint64_t request, QpHandle
                            .private_data = packed(options.private_data, kReplyPrivateDataMax)});
 }
 
-void AttachedState::reject(std::uint32_t device, std::uint64_t request, const std::vector<std::byte>& private_data) noexcept {
+void AttachedState::reject(std::uint32_t device, std::uint64_t request,
+                           const std::vector<std::byte>& private_data) noexcept {
     try {
-        tell(wire::Reject{.request = request, .device = device, .private_data = packed(private_data, kRejectPrivateDataMax)});
+        tell(wire::Reject{
+            .request = request, .device = device, .private_data = packed(private_data, kRejectPrivateDataMax)});
     } catch (const Error& error) {
         log_error("a rejection goes out without its private data: {}", error.what());
         tell(wire::Reject{.request = request, .device = device});
@@ -203,11 +220,15 @@ void AttachedState::reject(std::uint32_t device, std::uint64_t request, const st
 
 // ---- Memory ----
 
-PdId AttachedState::create_pd(const std::string& device) { return ask(wire::CreatePd{.device = NameText(device)}).pd; }
-void AttachedState::release_pd(PdId pd) noexcept { tell(wire::ReleasePd{.pd = pd}); }
+PdId AttachedState::create_pd(const std::string& device) {
+    return ask(wire::CreatePd{.device = NameText(device)}).pd;
+}
+void AttachedState::release_pd(PdId pd) noexcept {
+    tell(wire::ReleasePd{.pd = pd});
+}
 
-RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, std::shared_ptr<HostMemory> memory, std::byte* data,
-                                     const int* fd) {
+RegionInfo AttachedState::add_region(const wire::RegisterMemory& request, std::shared_ptr<HostMemory> memory,
+                                     std::byte* data, const int* fd) {
     const wire::Registered made = ask(request, fd != nullptr ? std::span(fd, 1) : std::span<const int>{});
     const std::lock_guard lock(mutex_);
     regions_.emplace(made.id, MappedRegion{std::move(memory), data, request.bytes});
@@ -236,8 +257,8 @@ RegionInfo AttachedState::allocate(std::size_t bytes, Access access, const std::
                       std::make_shared<HostMemory>(std::move(memory.mapping)), data, &fd);
 }
 
-RegionInfo AttachedState::register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
-                                          PdId pd) {
+RegionInfo AttachedState::register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                                          const std::string& device, PdId pd) {
     auto* from = static_cast<std::byte*>(data);
     std::shared_ptr<HostMemory> memory;
     std::uint64_t parent = 0;
@@ -256,8 +277,9 @@ RegionInfo AttachedState::register_memory(void* data, std::size_t bytes, std::ui
         }
     }
     if (memory == nullptr) {
-        throw Error(EOPNOTSUPP, "registering memory that was not allocated from this attachment: the daemon cannot map it. "
-                                "Context::allocate gives memory that it can");
+        throw Error(EOPNOTSUPP,
+                    "registering memory that was not allocated from this attachment: the daemon cannot map it. "
+                    "Context::allocate gives memory that it can");
     }
     return add_region({.parent = parent,
                        .offset = offset,
@@ -284,7 +306,9 @@ void AttachedState::deregister(std::uint64_t region) {
 MwHandle AttachedState::create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) {
     return ask(wire::CreateWindow{.device = NameText(device), .session = session, .pd = pd, .type = type}).handle;
 }
-std::uint32_t AttachedState::window_rkey(MwHandle handle) { return ask(wire::AskWindowRkey{.handle = handle}).rkey; }
+std::uint32_t AttachedState::window_rkey(MwHandle handle) {
+    return ask(wire::AskWindowRkey{.handle = handle}).rkey;
+}
 void AttachedState::deallocate(MwHandle handle) {
     try {
         (void)ask(wire::Deallocate{.handle = handle});
@@ -300,8 +324,8 @@ void AttachedState::deallocate(MwHandle handle) {
 AhHandle AttachedState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) {
     return ask(wire::CreateAh{.device = NameText(device), .pd = pd, .peer = peer, .path = path}).handle;
 }
-AhHandle AttachedState::create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
-                                  PdId pd) {
+AhHandle AttachedState::create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
+                                  const std::string& device, PdId pd) {
     wire::CreateAhBack request{.device = NameText(device),
                                .received = std::bit_cast<std::array<std::byte, sizeof(received)>>(received),
                                .grh = {},
@@ -336,8 +360,12 @@ void AttachedState::close_srq(SrqHandle handle) {
         }
     }
 }
-void AttachedState::arm_limit(SrqHandle handle, std::uint32_t limit) { (void)ask(wire::ArmLimit{.handle = handle, .limit = limit}); }
-std::uint32_t AttachedState::limit(SrqHandle handle) { return ask(wire::AskSrqLimit{.handle = handle}).limit; }
+void AttachedState::arm_limit(SrqHandle handle, std::uint32_t limit) {
+    (void)ask(wire::ArmLimit{.handle = handle, .limit = limit});
+}
+std::uint32_t AttachedState::limit(SrqHandle handle) {
+    return ask(wire::AskSrqLimit{.handle = handle}).limit;
+}
 
 PoolInfo AttachedState::create_pool(const PoolSpec& spec) {
     const wire::PoolNamed made = ask(wire::CreatePool{.spec = spec});
@@ -362,9 +390,11 @@ void AttachedState::close_pool(PoolHandle handle, std::uint64_t region) {
 std::vector<HeldBuffer> AttachedState::held_buffers(PoolHandle handle) {
     std::vector<HeldBuffer> all;
     for (;;) {
-        const wire::Held some = ask(wire::AskHeldBuffers{.handle = handle, .from = static_cast<std::uint32_t>(all.size())});
-        all.insert(all.end(), some.buffers.begin(),
-                   some.buffers.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(some.count, some.buffers.size())));
+        const wire::Held some =
+            ask(wire::AskHeldBuffers{.handle = handle, .from = static_cast<std::uint32_t>(all.size())});
+        all.insert(
+            all.end(), some.buffers.begin(),
+            some.buffers.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(some.count, some.buffers.size())));
         if (some.more == 0 || some.count == 0) {
             return all;
         }

@@ -1,12 +1,13 @@
-// An attached process at the daemon: its messages, and what it waits for, such as connections. What is answered at once is in
-// attached_requests.cc, what may take long in the kernel in attached_errands.cc, and what ends in attached_ends.cc.
+// An attached process at the daemon: its messages, and what it waits for, such as connections. What is answered at once
+// is in attached_requests.cc, what may take long in the kernel in attached_errands.cc, and what ends in
+// attached_ends.cc.
 #include "attach/attached_client.hpp"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "attach/answering.hpp"
 #include "base/log.hpp"
@@ -26,14 +27,16 @@ constexpr std::size_t kRequestsInHandMax = 64;
 
 }  // namespace
 
-AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw, std::shared_ptr<Account> account, Ways ways)
+AttachedClient::AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw,
+                               std::shared_ptr<Account> account, Ways ways)
     : runtime_(runtime),
       number_(number),
       who_(std::move(who)),
       net_raw_(net_raw),
       account_(std::move(account)),
       ways_(std::move(ways)),
-      counters_(std::make_shared<SharedMemory>(make_published_memory(kPoolsOfOne * sizeof(ReceivePoolCounters), "pollcore counters"))),
+      counters_(std::make_shared<SharedMemory>(
+          make_published_memory(kPoolsOfOne * sizeof(ReceivePoolCounters), "pollcore counters"))),
       counters_used_(kPoolsOfOne, false) {}
 
 AttachedClient::~AttachedClient() {
@@ -58,8 +61,10 @@ AttachedClient::Taken AttachedClient::take(const wire::Packet& packet, Handed ha
         return Taken::not_ours;
     }
     if (header.version != wire::kVersion) {
-        refuse<wire::Attach>(node_for<wire::Attach>(), header.id, Error(EPROTO, fmt::format("this daemon speaks version {} of the attach protocol, and the process {}",
-                                                                 wire::kVersion, header.version)));
+        refuse<wire::Attach>(
+            node_for<wire::Attach>(), header.id,
+            Error(EPROTO, fmt::format("this daemon speaks version {} of the attach protocol, and the process {}",
+                                      wire::kVersion, header.version)));
         return Taken::other_version;
     }
     if (!attached_ && header.kind != wire::Kind::attach) {
@@ -121,19 +126,20 @@ void AttachedClient::log_refusals() {
         slots += runtime_.submissions_refused(id);
     }
     if (slots > slots_refused_) {
-        log_warning("client {} ({}): its workers refused {} submissions that a session does not let through", number_, who_,
-                    slots - slots_refused_);
+        log_warning("client {} ({}): its workers refused {} submissions that a session does not let through", number_,
+                    who_, slots - slots_refused_);
     }
     slots_refused_ = slots;
     if (requests_refused_ != 0) {
-        log_warning("client {} ({}): {} requests were refused, the last one since: {}", number_, who_, requests_refused_, printable(last_refusal_));
+        log_warning("client {} ({}): {} requests were refused, the last one since: {}", number_, who_,
+                    requests_refused_, printable(last_refusal_));
         requests_refused_ = 0;
     }
 }
 
 void AttachedClient::tell(const Event& event) {
-    if (ending_ || !attached_ || (event.qp.valid() && !qps_.contains(event.qp)) || (event.srq.valid() && !srqs_.contains(event.srq)) ||
-        !event.worker.empty()) {
+    if (ending_ || !attached_ || (event.qp.valid() && !qps_.contains(event.qp)) ||
+        (event.srq.valid() && !srqs_.contains(event.srq)) || !event.worker.empty()) {
         return;
     }
     wire::Request<wire::EventTold> told;
@@ -225,13 +231,14 @@ void AttachedClient::begin(std::uint64_t id, const wire::Connect& asked) {
     const Clock::time_point deadline = runtime_.platform->now() + options.timeout;
     later<wire::Connect>(
         id,
-        [this, key, handle = asked.handle, options, address, deadline](Clock::time_point now) -> std::optional<wire::Connected> {
+        [this, key, handle = asked.handle, options, address,
+         deadline](Clock::time_point now) -> std::optional<wire::Connected> {
             if (!runtime_.has_outcome(key) && now < deadline) {
                 return std::nullopt;
             }
             attempts_.erase(key);
-            return wire::Connected{
-                .answered = packed(runtime_.conclude_here(key, handle, options, fmt::format("connecting to {}", address)))};
+            return wire::Connected{.answered = packed(runtime_.conclude_here(
+                                       key, handle, options, fmt::format("connecting to {}", address)))};
         },
         options.timeout);
 }
@@ -246,7 +253,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::Accept& asked) {
                                  .private_data = unpacked(asked.private_data),
                                  .timeout = std::chrono::milliseconds(asked.timeout_ms)};
     auto attempt = new_attempt();
-    const ConnectionKey key = runtime_.begin_accept_here(asked.device, asked.request, asked.handle, requests_.at(request), options);
+    const ConnectionKey key =
+        runtime_.begin_accept_here(asked.device, asked.request, asked.handle, requests_.at(request), options);
     requests_.erase(request);
     attempt.value() = key;
     attempts_.insert(std::move(attempt));
@@ -273,7 +281,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::NextRequest& asked) {
             if (!listeners_.contains(listener)) {
                 throw Error(ESHUTDOWN, "the listener was closed");
             }
-            require_room(requests_.size(), kRequestsInHandMax, "connection requests that it has neither accepted nor rejected");
+            require_room(requests_.size(), kRequestsInHandMax,
+                         "connection requests that it has neither accepted nor rejected");
             wire::Incoming incoming;
             MapPlace own(requests_);
             if (std::optional<IncomingConnection> came = runtime_.next_request(listener.first, listener.second, 0ms)) {

@@ -1,7 +1,8 @@
-// One attached process, as the daemon's control thread sees it: what it has, what it may, and what it asked for that takes time.
+// One attached process, as the daemon's control thread sees it: what it has, what it may, and what it asked for that
+// takes time.
 //
-// What comes from it is hostile. Each thing that it names must be its own; what it says of sizes is checked by whoever makes
-// the thing. Nothing here waits: what takes time is looked at again in turn().
+// What comes from it is hostile. Each thing that it names must be its own; what it says of sizes is checked by whoever
+// makes the thing. Nothing here waits: what takes time is looked at again in turn().
 //
 // Thread safety: the control thread's alone.
 #pragma once
@@ -20,10 +21,10 @@
 #include <string>
 #include <vector>
 
-#include "attach/packet_socket.hpp"
-#include "attach/reply.hpp"
 #include "attach/account.hpp"
+#include "attach/packet_socket.hpp"
 #include "attach/received_memory.hpp"
+#include "attach/reply.hpp"
 #include "attach/shared_memory.hpp"
 #include "attach/wire.hpp"
 #include "control/runtime_state.hpp"
@@ -42,7 +43,8 @@ public:
 
     /// Calls `ways` on the control thread. Throws Error where there is no memory for it.
     /// `net_raw`: see Peer.
-    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw, std::shared_ptr<Account> account, Ways ways);
+    AttachedClient(RuntimeState& runtime, std::uint32_t number, std::string who, bool net_raw,
+                   std::shared_ptr<Account> account, Ways ways);
     /// What has not ended by then ends at once; waits for what is under way elsewhere.
     ~AttachedClient();
     AttachedClient(const AttachedClient&) = delete;
@@ -67,8 +69,8 @@ public:
     void tell(const Event& event);
     [[nodiscard]] bool has_session(std::uint32_t id) const noexcept { return sessions_.contains(id); }
 
-    /// Begins to take everything down. `abandoned`: nobody is there to take what is left in its rings. `done` is told whether all
-    /// was drained within the time.
+    /// Begins to take everything down. `abandoned`: nobody is there to take what is left in its rings. `done` is told
+    /// whether all was drained within the time.
     void end(std::chrono::milliseconds drain, bool abandoned, std::function<void(bool whole)> done);
     /// Nobody is there any more, though it had begun to end by its own wish.
     void abandon() noexcept { abandoned_ = true; }
@@ -124,7 +126,7 @@ private:
     struct OwnQp {
         Account::Held place;
         Account::Held requests;
-        bool busy = false;                 // being closed or reset
+        bool busy = false;                     // being closed or reset
         std::optional<Retirement> retirement;  // then, while it is drained
         std::set<std::uint32_t> sessions;      // that may post to it
     };
@@ -165,7 +167,8 @@ private:
     template <class Body>
     [[nodiscard]] static ReplyNode node_for();
     template <class Body>
-    void reply(ReplyNode&& node, std::uint64_t id, const typename Body::Answered& body, std::vector<UniqueFd> descriptors = {}) noexcept;
+    void reply(ReplyNode&& node, std::uint64_t id, const typename Body::Answered& body,
+               std::vector<UniqueFd> descriptors = {}) noexcept;
     template <class Body>
     void reply(std::uint64_t id, const typename Body::Answered& body) {
         reply<Body>(node_for<Body>(), id, body);
@@ -226,8 +229,8 @@ private:
     void send_elsewhere(std::shared_ptr<Errand> errand);
     void send_elsewhere(PdId pd, std::function<void()> work, std::function<void(std::exception_ptr failure)> conclude);
     template <class Body>
-    [[nodiscard]] std::shared_ptr<Errand> errand(std::uint64_t id, PdId pd,
-                                                 std::function<typename Body::Answered(std::exception_ptr failure)> conclude);
+    [[nodiscard]] std::shared_ptr<Errand> errand(
+        std::uint64_t id, PdId pd, std::function<typename Body::Answered(std::exception_ptr failure)> conclude);
     template <class Body>
     void send_elsewhere(std::uint64_t id, PdId pd, std::function<void()> work,
                         std::function<typename Body::Answered(std::exception_ptr failure)> conclude);
@@ -281,7 +284,8 @@ private:
     Windows windows_;
     Ahs ahs_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, Account::Held> listeners_;  // of a device
-    std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock> requests_;  // that it has neither accepted nor rejected
+    std::map<std::pair<std::uint32_t, std::uint64_t>, FlowBlock>
+        requests_;       // that it has neither accepted nor rejected
     Attempts attempts_;  // whose outcome it waits for
     std::vector<Later> later_;
     // Since the last line in the log.

@@ -23,35 +23,43 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseQp& asked) {
         return reply<wire::CloseQp>(id, {.handle = asked.handle, .drained = 1});  // closed with its session
     }
     OwnQp& own = require_qp(asked.handle);
-    own.retirement = runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
+    own.retirement =
+        runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
     own.busy = true;
-    later<wire::CloseQp>(id, [this, handle = asked.handle](Clock::time_point) -> std::optional<wire::QpNamed> {
-        const std::optional<bool> drained = is_drained(handle);
-        if (!drained) {
-            return std::nullopt;
-        }
-        runtime_.end_retired_here(handle, *drained);
-        qps_.erase(handle);
-        return wire::QpNamed{.handle = handle, .drained = *drained};
-    }, 0ms);
+    later<wire::CloseQp>(
+        id,
+        [this, handle = asked.handle](Clock::time_point) -> std::optional<wire::QpNamed> {
+            const std::optional<bool> drained = is_drained(handle);
+            if (!drained) {
+                return std::nullopt;
+            }
+            runtime_.end_retired_here(handle, *drained);
+            qps_.erase(handle);
+            return wire::QpNamed{.handle = handle, .drained = *drained};
+        },
+        0ms);
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::ResetQp& asked) {
     OwnQp& own = require_qp(asked.handle);
     (void)runtime_.info(asked.handle);  // of one that was lost with its device there is none
-    own.retirement = runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
+    own.retirement =
+        runtime_.begin_retiring_here(asked.handle, runtime_.platform->now() + runtime_.config.drain_timeout);
     own.busy = true;
-    later<wire::ResetQp>(id, [this, handle = asked.handle](Clock::time_point) -> std::optional<wire::QpNamed> {
-        const std::optional<bool> drained = is_drained(handle);
-        if (!drained) {
-            return std::nullopt;
-        }
-        const QpHandle renewed = runtime_.restart_retired_here(handle, *drained).first;
-        auto its = qps_.extract(handle);
-        its.key() = renewed;
-        qps_.insert(std::move(its));
-        return wire::QpNamed{.handle = renewed, .drained = *drained};
-    }, 0ms);
+    later<wire::ResetQp>(
+        id,
+        [this, handle = asked.handle](Clock::time_point) -> std::optional<wire::QpNamed> {
+            const std::optional<bool> drained = is_drained(handle);
+            if (!drained) {
+                return std::nullopt;
+            }
+            const QpHandle renewed = runtime_.restart_retired_here(handle, *drained).first;
+            auto its = qps_.extract(handle);
+            its.key() = renewed;
+            qps_.insert(std::move(its));
+            return wire::QpNamed{.handle = renewed, .drained = *drained};
+        },
+        0ms);
 }
 
 // Nothing: not yet, or not in this turn. Else it is busy no longer, and ends or begins again.
@@ -121,11 +129,13 @@ void AttachedClient::begin(std::uint64_t id, const wire::CloseSession& asked) {
 
 // ---- Its end ----
 
-AttachedClient::Retirements AttachedClient::begin_retiring(const std::vector<QpHandle>& handles, std::chrono::milliseconds within) {
+AttachedClient::Retirements AttachedClient::begin_retiring(const std::vector<QpHandle>& handles,
+                                                           std::chrono::milliseconds within) {
     for (const QpHandle handle : handles) {
         qps_.at(handle).busy = true;
     }
-    return {.deadline = runtime_.platform->now() + within, .waiting = {handles.begin(), handles.end()}, .under_way = {}};
+    return {
+        .deadline = runtime_.platform->now() + within, .waiting = {handles.begin(), handles.end()}, .under_way = {}};
 }
 
 bool AttachedClient::retire_some(Retirements& ends) noexcept {
@@ -192,7 +202,8 @@ void AttachedClient::end(std::chrono::milliseconds drain, bool abandoned, std::f
         all.push_back(handle);
     }
     later_.push_back({.over =
-                          [this, done = std::move(done), ends = begin_retiring(all, drain), closed = false](Clock::time_point) mutable {
+                          [this, done = std::move(done), ends = begin_retiring(all, drain),
+                           closed = false](Clock::time_point) mutable {
                               if (!closed) {
                                   closed = stop_listening_at_some() && retire_some(ends) && close_some();
                               }
@@ -251,10 +262,13 @@ bool AttachedClient::close_some() noexcept {
     if (!sessions_.empty() || !errands_.empty()) {
         return false;
     }
-    const bool unnamed = close(pools_, "a receive pool", [&](PoolHandle pool) {
-        runtime_.begin_closing_pool_here(pool);
-        runtime_.end_closing_pool_here(pool);
-    }) && close(windows_, "a memory window", [&](MwHandle window) { runtime_.end_window_here(window, UseSearch()); }) &&
+    const bool unnamed =
+        close(pools_, "a receive pool",
+              [&](PoolHandle pool) {
+                  runtime_.begin_closing_pool_here(pool);
+                  runtime_.end_closing_pool_here(pool);
+              }) &&
+        close(windows_, "a memory window", [&](MwHandle window) { runtime_.end_window_here(window, UseSearch()); }) &&
         close(ahs_, "an address handle", [&](AhHandle ah) { runtime_.end_unused_ah_here(ah); });
     if (!unnamed) {
         return false;

@@ -1,12 +1,13 @@
-// What an attached process asks for that may take long. In the kernel pages are pinned and let go, and the network is asked who has an
-// address: the process's own thread carries that out. Before something ends, its workers look whether work requests name it, in what the
-// process has in its rings. One thing after the other for each process, so that nobody else waits for it.
-#include <fmt/format.h>
-
+// What an attached process asks for that may take long. In the kernel pages are pinned and let go, and the network is
+// asked who has an address: the process's own thread carries that out. Before something ends, its workers look whether
+// work requests name it, in what the process has in its rings. One thing after the other for each process, so that
+// nobody else waits for it.
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "attach/answering.hpp"
 #include "attach/attached_client.hpp"
@@ -34,7 +35,8 @@ void AttachedClient::send_elsewhere(std::shared_ptr<Errand> errand) {
     begin_next_errand();
 }
 
-void AttachedClient::send_elsewhere(PdId pd, std::function<void()> work, std::function<void(std::exception_ptr failure)> conclude) {
+void AttachedClient::send_elsewhere(PdId pd, std::function<void()> work,
+                                    std::function<void(std::exception_ptr failure)> conclude) {
     auto errand = std::make_shared<Errand>();
     errand->pd = pd;
     errand->carry_out = std::move(work);
@@ -93,7 +95,9 @@ void AttachedClient::begin_next_errand() {
 }
 
 void AttachedClient::conclude_errands() noexcept {
-    for (begin_next_errand(); left_in_turn_ > 0 && !errands_.empty() && errands_.front()->over.load(std::memory_order_acquire); --left_in_turn_) {
+    for (begin_next_errand();
+         left_in_turn_ > 0 && !errands_.empty() && errands_.front()->over.load(std::memory_order_acquire);
+         --left_in_turn_) {
         const std::shared_ptr<Errand> errand = std::move(errands_.front());
         errands_.pop_front();
         attempt("what it had asked for", [&] {
@@ -172,8 +176,9 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
                 place.value() = std::move(registration->own);
                 place.take(info.id);
             } catch (...) {
-                send_elsewhere(registration->own.pd, [registration] { registration->mr.reset(); },
-                               [registration](const std::exception_ptr&) { registration->own = {}; });
+                send_elsewhere(
+                    registration->own.pd, [registration] { registration->mr.reset(); },
+                    [registration](const std::exception_ptr&) { registration->own = {}; });
                 throw;
             }
             return {.id = info.id, .lkey = info.lkey, .rkey = info.rkey, .handle = info.handle};
@@ -183,10 +188,11 @@ void AttachedClient::begin(std::uint64_t id, const wire::RegisterMemory& asked, 
 void AttachedClient::begin(std::uint64_t id, const wire::Deregister& asked) {
     require_own(regions_, asked.region, "memory region");
     const auto ending = std::make_shared<EndingRegion>();
-    auto its = errand<wire::Deregister>(id, regions_.at(asked.region).pd, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
-        conclude(*ending, failure);
-        return {};
-    });
+    auto its = errand<wire::Deregister>(id, regions_.at(asked.region).pd,
+                                        [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
+                                            conclude(*ending, failure);
+                                            return {};
+                                        });
     its->ready = [this, ending, region = asked.region] {
         if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == region; })) {
             throw Error(EBUSY, "the memory region is a receive pool's, which ends it");
@@ -239,7 +245,8 @@ void AttachedClient::begin(std::uint64_t id, const wire::ClosePool& asked) {
     };
     const auto closing = std::make_shared<Closing>();
     auto its = errand<wire::ClosePool>(
-        id, regions_.at(asked.region).pd, [this, closing, handle = asked.handle](const std::exception_ptr& failure) -> wire::Nothing {
+        id, regions_.at(asked.region).pd,
+        [this, closing, handle = asked.handle](const std::exception_ptr& failure) -> wire::Nothing {
             try {
                 conclude(closing->region, failure);
             } catch (...) {
@@ -316,19 +323,20 @@ void AttachedClient::begin(std::uint64_t id, const wire::Deallocate& asked) {
         UseSearch search;
     };
     const auto ending = std::make_shared<Ending>();
-    auto its = errand<wire::Deallocate>(id, windows_.at(asked.handle).pd, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
-        try {
-            if (failure) {
-                std::rethrow_exception(failure);
-            }
-            runtime_.end_window_here(ending->own.key(), ending->search);
-        } catch (...) {
-            windows_.insert(std::move(ending->own));
-            throw;
-        }
-        ending->own = {};
-        return {};
-    });
+    auto its = errand<wire::Deallocate>(id, windows_.at(asked.handle).pd,
+                                        [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
+                                            try {
+                                                if (failure) {
+                                                    std::rethrow_exception(failure);
+                                                }
+                                                runtime_.end_window_here(ending->own.key(), ending->search);
+                                            } catch (...) {
+                                                windows_.insert(std::move(ending->own));
+                                                throw;
+                                            }
+                                            ending->own = {};
+                                            return {};
+                                        });
     its->ready = [this, ending, handle = asked.handle] {
         if (ending->own.empty()) {
             require_own(windows_, handle, "memory window");
@@ -348,7 +356,8 @@ void AttachedClient::create_ah(std::uint64_t id, const AhPlan& plan) {
         Account::Held place;
         UniqueAh ah;
     };
-    const auto creation = std::make_shared<Creation>(Creation{.place = account_->take(Thing::address_handle), .ah = {}});
+    const auto creation =
+        std::make_shared<Creation>(Creation{.place = account_->take(Thing::address_handle), .ah = {}});
     send_elsewhere<Body>(
         id, plan.pd, [plan, creation] { creation->ah = plan.carry_out(); },
         [this, plan, creation](std::exception_ptr failure) -> wire::AhNamed {
@@ -370,30 +379,31 @@ void AttachedClient::begin(std::uint64_t id, const wire::CreateAh& asked) {
 
 void AttachedClient::begin(std::uint64_t id, const wire::CreateAhBack& asked) {
     const std::string device = device_name(asked.device);
-    create_ah<wire::CreateAhBack>(id, runtime_.plan_ah_here(std::bit_cast<WideCompletion>(asked.received),
-                                                            std::span<const std::byte, kGrhBytes>(asked.grh), device,
-                                                            pd_for(device, asked.pd)));
+    create_ah<wire::CreateAhBack>(
+        id, runtime_.plan_ah_here(std::bit_cast<WideCompletion>(asked.received),
+                                  std::span<const std::byte, kGrhBytes>(asked.grh), device, pd_for(device, asked.pd)));
 }
 
 void AttachedClient::begin(std::uint64_t id, const wire::DestroyAh& asked) {
     require_own(ahs_, asked.handle, "address handle");
     const auto ending = std::make_shared<EndingAh>();
-    auto its = errand<wire::DestroyAh>(id, ahs_.at(asked.handle).pd, [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
-        try {
-            if (failure) {
-                if (ending->removed) {
-                    runtime_.restore_ah_here(ending->own.key());
-                }
-                std::rethrow_exception(failure);
-            }
-            runtime_.end_ah_here(ending->own.key(), ending->search);
-        } catch (...) {
-            ahs_.insert(std::move(ending->own));
-            throw;
-        }
-        ending->own = {};
-        return {};
-    });
+    auto its = errand<wire::DestroyAh>(id, ahs_.at(asked.handle).pd,
+                                       [this, ending](const std::exception_ptr& failure) -> wire::Nothing {
+                                           try {
+                                               if (failure) {
+                                                   if (ending->removed) {
+                                                       runtime_.restore_ah_here(ending->own.key());
+                                                   }
+                                                   std::rethrow_exception(failure);
+                                               }
+                                               runtime_.end_ah_here(ending->own.key(), ending->search);
+                                           } catch (...) {
+                                               ahs_.insert(std::move(ending->own));
+                                               throw;
+                                           }
+                                           ending->own = {};
+                                           return {};
+                                       });
     its->ready = [this, ending, handle = asked.handle] {
         if (ending->own.empty()) {
             require_own(ahs_, handle, "address handle");

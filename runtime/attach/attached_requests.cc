@@ -4,12 +4,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "attach/answering.hpp"
 #include "attach/attached_client.hpp"
@@ -22,7 +22,8 @@
 namespace pollcore {
 namespace {
 
-// In a queue pair's Q_Key (IBTA 10.2.5). In a work request's it stands for the queue pair's own, and needs no check there.
+// In a queue pair's Q_Key (IBTA 10.2.5). In a work request's it stands for the queue pair's own, and needs no check
+// there.
 constexpr std::uint32_t kPrivilegedQkey = 1U << 31;
 
 template <class Counters>
@@ -63,7 +64,8 @@ wire::Attached AttachedClient::carry_out(const wire::Attach& asked, std::vector<
             .eal = Text<256>(std::string_view(report.eal).substr(0, 256))};
 }
 
-wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Handed& handed, std::vector<UniqueFd>& back) {
+wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Handed& handed,
+                                              std::vector<UniqueFd>& back) {
     Account::Held place = account_->take(Thing::session);
     const SessionOptions options{.worker = asked.worker.string(),
                                  .submission_slots = asked.submission_slots,
@@ -73,8 +75,9 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Ha
                                  .device_time = asked.device_time != 0,
                                  .events = asked.events != 0};
     require_valid(options);
-    const SessionLayout layout{runtime_.config.qps_max, options.submission_slots, options.completion_slots,
-                               options.wide_completions, false, options.pool_buffers};
+    const SessionLayout layout{
+        runtime_.config.qps_max, options.submission_slots, options.completion_slots, options.wide_completions, false,
+        options.pool_buffers};
     if (handed.failure) {
         std::rethrow_exception(handed.failure);
     }
@@ -86,7 +89,8 @@ wire::SessionOpened AttachedClient::carry_out(const wire::OpenSession& asked, Ha
     HostMemory memory(handed.memory->mapping.data(), handed.memory->mapping.size(), handed.memory);
     SessionBells bells;
     if (runtime_.worker_sleeps(worker)) {
-        bells.visitor = ForeignFd(make_event_fd("a process that wakes its worker").release(), Unread::left, account_->uid());
+        bells.visitor =
+            ForeignFd(make_event_fd("a process that wakes its worker").release(), Unread::left, account_->uid());
         back.emplace_back(::fcntl(bells.visitor.get(), F_DUPFD_CLOEXEC, 0));
         if (!back.back().valid() || is_reserved(back.back().get())) {
             throw Error(EMFILE, "the daemon has no descriptors left");
@@ -162,13 +166,15 @@ AttachedClient::OwnQp& AttachedClient::require_qp(QpHandle handle) {
 wire::QpNamed AttachedClient::carry_out(const wire::CreateQp& asked) {
     QpSpec spec = asked.spec;
     if (spec.share_count < 1 || spec.share_count > kQpSharesMax) {
-        throw Error(EINVAL, fmt::format("{} shares of a queue pair: accepted is 1 to {}", spec.share_count, kQpSharesMax));
+        throw Error(EINVAL,
+                    fmt::format("{} shares of a queue pair: accepted is 1 to {}", spec.share_count, kQpSharesMax));
     }
     if (spec.type != QpType::rc && spec.type != QpType::uc && spec.type != QpType::ud) {
         throw Error(EINVAL, "a queue pair of an unknown type");
     }
     if (spec.type == QpType::ud && (spec.qkey & kPrivilegedQkey) != 0 && !net_raw_) {
-        throw Error(EPERM, fmt::format("Q_Key {:#x} has its highest bit set and is for privileged processes; use one without that bit, or attach "
+        throw Error(EPERM, fmt::format("Q_Key {:#x} has its highest bit set and is for privileged processes; use one "
+                                       "without that bit, or attach "
                                        "with CAP_NET_RAW in the daemon's user namespace",
                                        spec.qkey));
     }
@@ -329,11 +335,13 @@ wire::PoolNamed AttachedClient::carry_out(const wire::CreatePool& asked) {
     PoolSpec spec = asked.spec;
     require_session(spec.session);
     require_own(regions_, spec.region, "memory region");
-    if (std::any_of(pools_.begin(), pools_.end(), [&](const auto& pool) { return pool.second.region == spec.region; })) {
+    if (std::any_of(pools_.begin(), pools_.end(),
+                    [&](const auto& pool) { return pool.second.region == spec.region; })) {
         throw Error(EBUSY, "the memory region is another receive pool's");
     }
     const std::uint32_t lines = spec.buffer_bytes / kCacheLine;
-    if (spec.buffers < 1 || spec.buffers > kPoolBuffersMax || spec.buffer_bytes < 1 || spec.buffer_bytes > kPoolBufferBytesMax ||
+    if (spec.buffers < 1 || spec.buffers > kPoolBuffersMax || spec.buffer_bytes < 1 ||
+        spec.buffer_bytes > kPoolBufferBytesMax ||
         (spec.ring && (!std::has_single_bit(spec.buffer_bytes) || lines < kRingLinesMin || lines > kRingLinesMax))) {
         throw Error(EINVAL, "a receive pool or write ring of a size that there is not");
     }

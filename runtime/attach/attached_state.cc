@@ -26,7 +26,9 @@ using namespace std::chrono_literals;
 
 constexpr auto kTryEvery = 5ms;
 
-bool may_come(int error) noexcept { return error == ENOENT || error == ECONNREFUSED || error == EAGAIN; }
+bool may_come(int error) noexcept {
+    return error == ENOENT || error == ECONNREFUSED || error == EAGAIN;
+}
 
 UniqueFd connect_within(const AttachOptions& options) {
     const auto deadline = Clock::now() + options.timeout;
@@ -44,9 +46,14 @@ UniqueFd connect_within(const AttachOptions& options) {
 
 }  // namespace
 
-AttachedState::AttachedState(const AttachOptions& options) : answer_within_(options.answer_within), wake_(make_event_fd("an attachment's end")) { begin(options); }
+AttachedState::AttachedState(const AttachOptions& options)
+    : answer_within_(options.answer_within), wake_(make_event_fd("an attachment's end")) {
+    begin(options);
+}
 
-AttachedState::~AttachedState() { end_reader(); }
+AttachedState::~AttachedState() {
+    end_reader();
+}
 
 void AttachedState::begin(const AttachOptions& options) {
     socket_ = connect_within(options);
@@ -112,14 +119,17 @@ std::uint64_t AttachedState::next_id() {
     return next_id_++;
 }
 
-wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte> packet, std::span<const int> descriptors,
-                                     std::chrono::milliseconds within) {
+wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte> packet,
+                                     std::span<const int> descriptors, std::chrono::milliseconds within) {
     const auto deadline = Clock::now() + within;
-    const auto gone = [] { return Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why"); };
+    const auto gone = [] {
+        return Error(ECONNRESET, "the daemon is gone, or has ended this attachment; its log says why");
+    };
     Question question;
     {
         const std::lock_guard lock(mutex_);
-        if (std::optional<wire::Packet> early = std::exchange(early_, std::nullopt); early && early->header().id == id) {
+        if (std::optional<wire::Packet> early = std::exchange(early_, std::nullopt);
+            early && early->header().id == id) {
             return std::move(*early);
         }
         if (lost()) {
@@ -146,7 +156,7 @@ wire::Packet AttachedState::exchange(std::uint64_t id, std::span<const std::byte
     questions_.erase(id);
     if (!question.answered) {
         throw error == 0 || error == EPIPE ? gone()
-              : error == ETIMEDOUT         ? Error(error, "the daemon does not answer (AttachOptions::answer_within)")
+        : error == ETIMEDOUT               ? Error(error, "the daemon does not answer (AttachOptions::answer_within)")
                                            : Error(error, "asking the daemon");
     }
     return std::move(question.answer);
@@ -235,8 +245,8 @@ void AttachedState::lose() noexcept {
     changed_.notify_all();
 }
 
-// The kernel has taken the daemon's queue pairs down (H2): what is in flight ends here. A session that the daemon had let go of
-// has all its completions.
+// The kernel has taken the daemon's queue pairs down (H2): what is in flight ends here. A session that the daemon had
+// let go of has all its completions.
 void AttachedState::bury() noexcept {
     lose();
     {
@@ -282,9 +292,13 @@ Attachment::~Attachment() {
     }
 }
 
-bool Attachment::stop() { return control().stop(); }
+bool Attachment::stop() {
+    return control().stop();
+}
 
-bool Attachment::lost() const noexcept { return state_ == nullptr || state_->lost(); }
+bool Attachment::lost() const noexcept {
+    return state_ == nullptr || state_->lost();
+}
 
 void Attachment::reattach(std::chrono::milliseconds timeout) {
     AttachOptions options = options_;

@@ -1,6 +1,7 @@
 // The attached process's side: a control side that is asked over a socket.
 //
-// Thread safety: all functions from any thread. Each waits for the answer to its own request; the reader thread takes them in.
+// Thread safety: all functions from any thread. Each waits for the answer to its own request; the reader thread takes
+// them in.
 #pragma once
 
 #include <atomic>
@@ -52,21 +53,22 @@ public:
                                                    std::chrono::milliseconds timeout) override;
     void accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
                 const ConnectOptions& options) override;
-    void reject(std::uint32_t device, std::uint64_t request, const std::vector<std::byte>& private_data) noexcept override;
+    void reject(std::uint32_t device, std::uint64_t request,
+                const std::vector<std::byte>& private_data) noexcept override;
 
     PdId create_pd(const std::string& device) override;
     void release_pd(PdId pd) noexcept override;
     RegionInfo allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) override;
-    RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
-                               PdId pd) override;
+    RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                               const std::string& device, PdId pd) override;
     void deregister(std::uint64_t region) override;
     MwHandle create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) override;
     std::uint32_t window_rkey(MwHandle handle) override;
     void deallocate(MwHandle handle) override;
 
     AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) override;
-    AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
-                       PdId pd) override;
+    AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
+                       const std::string& device, PdId pd) override;
     void destroy_ah(AhHandle handle) override;
 
     SrqHandle create_srq(const SrqSpec& spec) override;
@@ -104,12 +106,13 @@ private:
 
     /// Sends `body` and waits for its answer. Throws what the daemon answered, or Error(ECONNRESET).
     template <class Body>
-    typename Body::Answered ask(const Body& body, std::span<const int> descriptors = {}, std::vector<UniqueFd>* back = nullptr);
+    typename Body::Answered ask(const Body& body, std::span<const int> descriptors = {},
+                                std::vector<UniqueFd>* back = nullptr);
     /// Of what ends things: when there is no daemon any more they have ended with it.
     template <class Body>
     void tell(const Body& body) noexcept;
-    [[nodiscard]] wire::Packet exchange(std::uint64_t id, std::span<const std::byte> packet, std::span<const int> descriptors,
-                                        std::chrono::milliseconds within);
+    [[nodiscard]] wire::Packet exchange(std::uint64_t id, std::span<const std::byte> packet,
+                                        std::span<const int> descriptors, std::chrono::milliseconds within);
     [[nodiscard]] std::uint64_t next_id();
     void begin(const AttachOptions& options);
     void end_reader() noexcept;
@@ -117,12 +120,13 @@ private:
     void take(wire::Packet&& packet);
     void lose() noexcept;
     void bury() noexcept;
-    RegionInfo add_region(const wire::RegisterMemory& request, std::shared_ptr<HostMemory> memory, std::byte* data, const int* fd);
+    RegionInfo add_region(const wire::RegisterMemory& request, std::shared_ptr<HostMemory> memory, std::byte* data,
+                          const int* fd);
 
     UniqueFd socket_;
     UniqueFd daemon_;  // its pidfd
     const std::chrono::milliseconds answer_within_;
-    UniqueFd wake_;    // ends the reader
+    UniqueFd wake_;  // ends the reader
     wire::Attached attached_;
     HostMemory pool_counters_;
     ApplicationEvents events_;
@@ -137,7 +141,8 @@ private:
     bool buried_ = false;  // the daemon is gone
     std::map<std::uint64_t, Question*> questions_;
     bool welcomed_ = false;
-    std::optional<wire::Packet> early_;  // the first answer, of a daemon that had turned this process away before it asked
+    std::optional<wire::Packet>
+        early_;  // the first answer, of a daemon that had turned this process away before it asked
     std::map<std::uint32_t, MappedSession> sessions_;
     std::map<std::uint64_t, MappedRegion> regions_;
     std::atomic<bool> ending_{false};

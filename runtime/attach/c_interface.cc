@@ -1,6 +1,4 @@
 // attach.h: each call goes to its C++ one, and what that throws becomes an errno value and a sentence.
-#include "pollcore/attach.h"
-
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -10,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "pollcore/attach.h"
 #include "pollcore/attach.hpp"
 
 using pollcore::Attachment;
@@ -44,7 +43,8 @@ struct pollcore_request {
     ConnectionRequest request;
 };
 
-static_assert(sizeof(pollcore_work_request) == sizeof(WorkRequest) && offsetof(pollcore_work_request, swap) == offsetof(WorkRequest, swap) &&
+static_assert(sizeof(pollcore_work_request) == sizeof(WorkRequest) &&
+              offsetof(pollcore_work_request, swap) == offsetof(WorkRequest, swap) &&
               offsetof(pollcore_work_request, sge) == offsetof(WorkRequest, sge) &&
               offsetof(pollcore_work_request, remote_addr) == offsetof(WorkRequest, remote_addr) &&
               offsetof(pollcore_work_request, compare_add) == offsetof(WorkRequest, compare_add) &&
@@ -53,17 +53,21 @@ static_assert(sizeof(pollcore_work_request) == sizeof(WorkRequest) && offsetof(p
               offsetof(pollcore_work_request, opcode) == offsetof(WorkRequest, opcode) &&
               offsetof(pollcore_work_request, flags) == offsetof(WorkRequest, flags) &&
               offsetof(pollcore_work_request, num_sge) == offsetof(WorkRequest, num_sge));
-static_assert(sizeof(pollcore_completion) == sizeof(Completion) && offsetof(pollcore_completion, qp) == offsetof(Completion, qp) &&
+static_assert(sizeof(pollcore_completion) == sizeof(Completion) &&
+              offsetof(pollcore_completion, qp) == offsetof(Completion, qp) &&
               offsetof(pollcore_completion, byte_len) == offsetof(Completion, byte_len) &&
               offsetof(pollcore_completion, imm_data) == offsetof(Completion, imm_data) &&
               offsetof(pollcore_completion, status) == offsetof(Completion, status) &&
               offsetof(pollcore_completion, opcode) == offsetof(Completion, opcode) &&
               offsetof(pollcore_completion, flags) == offsetof(Completion, flags));
-static_assert(POLLCORE_RECV == static_cast<int>(pollcore::Opcode::recv) && POLLCORE_ATOMIC_FETCH_AND_ADD == static_cast<int>(pollcore::Opcode::atomic_fetch_and_add) &&
+static_assert(POLLCORE_RECV == static_cast<int>(pollcore::Opcode::recv) &&
+              POLLCORE_ATOMIC_FETCH_AND_ADD == static_cast<int>(pollcore::Opcode::atomic_fetch_and_add) &&
               int{POLLCORE_SIGNALED} == int{pollcore::kSignaled} && int{POLLCORE_FENCE} == int{pollcore::kFence} &&
-              int{POLLCORE_SOLICITED} == int{pollcore::kSolicited} && int{POLLCORE_WITH_IMM} == int{pollcore::kWithImm} &&
+              int{POLLCORE_SOLICITED} == int{pollcore::kSolicited} &&
+              int{POLLCORE_WITH_IMM} == int{pollcore::kWithImm} &&
               int{POLLCORE_BY_RUNTIME} == int{pollcore::kByRuntime} &&
-              int{POLLCORE_FROM_RECV_QUEUE} == int{pollcore::kFromRecvQueue} && POLLCORE_QP_INFO_BYTES == sizeof(QpInfo));
+              int{POLLCORE_FROM_RECV_QUEUE} == int{pollcore::kFromRecvQueue} &&
+              POLLCORE_QP_INFO_BYTES == sizeof(QpInfo));
 
 namespace {
 
@@ -76,7 +80,9 @@ int failed(const std::exception& why) noexcept {
         last_error.clear();
     }
     const auto* error = dynamic_cast<const Error*>(&why);
-    return error != nullptr ? error->code().value() : dynamic_cast<const std::bad_alloc*>(&why) != nullptr ? ENOMEM : EIO;
+    return error != nullptr                                       ? error->code().value()
+           : dynamic_cast<const std::bad_alloc*>(&why) != nullptr ? ENOMEM
+                                                                  : EIO;
 }
 
 template <class F>
@@ -96,7 +102,8 @@ T* make(F&& call) noexcept {
     return made;
 }
 
-constexpr std::uint32_t kRemoteAccess = POLLCORE_ACCESS_REMOTE_WRITE | POLLCORE_ACCESS_REMOTE_READ | POLLCORE_ACCESS_REMOTE_ATOMIC;
+constexpr std::uint32_t kRemoteAccess =
+    POLLCORE_ACCESS_REMOTE_WRITE | POLLCORE_ACCESS_REMOTE_READ | POLLCORE_ACCESS_REMOTE_ATOMIC;
 
 void require_access(std::uint32_t asked, std::uint32_t known) {
     if ((asked & ~known) != 0) {
@@ -111,7 +118,9 @@ pollcore::FlowControl flow_control_of(std::uint32_t number) {
     return pollcore::kFlowControls[number];
 }
 
-std::string text(const char* from) { return from != nullptr ? from : ""; }
+std::string text(const char* from) {
+    return from != nullptr ? from : "";
+}
 
 // Plain data of the same layout, as asserted above; copied, so that neither language reads the other's type.
 WorkRequest request_of(const pollcore_work_request& from) noexcept {
@@ -126,12 +135,16 @@ WorkRequest request_of(const pollcore_work_request& from) noexcept {
 
 extern "C" {
 
-const char* pollcore_error(void) { return last_error.c_str(); }
+const char* pollcore_error(void) {
+    return last_error.c_str();
+}
 const char* pollcore_refusal_name(pollcore_refusal refusal) {
     constexpr Refusal kUnknown{0xff};
     return pollcore::refusal_name(refusal >= 0 && refusal < 0xff ? static_cast<Refusal>(refusal) : kUnknown).data();
 }
-const char* pollcore_status_name(uint8_t status) { return pollcore::status_name(static_cast<pollcore::Status>(status)).data(); }
+const char* pollcore_status_name(uint8_t status) {
+    return pollcore::status_name(static_cast<pollcore::Status>(status)).data();
+}
 
 pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_t timeout_ms) {
     return make<pollcore_attachment>([&] {
@@ -142,8 +155,12 @@ pollcore_attachment* pollcore_attach(const char* path, const char* name, uint32_
         return Attachment(options);
     });
 }
-void pollcore_detach(pollcore_attachment* attachment) { delete attachment; }
-int pollcore_lost(const pollcore_attachment* attachment) { return attachment->attachment.lost(); }
+void pollcore_detach(pollcore_attachment* attachment) {
+    delete attachment;
+}
+int pollcore_lost(const pollcore_attachment* attachment) {
+    return attachment->attachment.lost();
+}
 int pollcore_reattach(pollcore_attachment* attachment, uint32_t timeout_ms) {
     return attempt([&] { attachment->attachment.reattach(std::chrono::milliseconds(timeout_ms)); });
 }
@@ -157,11 +174,14 @@ pollcore_session* pollcore_open_session(pollcore_attachment* attachment, const c
                                                     .events = events != 0});
     });
 }
-void pollcore_close_session(pollcore_session* session) { delete session; }
+void pollcore_close_session(pollcore_session* session) {
+    delete session;
+}
 pollcore_refusal pollcore_submit(pollcore_session* session, const pollcore_work_request* request) {
     return static_cast<pollcore_refusal>(session->session.try_submit(request_of(*request)));
 }
-size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count, pollcore_refusal* refusal) {
+size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_request* requests, size_t count,
+                            pollcore_refusal* refusal) {
     constexpr std::size_t kBatch = 16;
     WorkRequest batch[kBatch];
     std::size_t accepted = 0;
@@ -180,8 +200,8 @@ size_t pollcore_submit_many(pollcore_session* session, const pollcore_work_reque
     }
     return accepted;
 }
-pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request, const void* payload,
-                                        size_t length) {
+pollcore_refusal pollcore_submit_inline(pollcore_session* session, const pollcore_work_request* request,
+                                        const void* payload, size_t length) {
     return static_cast<pollcore_refusal>(
         session->session.try_submit_inline(request_of(*request), {static_cast<const std::byte*>(payload), length}));
 }
@@ -203,9 +223,15 @@ int pollcore_wait(pollcore_session* session, uint64_t timeout_ns) {
     constexpr auto kMost = static_cast<std::uint64_t>(std::chrono::nanoseconds::max().count());
     return session->session.wait(std::chrono::nanoseconds(timeout_ns > kMost ? kMost : timeout_ns));
 }
-int pollcore_event_fd(const pollcore_session* session) { return session->session.event_fd(); }
-int pollcore_arm(pollcore_session* session) { return session->session.arm(); }
-uint64_t pollcore_in_flight(pollcore_session* session) { return session->session.figures().in_flight(); }
+int pollcore_event_fd(const pollcore_session* session) {
+    return session->session.event_fd();
+}
+int pollcore_arm(pollcore_session* session) {
+    return session->session.arm();
+}
+uint64_t pollcore_in_flight(pollcore_session* session) {
+    return session->session.figures().in_flight();
+}
 
 pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes, uint32_t access, const char* device) {
     return make<pollcore_region>([&] {
@@ -218,13 +244,24 @@ pollcore_region* pollcore_allocate(pollcore_attachment* attachment, size_t bytes
                                                text(device));
     });
 }
-void pollcore_free(pollcore_region* region) { delete region; }
-void* pollcore_data(const pollcore_region* region) { return region->region.data(); }
-uint64_t pollcore_addr(const pollcore_region* region) { return region->region.addr(); }
-uint32_t pollcore_lkey(const pollcore_region* region) { return region->region.lkey(); }
-uint32_t pollcore_rkey(const pollcore_region* region) { return region->region.rkey(); }
+void pollcore_free(pollcore_region* region) {
+    delete region;
+}
+void* pollcore_data(const pollcore_region* region) {
+    return region->region.data();
+}
+uint64_t pollcore_addr(const pollcore_region* region) {
+    return region->region.addr();
+}
+uint32_t pollcore_lkey(const pollcore_region* region) {
+    return region->region.lkey();
+}
+uint32_t pollcore_rkey(const pollcore_region* region) {
+    return region->region.rkey();
+}
 
-pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session, const pollcore_qp_options* options) {
+pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_session* session,
+                                const pollcore_qp_options* options) {
     return make<pollcore_qp>([&] {
         require_access(options->remote_access, kRemoteAccess);
         return attachment->attachment.create_queue_pair(
@@ -240,7 +277,9 @@ pollcore_qp* pollcore_create_qp(pollcore_attachment* attachment, pollcore_sessio
              .coalesce_signals = options->coalesce_signals != 0});
     });
 }
-void pollcore_close_qp(pollcore_qp* qp) { delete qp; }
+void pollcore_close_qp(pollcore_qp* qp) {
+    delete qp;
+}
 pollcore_qp_handle pollcore_handle(const pollcore_qp* qp) {
     const QpHandle handle = qp->qp.handle();
     pollcore_qp_handle value = 0;
@@ -274,8 +313,12 @@ int pollcore_connect_to(pollcore_qp* qp, const void* peer_info) {
 pollcore_listener* pollcore_listen(pollcore_attachment* attachment, const char* address, const char* device) {
     return make<pollcore_listener>([&] { return attachment->attachment.listen(text(address), text(device)); });
 }
-void pollcore_close_listener(pollcore_listener* listener) { delete listener; }
-const char* pollcore_listener_address(const pollcore_listener* listener) { return listener->listener.address().c_str(); }
+void pollcore_close_listener(pollcore_listener* listener) {
+    delete listener;
+}
+const char* pollcore_listener_address(const pollcore_listener* listener) {
+    return listener->listener.address().c_str();
+}
 pollcore_request* pollcore_next_request(pollcore_listener* listener, uint32_t timeout_ms) {
     last_error.clear();
     pollcore_request* made = nullptr;
@@ -290,6 +333,8 @@ int pollcore_accept(pollcore_request* request, pollcore_qp* qp, uint32_t timeout
     const std::unique_ptr<pollcore_request> owned(request);
     return attempt([&] { owned->request.accept(qp->qp, {.timeout = std::chrono::milliseconds(timeout_ms)}); });
 }
-void pollcore_reject(pollcore_request* request) { delete request; }
+void pollcore_reject(pollcore_request* request) {
+    delete request;
+}
 
 }  // extern "C"

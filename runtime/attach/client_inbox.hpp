@@ -1,5 +1,5 @@
-// What was heard of attached processes and waits for the control thread, with a turn for each: one who says much does not hold up
-// the others.
+// What was heard of attached processes and waits for the control thread, with a turn for each: one who says much does
+// not hold up the others.
 //
 // Thread safety: any thread.
 #pragma once

@@ -15,9 +15,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Until a process that has died, or broke the rules, has nothing left here. What its devices have not flushed by then is cut short.
+// Until a process that has died, or broke the rules, has nothing left here. What its devices have not flushed by then
+// is cut short.
 constexpr auto kEndWithin = 500ms;
-// And when all of them are told to end: beyond that time, for what workers that are stuck inside a provider's call hold up.
+// And when all of them are told to end: beyond that time, for what workers that are stuck inside a provider's call hold
+// up.
 constexpr auto kStopWithin = 2s;
 // What one process is refused stands in the log this often at most.
 constexpr auto kLinesEvery = 1s;
@@ -27,8 +29,7 @@ constexpr auto kAgain = 1ms;
 
 }  // namespace
 
-Clients::Clients(RuntimeState& runtime, Connections& connections)
-    : runtime_(runtime), connections_(connections) {
+Clients::Clients(RuntimeState& runtime, Connections& connections) : runtime_(runtime), connections_(connections) {
     runtime_.call([this] { runtime_.set_host(this); });
 }
 
@@ -178,7 +179,8 @@ void Clients::take(Heard& heard) {
         return end(heard.number, kEndWithin, true, heard.text);
     }
     if (heard.what == Heard::What::unwelcome) {
-        return evict(heard.number, "may not be attached any more: its user is not in attach.users, nor in attach.groups");
+        return evict(heard.number,
+                     "may not be attached any more: its user is not in attach.users, nor in attach.groups");
     }
     switch (client.attached->take(heard.packet, std::move(heard.handed))) {
         case AttachedClient::Taken::yes: client.detaches = client.attached->ending(); break;  // by its own wish
@@ -193,12 +195,18 @@ void Clients::welcome(Heard& heard) {
     const auto elsewhere = [this, number, &own = *own_thread](std::function<void()> job) {
         own.post_always([this, number, job = std::move(job)] {
             job();
-            hear({.what = Heard::What::carried_out, .number = number, .text = {}, .packet = {}, .handed = {}, .account = {}});
+            hear({.what = Heard::What::carried_out,
+                  .number = number,
+                  .text = {},
+                  .packet = {},
+                  .handed = {},
+                  .account = {}});
         });
     };
     auto attached = std::make_unique<AttachedClient>(
         runtime_, number, heard.text, heard.net_raw, std::move(heard.account),
-        AttachedClient::Ways{.send = [this, number](ReplyNode&& node) { connections_.send(number, std::move(node)); }, .elsewhere = elsewhere});
+        AttachedClient::Ways{.send = [this, number](ReplyNode&& node) { connections_.send(number, std::move(node)); },
+                             .elsewhere = elsewhere});
     clients_.emplace(number, Client{.own_thread = std::move(own_thread), .attached = std::move(attached)});
     count([](AttachCounts& counts) {
         ++counts.attached;
@@ -228,12 +236,10 @@ void Clients::end(std::uint32_t number, std::chrono::milliseconds within, bool a
     found->second.attached->end(within, abandoned, [this, number, since, how](bool) {
         const auto took = std::chrono::duration_cast<std::chrono::microseconds>(runtime_.platform->now() - since);
         tell_coming([&](const std::string& others) {
-            log_info("client {} ({}) {}: nothing of it is left after {:.1f} ms{}", number, clients_.at(number).attached->who(), how,
-                     static_cast<double>(took.count()) / 1000, others);
+            log_info("client {} ({}) {}: nothing of it is left after {:.1f} ms{}", number,
+                     clients_.at(number).attached->who(), how, static_cast<double>(took.count()) / 1000, others);
         });
-        count([&](AttachCounts& counts) {
-            counts.longest_clean_up = std::max(counts.longest_clean_up, took);
-        });
+        count([&](AttachCounts& counts) { counts.longest_clean_up = std::max(counts.longest_clean_up, took); });
     });
     found->second.look_at = {};
     look();

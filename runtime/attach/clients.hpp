@@ -1,4 +1,5 @@
-// Attached processes, as the control thread knows them: their messages in turn, what takes time, their ends, and the log of it.
+// Attached processes, as the control thread knows them: their messages in turn, what takes time, their ends, and the
+// log of it.
 //
 // Thread safety: as each function says.
 #pragma once
@@ -12,8 +13,8 @@
 #include <string>
 
 #include "attach/attached_client.hpp"
-#include "attach/connections.hpp"
 #include "attach/client_inbox.hpp"
+#include "attach/connections.hpp"
 #include "base/line_budget.hpp"
 #include "control/runtime_state.hpp"
 #include "pollcore/attach_server.hpp"
@@ -34,7 +35,8 @@ public:
     // Any thread.
     void hear(Heard&& heard);
     void look() noexcept;
-    /// Tells all, waits for so long until they have detached, and takes down those that have not. False when that was cut short.
+    /// Tells all, waits for so long until they have detached, and takes down those that have not. False when that was
+    /// cut short.
     bool stop(std::chrono::milliseconds drain);
     [[nodiscard]] AttachCounts counts() const;
 

@@ -39,10 +39,12 @@ constexpr auto kSendAgain = 10ms;
 
 // From the messages that bring memory: how much it is.
 std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
-    if (wire::Request<wire::OpenSession> session; packet.header().kind == wire::Kind::open_session && packet.read(session)) {
+    if (wire::Request<wire::OpenSession> session;
+        packet.header().kind == wire::Kind::open_session && packet.read(session)) {
         return session.body.bytes;
     }
-    if (wire::Request<wire::RegisterMemory> region; packet.header().kind == wire::Kind::register_memory && packet.read(region)) {
+    if (wire::Request<wire::RegisterMemory> region;
+        packet.header().kind == wire::Kind::register_memory && packet.read(region)) {
         return region.body.parent == 0 ? region.body.bytes : 0;
     }
     return 0;
@@ -50,8 +52,8 @@ std::uint64_t memory_coming(const wire::Packet& packet) noexcept {
 
 }  // namespace
 
-Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw, std::shared_ptr<Account> account, Ways ways,
-                       std::shared_ptr<std::atomic<int>> living)
+Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw,
+                       std::shared_ptr<Account> account, Ways ways, std::shared_ptr<std::atomic<int>> living)
     : number_(number),
       who_(std::move(who)),
       net_raw_(net_raw),
@@ -63,7 +65,9 @@ Connection::Connection(std::uint32_t number, ForeignFd socket, std::string who, 
     living_->fetch_add(1);
 }
 
-Connection::~Connection() { living_->fetch_sub(1); }
+Connection::~Connection() {
+    living_->fetch_sub(1);
+}
 
 void Connection::start() {
     start_quiet_thread([self = shared_from_this()] { self->run(); }).detach();
@@ -145,7 +149,9 @@ bool Connection::turn() {
         writing = !unread_.empty();
         finishing = finishing_;
         if (!reading && !finishing && unread_.size() >= kAskedMax && !std::exchange(told_, true)) {
-            ways_.note(fmt::format("client {} ({}) does not read what it is answered; nothing more is taken from it until it does", number_, who_));
+            ways_.note(fmt::format(
+                "client {} ({}) does not read what it is answered; nothing more is taken from it until it does",
+                number_, who_));
         }
     }
     if (writing && !blocked_ && !held_back_) {
@@ -198,10 +204,21 @@ bool Connection::read_one() {
         heard_ = true;
         const int yes = 1;  // until here the kernel has taken none, where it knows how; see ListeningSocket
         (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PASSRIGHTS, &yes, sizeof(yes));
-        ways_.hear({.what = Heard::What::came, .number = number_, .text = who_, .packet = {}, .handed = {}, .account = account_, .net_raw = net_raw_});
+        ways_.hear({.what = Heard::What::came,
+                    .number = number_,
+                    .text = who_,
+                    .packet = {},
+                    .handed = {},
+                    .account = account_,
+                    .net_raw = net_raw_});
     }
     ++asked_;
-    ways_.hear({.what = Heard::What::said, .number = number_, .text = {}, .packet = std::move(packet), .handed = std::move(handed), .account = {}});
+    ways_.hear({.what = Heard::What::said,
+                .number = number_,
+                .text = {},
+                .packet = std::move(packet),
+                .handed = std::move(handed),
+                .account = {}});
     return true;
 }
 
@@ -217,7 +234,8 @@ Handed Connection::map_what_came(wire::Packet& packet) const {
     }
     try {
         Account::Held held = account_->take(Thing::byte, bytes);
-        return {.memory = make_received_memory(std::move(held), map_and_seal(packet.descriptors.front(), bytes)), .failure = nullptr};
+        return {.memory = make_received_memory(std::move(held), map_and_seal(packet.descriptors.front(), bytes)),
+                .failure = nullptr};
     } catch (...) {
         return {.memory = nullptr, .failure = std::current_exception()};
     }
@@ -231,7 +249,8 @@ bool Connection::write_one() {
     }
     const Reply& reply = node.front();
     std::array<int, wire::kDescriptorsMax> fds{};
-    std::transform(reply.descriptors.begin(), reply.descriptors.end(), fds.begin(), [](const UniqueFd& fd) { return fd.get(); });
+    std::transform(reply.descriptors.begin(), reply.descriptors.end(), fds.begin(),
+                   [](const UniqueFd& fd) { return fd.get(); });
     const int error = wire::send_packet(socket_.get(), reply.bytes, {fds.data(), reply.descriptors.size()});
     if (error != EAGAIN && error != ETOOMANYREFS) {
         return error == 0;

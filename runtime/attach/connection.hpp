@@ -1,5 +1,6 @@
-// The connection of one process, with a thread of its own, which alone reads the socket, takes in and closes what is passed along, and
-// maps the memory that comes. Each of these may wait for as long as that process likes; so nobody else waits for this thread.
+// The connection of one process, with a thread of its own, which alone reads the socket, takes in and closes what is
+// passed along, and maps the memory that comes. Each of these may wait for as long as that process likes; so nobody
+// else waits for this thread.
 //
 // Thread safety: any thread.
 #pragma once
@@ -24,16 +25,16 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 public:
     /// Called on its thread, until leave().
     struct Ways {
-        std::function<bool(int socket)> may_come;    ///< when it says its first word; else it was told why not
+        std::function<bool(int socket)> may_come;  ///< when it says its first word; else it was told why not
         std::function<void(Heard&&)> hear;
-        std::function<void(const std::string&)> note;  ///< a line for the log
+        std::function<void(const std::string&)> note;                     ///< a line for the log
         std::function<void(std::uint32_t number, const char* how)> over;  ///< as its last
     };
 
     /// `living` counts those that are there: a thread that is held up may end later than whoever began it.
     /// `net_raw`: see Peer.
-    Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw, std::shared_ptr<Account> account, Ways ways,
-               std::shared_ptr<std::atomic<int>> living);
+    Connection(std::uint32_t number, ForeignFd socket, std::string who, bool net_raw, std::shared_ptr<Account> account,
+               Ways ways, std::shared_ptr<std::atomic<int>> living);
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
@@ -65,9 +66,9 @@ private:
     const UniqueFd wake_;
 
     mutable std::mutex mutex_;
-    ForeignFd socket_;             // closed by its thread alone
-    std::list<Reply> unread_;      // by the other side
-    std::uint32_t asked_ = 0;      // and not answered yet
+    ForeignFd socket_;         // closed by its thread alone
+    std::list<Reply> unread_;  // by the other side
+    std::uint32_t asked_ = 0;  // and not answered yet
     bool heard_ = false;
     bool finishing_ = false;
     bool left_ = false;

@@ -49,8 +49,8 @@ int wait_for_events(int epoll, std::span<epoll_event> events, std::chrono::nanos
 
 // How soon it is seen that the socket's file was removed.
 constexpr auto kLookEvery = 1s;
-// Descriptors of processes that wait to be closed: with more of them nobody is let in, for so long each time. Those that never let
-// go delay the others by that, and do not stop them.
+// Descriptors of processes that wait to be closed: with more of them nobody is let in, for so long each time. Those
+// that never let go delay the others by that, and do not stop them.
 constexpr std::size_t kUnclosedMax = 256;
 constexpr auto kCatchUp = 10ms;
 
@@ -77,7 +77,9 @@ Connections::Connections(const AttachConfig& config, std::uint32_t queue_pairs, 
     watch(wake_.get(), kWake);
 }
 
-Connections::~Connections() { stop(); }
+Connections::~Connections() {
+    stop();
+}
 
 void Connections::start() {
     thread_ = start_quiet_thread([this] { loop(); });
@@ -122,7 +124,8 @@ void Connections::configure(const AttachConfig& config) {
         }
     }
     for (const std::uint32_t number : unwelcome) {
-        ways_.hear({.what = Heard::What::unwelcome, .number = number, .text = {}, .packet = {}, .handed = {}, .account = {}});
+        ways_.hear(
+            {.what = Heard::What::unwelcome, .number = number, .text = {}, .packet = {}, .handed = {}, .account = {}});
     }
 }
 
@@ -237,7 +240,8 @@ void Connections::look_at_path() {
     if (standing == ListeningSocket::Standing::nothing) {
         listen_anew();
     } else if (standing == ListeningSocket::Standing::something_else && standing != before) {
-        log_warning("attach: something else stands at {} now and is left alone; until it is gone nobody can attach", place_.path.native());
+        log_warning("attach: something else stands at {} now and is left alone; until it is gone nobody can attach",
+                    place_.path.native());
     }
 }
 
@@ -273,7 +277,8 @@ bool Connections::accept_some() {
             return false;
         }
         if (is_reserved(socket.get())) {
-            turn_away(socket.get(), "somebody", EMFILE, "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
+            turn_away(socket.get(), "somebody", EMFILE,
+                      "the daemon has no descriptors left; raise its limit (LimitNOFILE)");
             continue;
         }
         try {
@@ -315,28 +320,34 @@ void Connections::welcome(ForeignFd socket) {
         return refuse(ENOSPC, told_error(error).text);
     }
     watch(peer.pidfd.get(), number);
-    auto connection = std::make_shared<Connection>(
-        number, std::move(socket), who, peer.net_raw, account,
-        Connection::Ways{.may_come = [this, who](int its_socket) {
-                             if (closed_.load(std::memory_order_acquire)) {
-                                 turn_away(its_socket, who, ESHUTDOWN, kStopping);
-                                 return false;
-                             }
-                             return true;
-                         },
-                         .hear = ways_.hear,
-                         .note = [this](const std::string& what) { note(what); },
-                         .over = [this](std::uint32_t its_number, const char* how) {
-                             {
-                                 const std::lock_guard over_lock(over_mutex_);
-                                 over_.emplace_back(its_number, how);
-                             }
-                             signal_event(wake_.get());
-                         }},
-        living_);
+    auto connection =
+        std::make_shared<Connection>(number, std::move(socket), who, peer.net_raw, account,
+                                     Connection::Ways{.may_come =
+                                                          [this, who](int its_socket) {
+                                                              if (closed_.load(std::memory_order_acquire)) {
+                                                                  turn_away(its_socket, who, ESHUTDOWN, kStopping);
+                                                                  return false;
+                                                              }
+                                                              return true;
+                                                          },
+                                                      .hear = ways_.hear,
+                                                      .note = [this](const std::string& what) { note(what); },
+                                                      .over =
+                                                          [this](std::uint32_t its_number, const char* how) {
+                                                              {
+                                                                  const std::lock_guard over_lock(over_mutex_);
+                                                                  over_.emplace_back(its_number, how);
+                                                              }
+                                                              signal_event(wake_.get());
+                                                          }},
+                                     living_);
     // Known before its thread runs, which may use what is here for as long as it was not told to leave.
-    const auto entry =
-        connections_.emplace(number, Entry{.connection = connection, .account = std::move(account), .peer = std::move(peer), .since = Clock::now()}).first;
+    const auto entry = connections_
+                           .emplace(number, Entry{.connection = connection,
+                                                  .account = std::move(account),
+                                                  .peer = std::move(peer),
+                                                  .since = Clock::now()})
+                           .first;
     try {
         connection->start();
     } catch (...) {
@@ -408,7 +419,8 @@ void Connections::end_strangers() {
         }
     }
     for (const auto& [number, who] : late) {
-        note(fmt::format("{} said nothing within {} s and is hung up on", who, std::chrono::seconds(kHelloWithin).count()));
+        note(fmt::format("{} said nothing within {} s and is hung up on", who,
+                         std::chrono::seconds(kHelloWithin).count()));
         refused_.fetch_add(1, std::memory_order_relaxed);
         lose(number, "said nothing");
     }
@@ -417,7 +429,8 @@ void Connections::end_strangers() {
 void Connections::lose(std::uint32_t number, const char* how) {
     const Entry entry = take_out(number);
     if (entry.connection != nullptr && entry.connection->leave()) {
-        ways_.hear({.what = Heard::What::gone, .number = number, .text = how, .packet = {}, .handed = {}, .account = {}});
+        ways_.hear(
+            {.what = Heard::What::gone, .number = number, .text = how, .packet = {}, .handed = {}, .account = {}});
     }
 }
 

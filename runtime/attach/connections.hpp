@@ -1,8 +1,9 @@
-// The connections of processes that attach. A thread accepts, decides who may come, and watches whether the processes live; it reads and
-// closes nothing of theirs. Each connection has a thread of its own for that. What they say goes to the control thread.
+// The connections of processes that attach. A thread accepts, decides who may come, and watches whether the processes
+// live; it reads and closes nothing of theirs. Each connection has a thread of its own for that. What they say goes to
+// the control thread.
 //
-// Whoever connects is hostile: how many may be there unheard, all together and of one user, and how many lines they can write into
-// the log is bounded.
+// Whoever connects is hostile: how many may be there unheard, all together and of one user, and how many lines they can
+// write into the log is bounded.
 //
 // Thread safety: any thread.
 #pragma once
@@ -55,8 +56,9 @@ public:
     void stop() noexcept;
     /// Whoever comes from here on is turned away.
     void close() noexcept { closed_.store(true, std::memory_order_release); }
-    /// Who may come, and what they may have, from here on: of who is there, too. Whoever may not be there any more is ended (Heard::unwelcome).
-    /// Throws Error(EINVAL) for a user or group that this machine does not know, and changes nothing.
+    /// Who may come, and what they may have, from here on: of who is there, too. Whoever may not be there any more is
+    /// ended (Heard::unwelcome). Throws Error(EINVAL) for a user or group that this machine does not know, and changes
+    /// nothing.
     void configure(const AttachConfig& config);
 
     /// To one that may be gone.
@@ -118,7 +120,8 @@ private:
     AllowList allowed_;
     std::map<std::uint32_t, Entry> connections_;
     std::map<std::uint32_t, std::weak_ptr<Account>> users_;
-    const std::shared_ptr<std::atomic<int>> living_ = std::make_shared<std::atomic<int>>(0);  // connections, with those that are left
+    const std::shared_ptr<std::atomic<int>> living_ =
+        std::make_shared<std::atomic<int>>(0);  // connections, with those that are left
 
     std::mutex over_mutex_;
     std::deque<std::pair<std::uint32_t, const char*>> over_;

@@ -41,8 +41,9 @@ std::uint32_t number_of(AccountKind kind, const std::string& name) {
     return std::get<std::uint32_t>(number);
 }
 
-// The owner of /proc/PID/status is the effective user of the process, or root when the program that it runs got rights by its file (proc(5)).
-// Such a program may be one that the process has begun after it had connected, with the socket left to another.
+// The owner of /proc/PID/status is the effective user of the process, or root when the program that it runs got rights
+// by its file (proc(5)). Such a program may be one that the process has begun after it had connected, with the socket
+// left to another.
 bool is_owned_by(const std::string& file, uid_t uid) noexcept {
     struct stat status {};
     return ::stat(file.c_str(), &status) == 0 && status.st_uid == uid;
@@ -62,13 +63,13 @@ std::uint64_t effective_capabilities(const std::string& file) {
     return 0;
 }
 
-// Whoever makes a user namespace has all capabilities there, and no more outside than before (user_namespaces(7)). To see another
-// user's namespace takes CAP_SYS_PTRACE; what cannot be seen is taken for another.
+// Whoever makes a user namespace has all capabilities there, and no more outside than before (user_namespaces(7)). To
+// see another user's namespace takes CAP_SYS_PTRACE; what cannot be seen is taken for another.
 bool is_in_our_user_namespace(pid_t pid) {
     struct stat its {};
     struct stat ours {};
-    return ::stat(fmt::format("/proc/{}/ns/user", pid).c_str(), &its) == 0 && ::stat("/proc/self/ns/user", &ours) == 0 &&
-           its.st_dev == ours.st_dev && its.st_ino == ours.st_ino;
+    return ::stat(fmt::format("/proc/{}/ns/user", pid).c_str(), &its) == 0 &&
+           ::stat("/proc/self/ns/user", &ours) == 0 && its.st_dev == ours.st_dev && its.st_ino == ours.st_ino;
 }
 
 // While it lives, its number in /proc is no other's.
@@ -80,13 +81,18 @@ bool lives(int pidfd) noexcept {
 bool has_net_raw(const Peer& peer) {
     const std::string status = fmt::format("/proc/{}/status", peer.pid);
     return is_owned_by(status, peer.uid) && is_in_our_user_namespace(peer.pid) &&
-           (effective_capabilities(status) >> CAP_NET_RAW & 1) != 0 && is_owned_by(status, peer.uid) && lives(peer.pidfd.get());
+           (effective_capabilities(status) >> CAP_NET_RAW & 1) != 0 && is_owned_by(status, peer.uid) &&
+           lives(peer.pidfd.get());
 }
 
 }  // namespace
 
-uid_t user_id(const std::string& name) { return number_of(AccountKind::user, name); }
-gid_t group_id(const std::string& name) { return number_of(AccountKind::group, name); }
+uid_t user_id(const std::string& name) {
+    return number_of(AccountKind::user, name);
+}
+gid_t group_id(const std::string& name) {
+    return number_of(AccountKind::group, name);
+}
 
 std::string Peer::describe() const {
     std::ifstream comm(fmt::format("/proc/{}/comm", pid));
@@ -104,7 +110,12 @@ Peer peer_of(int socket) {
         const int error = errno;
         throw Error(error, "the kernel does not say who attaches");
     }
-    Peer peer{.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid, .groups = {}, .pidfd = {}, .net_raw = false};
+    Peer peer{.pid = credentials.pid,
+              .uid = credentials.uid,
+              .gid = credentials.gid,
+              .groups = {},
+              .pidfd = {},
+              .net_raw = false};
     std::vector<gid_t> groups(64);
     length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
     while (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length) != 0) {

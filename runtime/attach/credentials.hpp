@@ -17,9 +17,11 @@ struct Peer {
     gid_t gid = 0;
     std::vector<gid_t> groups;  ///< and its supplementary ones
     UniqueFd pidfd;             ///< readable when it has ended
-    bool net_raw = false;       ///< has CAP_NET_RAW (capabilities(7)) in the user namespace of this process, for all that can be seen
+    bool net_raw =
+        false;  ///< has CAP_NET_RAW (capabilities(7)) in the user namespace of this process, for all that can be seen
 
-    /// `pid 123 "name", uid 0`: the process has chosen the name (prctl(2), PR_SET_NAME), which stands in it as printable().
+    /// `pid 123 "name", uid 0`: the process has chosen the name (prctl(2), PR_SET_NAME), which stands in it as
+    /// printable().
     [[nodiscard]] std::string describe() const;
 };
 
@@ -40,7 +42,8 @@ private:
     std::vector<gid_t> groups_;
 };
 
-/// The number of a user or a group, by name or in digits; -1 for "". Throw Error(EINVAL): this machine does not know it.
+/// The number of a user or a group, by name or in digits; -1 for "". Throw Error(EINVAL): this machine does not know
+/// it.
 [[nodiscard]] uid_t user_id(const std::string& name);
 [[nodiscard]] gid_t group_id(const std::string& name);
 

@@ -35,8 +35,9 @@ void remove_left_file(const SocketPlace& place) {
         throw cannot_listen(place.path, EEXIST, "there is something else than a socket");
     }
     if (there->st_uid != ::geteuid() && there->st_uid != place.owner) {
-        throw cannot_listen(place.path, EADDRINUSE,
-                            fmt::format("the socket there is user {}'s; remove it, or name another path", there->st_uid));
+        throw cannot_listen(
+            place.path, EADDRINUSE,
+            fmt::format("the socket there is user {}'s; remove it, or name another path", there->st_uid));
     }
     require_dead(place.path);
     if (!remove_only(place.path, SocketFile::of(*there))) {
@@ -92,7 +93,9 @@ ListeningSocket::ListeningSocket(const SocketPlace& place)
     }
 }
 
-ListeningSocket::~ListeningSocket() { remove_own(); }
+ListeningSocket::~ListeningSocket() {
+    remove_own();
+}
 
 void ListeningSocket::remove_own() noexcept {
     if (standing() != Standing::own) {

@@ -1,7 +1,7 @@
 // The socket at which processes attach: a path with an owner, a group and a mode (unix(7)).
 //
-// Others may have put something of theirs at the path, before the socket is made or after. What is there is removed only when
-// connecting proves it dead and it is the daemon's own.
+// Others may have put something of theirs at the path, before the socket is made or after. What is there is removed
+// only when connecting proves it dead and it is the daemon's own.
 //
 // Thread safety: one thread.
 #pragma once
@@ -34,8 +34,8 @@ public:
     /// What stands at the path.
     enum class Standing { own, nothing, something_else };
 
-    /// Replaces what a daemon that was killed has left there. Throws Error: something else than a socket is there (EEXIST), a socket
-    /// that is not proved to be dead and the daemon's (EADDRINUSE), or what the kernel said.
+    /// Replaces what a daemon that was killed has left there. Throws Error: something else than a socket is there
+    /// (EEXIST), a socket that is not proved to be dead and the daemon's (EADDRINUSE), or what the kernel said.
     explicit ListeningSocket(const SocketPlace& place);
     ~ListeningSocket();
     ListeningSocket(const ListeningSocket&) = delete;

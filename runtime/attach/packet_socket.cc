@@ -79,7 +79,8 @@ UniqueFd connect_to(const std::string& path) {
     }
     if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
         const int error = errno;
-        const char* hint = error == ENOENT || error == ECONNREFUSED ? "; is the daemon running, and its [attach] section's path this?"
+        const char* hint = error == ENOENT || error == ECONNREFUSED
+                               ? "; is the daemon running, and its [attach] section's path this?"
                            : error == EACCES ? "; the socket's owner, group and mode say who may"
                            : error == EAGAIN ? "; too many attach at the same time"
                                              : "";

@@ -18,8 +18,8 @@ namespace pollcore::wire {
 struct Packet {
     std::vector<std::byte> bytes;
     std::vector<UniqueFd> descriptors;  ///< closing them may wait for as long as their sender likes
-    bool truncated = false;  ///< longer than any message, or with more descriptors than kDescriptorsMax
-    bool descriptors_lost = false;  ///< this process had none left for all that came along
+    bool truncated = false;             ///< longer than any message, or with more descriptors than kDescriptorsMax
+    bool descriptors_lost = false;      ///< this process had none left for all that came along
 
     /// The packet as a T, if it is as long; zeros else, and false.
     template <Plain T>

@@ -23,7 +23,8 @@ struct Reply {
     }
 };
 
-/// One of them, in a list: handing it on takes no memory, so an answer that has its node before the question is answered is not lost.
+/// One of them, in a list: handing it on takes no memory, so an answer that has its node before the question is
+/// answered is not lost.
 using ReplyNode = std::list<Reply>;
 
 }  // namespace pollcore

@@ -22,7 +22,9 @@ namespace {
 constexpr std::size_t kHugePage = 2u << 20;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
-std::size_t rounded(std::size_t bytes, std::size_t page) noexcept { return (bytes + page - 1) / page * page; }
+std::size_t rounded(std::size_t bytes, std::size_t page) noexcept {
+    return (bytes + page - 1) / page * page;
+}
 
 // This process's other threads cannot map or unmap anything meanwhile, so it is done piece by piece.
 constexpr std::size_t kPiece = 16u << 20;
@@ -55,7 +57,9 @@ bool try_make(SharedMemory& made, std::size_t bytes, unsigned flags, const char*
     return ::madvise(data, bytes, MADV_POPULATE_WRITE) == 0;
 }
 
-[[noreturn]] void refuse(int error, const std::string& why) { throw Error(error, "shared memory is not accepted: " + why); }
+[[noreturn]] void refuse(int error, const std::string& why) {
+    throw Error(error, "shared memory is not accepted: " + why);
+}
 
 }  // namespace
 
@@ -86,7 +90,8 @@ HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
     }
     const auto size = static_cast<std::size_t>(status.st_size);
     // Whole pages, which may be huge ones.
-    if (bytes == 0 || size < bytes || size - bytes >= kHugePage || size % static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) != 0) {
+    if (bytes == 0 || size < bytes || size - bytes >= kHugePage ||
+        size % static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) != 0) {
         refuse(EINVAL, "it has " + std::to_string(size) + " bytes, and " + std::to_string(bytes) + " were spoken of");
     }
     void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
@@ -104,7 +109,8 @@ HostMemory map_and_seal(const UniqueFd& fd, std::size_t bytes) {
     if (::fstat(fd.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) != size) {
         refuse(EINVAL, "its size has changed");
     }
-    // A page belongs to whoever touched it first, whose limits pay for it (memory cgroups). In blocks of 512 bytes, stat(2).
+    // A page belongs to whoever touched it first, whose limits pay for it (memory cgroups). In blocks of 512 bytes,
+    // stat(2).
     if (static_cast<std::size_t>(status.st_blocks) < size / 512) {
         refuse(EINVAL, "it has pages that were never touched");
     }

@@ -34,9 +34,9 @@ std::optional<struct stat> look_at(const std::filesystem::path& path) noexcept {
     return ::lstat(path.c_str(), &status) == 0 ? std::optional(status) : std::nullopt;
 }
 
-// A datagram socket asks. The kernel refuses its connection (ECONNREFUSED) only where no socket at all is bound to the file: to a
-// stream or a seqpacket socket it says EPROTOTYPE, also before that one listens. A seqpacket socket that asks would take another
-// daemon for dead between its bind and its listen.
+// A datagram socket asks. The kernel refuses its connection (ECONNREFUSED) only where no socket at all is bound to the
+// file: to a stream or a seqpacket socket it says EPROTOTYPE, also before that one listens. A seqpacket socket that
+// asks would take another daemon for dead between its bind and its listen.
 void require_dead(const std::filesystem::path& path) {
     const sockaddr_un address = socket_address(path);
     const auto fail = [&](int error, const char* what) {
@@ -46,23 +46,27 @@ void require_dead(const std::filesystem::path& path) {
     if (!asking.valid()) {
         throw fail(errno, "no socket to see whether another process listens there");
     }
-    if (::connect(asking.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EPROTOTYPE) {
-        throw fail(EADDRINUSE, "another process has its socket there ('ss -xp' names it); stop it, or name another path");
+    if (::connect(asking.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
+        errno == EPROTOTYPE) {
+        throw fail(EADDRINUSE,
+                   "another process has its socket there ('ss -xp' names it); stop it, or name another path");
     }
     if (errno != ECONNREFUSED) {
-        throw fail(EADDRINUSE,
-                   "a socket is there to which this process may not connect, so that it cannot see whether another process "
-                   "listens; remove it if none does, or name another path");
+        throw fail(
+            EADDRINUSE,
+            "a socket is there to which this process may not connect, so that it cannot see whether another process "
+            "listens; remove it if none does, or name another path");
     }
 }
 
-// There is no call that removes a name only as long as it is a certain file's. Under a name that nobody else knows it stays what
-// it is, and can be looked at.
+// There is no call that removes a name only as long as it is a certain file's. Under a name that nobody else knows it
+// stays what it is, and can be looked at.
 bool remove_only(const std::filesystem::path& path, const SocketFile& file) {
     const std::string aside = fmt::format("{}.removed-by-{}", path.native(), ::getpid());
     const auto fail = [&](const char* call) {
         const int error = errno;
-        return Error(error, fmt::format("{}: a socket that is left there cannot be removed ({}); remove it", path.native(), call));
+        return Error(error, fmt::format("{}: a socket that is left there cannot be removed ({}); remove it",
+                                        path.native(), call));
     };
     if (::renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, aside.c_str(), RENAME_NOREPLACE) != 0) {
         if (errno == ENOENT) {

@@ -24,14 +24,16 @@ struct SocketFile {
 /// Throws Error(ENAMETOOLONG).
 [[nodiscard]] sockaddr_un socket_address(const std::filesystem::path& path);
 
-/// Looks at the name itself and follows no link (lstat(2)). Returns nothing, with errno, when it cannot be seen or is not there (ENOENT).
+/// Looks at the name itself and follows no link (lstat(2)). Returns nothing, with errno, when it cannot be seen or is
+/// not there (ENOENT).
 [[nodiscard]] std::optional<struct stat> look_at(const std::filesystem::path& path) noexcept;
 
-/// Throws Error(EADDRINUSE) unless connecting proves that no socket is bound to the file any more. A process that listens there
-/// notices nothing of it.
+/// Throws Error(EADDRINUSE) unless connecting proves that no socket is bound to the file any more. A process that
+/// listens there notices nothing of it.
 void require_dead(const std::filesystem::path& path);
 
-/// Removes the name if it is this file's. False: it is another's, which is left there. Throws Error: nothing can be removed here.
+/// Removes the name if it is this file's. False: it is another's, which is left there. Throws Error: nothing can be
+/// removed here.
 bool remove_only(const std::filesystem::path& path, const SocketFile& file);
 
 }  // namespace pollcore

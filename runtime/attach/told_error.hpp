@@ -22,7 +22,9 @@ struct ToldError {
     if (error != nullptr && text.ends_with(error->code().message())) {
         text = text.substr(0, text.rfind(": "));
     }
-    const int known = error != nullptr ? error->code().value() : dynamic_cast<const std::bad_alloc*>(&why) != nullptr ? ENOMEM : 0;
+    const int known = error != nullptr                                       ? error->code().value()
+                      : dynamic_cast<const std::bad_alloc*>(&why) != nullptr ? ENOMEM
+                                                                             : 0;
     return {.error = known != 0 ? known : EIO, .text = std::string(text)};
 }
 

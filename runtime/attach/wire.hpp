@@ -1,5 +1,5 @@
-// What an attached process and its daemon say to each other over a SOCK_SEQPACKET socket (unix(7)): one message a packet, each
-// of a size that its kind fixes. Requests go one way, each with an answer; events come back by themselves.
+// What an attached process and its daemon say to each other over a SOCK_SEQPACKET socket (unix(7)): one message a
+// packet, each of a size that its kind fixes. Requests go one way, each with an answer; events come back by themselves.
 //
 // Both are on one machine, so numbers are as it has them. Descriptors travel beside a message (SCM_RIGHTS).
 // What a daemon reads from here is hostile: see reads_as() and the checks in attached_client.cc.
@@ -64,7 +64,7 @@ enum class Kind : std::uint16_t {
     worker_counters,
     control_counters,
     report_device,
-    end,  ///< how many there are
+    end,            ///< how many there are
     event = 0x100,  ///< from the daemon, unasked
 };
 
@@ -107,12 +107,12 @@ struct Attached {
     std::uint32_t qps_max = 0;
     std::uint32_t devices = 0;
     std::uint32_t workers = 0;
-    std::uint32_t client = 0;       ///< the daemon's number for this process, which its log has
+    std::uint32_t client = 0;         ///< the daemon's number for this process, which its log has
     std::uint32_t pool_counters = 0;  ///< entries of the page of counters that comes along
     std::uint32_t hugepages = 0;
     std::uint64_t registered_max = 0;  ///< bytes
     std::uint64_t drain_ms = 0;        ///< that closing, resetting and detaching may take
-    Text<256> memory;               ///< RuntimeReport::memory
+    Text<256> memory;                  ///< RuntimeReport::memory
     Text<256> eal;
 };
 struct Attach {
@@ -495,6 +495,7 @@ concept Plain = std::is_trivially_copyable_v<T>;
 
 /// The longest message either way.
 inline constexpr std::size_t kMessageMax = 4096;
-static_assert(sizeof(Request<CreateQp>) <= kMessageMax && sizeof(Answer<Held>) <= kMessageMax && sizeof(Answer<WorkerCounted>) <= kMessageMax);
+static_assert(sizeof(Request<CreateQp>) <= kMessageMax && sizeof(Answer<Held>) <= kMessageMax &&
+              sizeof(Answer<WorkerCounted>) <= kMessageMax);
 
 }  // namespace pollcore::wire

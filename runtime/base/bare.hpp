@@ -1,8 +1,8 @@
 // What a benchmark leaves out to see what it costs.
 //
-// In a program both are true, and asking for them compiles to nothing. The benchmark compiles the sources once more with
-// POLLCORE_BARE (tests/bench/bare), where nothing is looked at of what is admitted, and nothing is counted: its load keeps within the
-// limits by itself. There counter.hpp is another, too.
+// In a program both are true, and asking for them compiles to nothing. The benchmark compiles the sources once more
+// with POLLCORE_BARE (tests/bench/bare), where nothing is looked at of what is admitted, and nothing is counted: its
+// load keeps within the limits by itself. There counter.hpp is another, too.
 #pragma once
 
 namespace pollcore {

@@ -8,9 +8,9 @@ namespace pollcore {
 
 }  // namespace pollcore
 
-#define POLLCORE_CHECK(condition, what)                                          \
-    do {                                                                         \
-        if (!(condition)) [[unlikely]] {                                         \
-            ::pollcore::check_failed(#condition, what, __FILE__, __LINE__);      \
-        }                                                                        \
+#define POLLCORE_CHECK(condition, what)                                     \
+    do {                                                                    \
+        if (!(condition)) [[unlikely]] {                                    \
+            ::pollcore::check_failed(#condition, what, __FILE__, __LINE__); \
+        }                                                                   \
     } while (false)

@@ -45,7 +45,9 @@ public:
         (void)fewer_.wait_for(lock, within, [&] { return waiting_ <= most; });
     }
 
-    [[nodiscard]] bool has_threads() const noexcept { return process_ == ::getpid(); }  // a forked child has none of them
+    [[nodiscard]] bool has_threads() const noexcept {
+        return process_ == ::getpid();
+    }  // a forked child has none of them
 
 private:
     struct Jobs {

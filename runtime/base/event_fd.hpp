@@ -32,12 +32,12 @@ inline void signal_event(int fd) noexcept {
 
 // ---- Between processes that do not trust each other ----
 //
-// A worker wakes an application over a pair of sockets, of which it only ever sends to its own end: an eventfd's other holder could
-// clear O_NONBLOCK and fill it, and the worker's write would block. Nothing can be sent the other way (make_bell_sockets()): a
-// descriptor that was passed along would be closed by whoever drops it, and closing may wait for as long as its owner likes.
-// An application wakes a worker by an eventfd, which the worker neither reads nor writes: it stands in an epoll(7) that tells of each
-// write once (EPOLLET). A pipe would not do: who writes to it from memory whose pages do not come holds its mutex, for which a
-// reader waits.
+// A worker wakes an application over a pair of sockets, of which it only ever sends to its own end: an eventfd's other
+// holder could clear O_NONBLOCK and fill it, and the worker's write would block. Nothing can be sent the other way
+// (make_bell_sockets()): a descriptor that was passed along would be closed by whoever drops it, and closing may wait
+// for as long as its owner likes. An application wakes a worker by an eventfd, which the worker neither reads nor
+// writes: it stands in an epoll(7) that tells of each write once (EPOLLET). A pipe would not do: who writes to it from
+// memory whose pages do not come holds its mutex, for which a reader waits.
 
 struct BellSockets {
     UniqueFd own;    ///< sends
@@ -64,7 +64,7 @@ inline void signal_socket(int fd) noexcept {
 inline void drain_socket(int fd) noexcept {
     constexpr int kMost = 16;
     char some[16];
-    for (int i = 0; i < kMost && ::recv(fd, some, sizeof(some), MSG_DONTWAIT) > 0; ++i) {
+    for (int i = 0; i<kMost&& ::recv(fd, some, sizeof(some), MSG_DONTWAIT)> 0; ++i) {
     }
 }
 

@@ -12,15 +12,17 @@
 namespace pollcore {
 namespace {
 
-// Dropped by the kernel they would linger. The socket is shut down: what stands in its queue can still be read. A message of no bytes
-// brings descriptors too, and recvmsg() returns 0 for it as at the end; but a message comes with credentials, and the end does not.
+// Dropped by the kernel they would linger. The socket is shut down: what stands in its queue can still be read. A
+// message of no bytes brings descriptors too, and recvmsg() returns 0 for it as at the end; but a message comes with
+// credentials, and the end does not.
 void take_descriptors_out(int socket) noexcept {
     const int yes = 1;
     if (::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)) != 0) {
         return;
     }
     std::array<char, 1> byte;
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(kDescriptorsPerMessage * sizeof(int))> control;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(kDescriptorsPerMessage * sizeof(int))>
+        control;
     for (bool reset = false;;) {
         iovec part{byte.data(), byte.size()};
         msghdr message{};

@@ -1,8 +1,9 @@
 // A descriptor that came from another process, or that another process shares.
 //
-// Closing it may wait for as long as that process likes: a TCP socket with SO_LINGER and unsent data waits for the linger time
-// (socket(7)), a file of a FUSE server for an answer to FLUSH, a Unix socket for what the descriptors in its queue wait for. So whoever
-// others wait for never closes one: a ForeignFd is closed on a thread that exists for that (disposal.hpp).
+// Closing it may wait for as long as that process likes: a TCP socket with SO_LINGER and unsent data waits for the
+// linger time (socket(7)), a file of a FUSE server for an answer to FLUSH, a Unix socket for what the descriptors in
+// its queue wait for. So whoever others wait for never closes one: a ForeignFd is closed on a thread that exists for
+// that (disposal.hpp).
 //
 // Thread safety: none of its own; the owner's. The functions: any thread.
 #pragma once
@@ -16,20 +17,24 @@ namespace pollcore {
 /// What is done with messages that nobody has read.
 enum class Unread {
     left,   ///< the descriptor is no socket of ours
-    taken,  ///< it is the only one of a socket of ours: the descriptors in its queue are taken out, so that each is closed like this one
+    taken,  ///< it is the only one of a socket of ours: the descriptors in its queue are taken out, so that each is
+            ///< closed like this one
 };
 
 /// On the calling thread, which may wait in it. A socket does not linger.
 void close_here(int fd, Unread unread = Unread::left) noexcept;
-/// Later, in turn with what else is closed for this user; returns at once. A socket of ours is shut down before this returns.
+/// Later, in turn with what else is closed for this user; returns at once. A socket of ours is shut down before this
+/// returns.
 void close_elsewhere(int fd, Unread unread, DisposalOwner user) noexcept;
 
 class ForeignFd {
 public:
     ForeignFd() noexcept = default;
     /// Takes what a system call returned; a negative value is no descriptor.
-    explicit ForeignFd(int fd, Unread unread = Unread::left, DisposalOwner user = 0) noexcept : fd_(fd), unread_(unread), user_(user) {}
-    ForeignFd(ForeignFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)), unread_(other.unread_), user_(other.user_) {}
+    explicit ForeignFd(int fd, Unread unread = Unread::left, DisposalOwner user = 0) noexcept
+        : fd_(fd), unread_(unread), user_(user) {}
+    ForeignFd(ForeignFd&& other) noexcept
+        : fd_(std::exchange(other.fd_, -1)), unread_(other.unread_), user_(other.user_) {}
     ForeignFd& operator=(ForeignFd&& other) noexcept {
         reset();
         fd_ = std::exchange(other.fd_, -1);

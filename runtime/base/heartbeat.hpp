@@ -1,6 +1,8 @@
-// What a thread says of itself, so that another can see whether it hangs: when it began what it does, or until when it waits.
+// What a thread says of itself, so that another can see whether it hangs: when it began what it does, or until when it
+// waits.
 //
-// Times are of the clock that the thread is turned with: cycles for a worker, nanoseconds of the steady clock for the others.
+// Times are of the clock that the thread is turned with: cycles for a worker, nanoseconds of the steady clock for the
+// others.
 //
 // Thread safety: each function says whose it is.
 #pragma once

@@ -15,7 +15,8 @@ public:
     /// Owns `data`, which `release` gives back.
     HostMemory(void* data, std::size_t size, Release release) noexcept : data_(data), size_(size), release_(release) {}
     /// Of `owner`, which gives it back.
-    HostMemory(void* data, std::size_t size, std::shared_ptr<void> owner) noexcept : data_(data), size_(size), owner_(std::move(owner)) {}
+    HostMemory(void* data, std::size_t size, std::shared_ptr<void> owner) noexcept
+        : data_(data), size_(size), owner_(std::move(owner)) {}
     ~HostMemory() {
         if (release_ != nullptr) {
             release_(data_, size_);

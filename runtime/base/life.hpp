@@ -7,8 +7,8 @@
 
 namespace pollcore {
 
-/// A handle has room for the generation alone, which is never 0 and comes again after 65535 lives. The epoch tells apart what an
-/// earlier life of a generation has left behind.
+/// A handle has room for the generation alone, which is never 0 and comes again after 65535 lives. The epoch tells
+/// apart what an earlier life of a generation has left behind.
 struct Life {
     std::uint16_t generation = 0;
     std::uint16_t epoch = 0;

@@ -68,9 +68,8 @@ void append_timestamp(fmt::memory_buffer& line, std::chrono::system_clock::time_
     const std::time_t clock = seconds.count();
     std::tm utc{};
     ::gmtime_r(&clock, &utc);
-    fmt::format_to(std::back_inserter(line), "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z ",
-                   utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
-                   micros);
+    fmt::format_to(std::back_inserter(line), "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z ", utc.tm_year + 1900,
+                   utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, micros);
 }
 
 // True if all of it was written. A line is below PIPE_BUF and goes in one piece, except to a file on a full
@@ -97,8 +96,7 @@ LogLevel log_level() noexcept {
 
 void set_log_output(int fd) noexcept {
     (void)flush_log(LogWriter::kPatience);
-    output().store(Output{fd, log_detail::detect_format(fd, std::getenv("JOURNAL_STREAM"))},
-                   std::memory_order_relaxed);
+    output().store(Output{fd, log_detail::detect_format(fd, std::getenv("JOURNAL_STREAM"))}, std::memory_order_relaxed);
     log_detail::output_changed();
 }
 
@@ -203,8 +201,9 @@ void say_losses() noexcept {
     bool written = false;
     try {
         const Output to = output().load(std::memory_order_relaxed);
-        written = write_once(to.fd, make_line(to.format, LogLevel::warning, std::chrono::system_clock::now(),
-                                              fmt::format("{} log lines before this could not be written", lost - said)));
+        written =
+            write_once(to.fd, make_line(to.format, LogLevel::warning, std::chrono::system_clock::now(),
+                                        fmt::format("{} log lines before this could not be written", lost - said)));
     } catch (const std::exception&) {
         // No memory for the line: it is said later.
     }

@@ -2,11 +2,10 @@
 //
 // Thread safety: all functions, from any thread. A line is one write(2), at most PIPE_BUF bytes, so that the
 // lines of several threads and processes never mix. What does not fit is cut and ends in "...".
-// While a LogWriter lives (log_writer.hpp), a thread writes the lines, and whoever logs does not wait. Without one, a reader that
-// does not read makes whoever logs wait.
-// Never called from the hot path: a line formats, reads the clock and makes a system call.
-// To a terminal, file or pipe:  2024-02-29T12:00:00.000001Z warning: text
-// To the journal (JOURNAL_STREAM, sd-daemon(3)), which has the time by itself:  <4>text
+// While a LogWriter lives (log_writer.hpp), a thread writes the lines, and whoever logs does not wait. Without one, a
+// reader that does not read makes whoever logs wait. Never called from the hot path: a line formats, reads the clock
+// and makes a system call. To a terminal, file or pipe:  2024-02-29T12:00:00.000001Z warning: text To the journal
+// (JOURNAL_STREAM, sd-daemon(3)), which has the time by itself:  <4>text
 #pragma once
 
 #include <chrono>
@@ -30,8 +29,8 @@ void set_log_level(LogLevel level) noexcept;
 /// LogWriter::kPatience, and then to this one.
 void set_log_output(int fd) noexcept;
 
-/// Lines that could not be written, since the process began: stderr closed, a full non-blocking pipe, more than may wait for a
-/// LogWriter. The next line that can be written is followed by one that says how many.
+/// Lines that could not be written, since the process began: stderr closed, a full non-blocking pipe, more than may
+/// wait for a LogWriter. The next line that can be written is followed by one that says how many.
 [[nodiscard]] std::uint64_t log_lines_lost() noexcept;
 
 namespace log_detail {

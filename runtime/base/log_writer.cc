@@ -20,8 +20,8 @@
 namespace pollcore {
 namespace log_detail {
 
-// The lines that wait, and the thread that writes them. One of each process, and never destroyed: the thread may be inside write(2)
-// when the last LogWriter ends.
+// The lines that wait, and the thread that writes them. One of each process, and never destroyed: the thread may be
+// inside write(2) when the last LogWriter ends.
 class LogQueue {
 public:
     explicit LogQueue(const LogQueue* of_parent) : of_parent_(of_parent), wake_(make_event_fd("the log's thread")) {}
@@ -173,7 +173,8 @@ void LogQueue::write(const std::string& line, std::uint64_t discards) noexcept {
     }
 }
 
-// False: the line is not wanted any more. After true, write(2) waits only where another process takes the room that there was.
+// False: the line is not wanted any more. After true, write(2) waits only where another process takes the room that
+// there was.
 bool LogQueue::await_room(std::uint64_t discards) noexcept {
     for (;;) {
         {
@@ -182,9 +183,11 @@ bool LogQueue::await_room(std::uint64_t discards) noexcept {
                 return false;
             }
         }
-        pollfd either[] = {{.fd = output_fd(), .events = POLLOUT, .revents = 0}, {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+        pollfd either[] = {{.fd = output_fd(), .events = POLLOUT, .revents = 0},
+                           {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
         if (either[0].fd < 0 || ::poll(either, 2, -1) < 0) {
-            return true;  // write(2) says what is wrong with the descriptor; without memory for poll(2), this thread alone waits
+            return true;  // write(2) says what is wrong with the descriptor; without memory for poll(2), this thread
+                          // alone waits
         }
         if (either[1].revents != 0) {
             (void)drain_event(wake_.get());
@@ -201,7 +204,8 @@ namespace {
 std::atomic<LogQueue*> current_queue{nullptr};
 
 LogQueue* living_queue() noexcept {
-    LogQueue* const queue = current_queue.load(std::memory_order_acquire);  // with the release in queue_of_this_process()
+    LogQueue* const queue =
+        current_queue.load(std::memory_order_acquire);  // with the release in queue_of_this_process()
     return queue != nullptr && queue->is_of_this_process() ? queue : nullptr;
 }
 

@@ -1,7 +1,7 @@
 // Log lines are written by a thread of their own, so that who logs never waits for whoever reads them.
 //
-// A pipe that nobody reads, a stopped terminal or a journal that hangs makes write(2) wait. Without a LogWriter, whoever logs waits
-// there. With one, lines stand in a bounded queue, and what does not fit is lost and counted.
+// A pipe that nobody reads, a stopped terminal or a journal that hangs makes write(2) wait. Without a LogWriter,
+// whoever logs waits there. With one, lines stand in a bounded queue, and what does not fit is lost and counted.
 //
 // Thread safety: all functions, from any thread.
 // Invariants
@@ -21,8 +21,8 @@ namespace log_detail {
 class LogQueue;
 }
 
-/// While one lives, a thread writes the lines of this process. Several share that thread. A forked child has no such thread and
-/// writes its lines itself.
+/// While one lives, a thread writes the lines of this process. Several share that thread. A forked child has no such
+/// thread and writes its lines itself.
 class LogWriter {
 public:
     /// What may wait to be written.
@@ -31,8 +31,9 @@ public:
     /// How long the end of the process's last LogWriter, exit(3) and set_log_output() wait for a reader.
     static constexpr std::chrono::milliseconds kPatience{1000};
 
-    /// `settle` runs on the thread before anything else and must not throw: it names and places the thread. It is not called when
-    /// another LogWriter has started the thread. Throws std::system_error when no thread or descriptor is to be had.
+    /// `settle` runs on the thread before anything else and must not throw: it names and places the thread. It is not
+    /// called when another LogWriter has started the thread. Throws std::system_error when no thread or descriptor is
+    /// to be had.
     explicit LogWriter(std::function<void()> settle = [] {});
     /// The last one writes what waits, for kPatience at most. What is left then is lost.
     ~LogWriter();
@@ -43,8 +44,8 @@ private:
     log_detail::LogQueue& queue_;
 };
 
-/// Waits until the lines logged so far are written or lost. False: `within` has passed before. For who is about to end the process
-/// by abort(3) or _exit(2), which lose the lines that wait.
+/// Waits until the lines logged so far are written or lost. False: `within` has passed before. For who is about to end
+/// the process by abort(3) or _exit(2), which lose the lines that wait.
 bool flush_log(std::chrono::milliseconds within) noexcept;
 
 namespace log_detail {

@@ -1,4 +1,5 @@
-// A place in a map that is taken before its key is known: what is then made has its place, and is not lost for want of memory.
+// A place in a map that is taken before its key is known: what is then made has its place, and is not lost for want of
+// memory.
 //
 // Thread safety: that of the map.
 #pragma once

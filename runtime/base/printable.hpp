@@ -1,7 +1,7 @@
 // Names that another process or a peer has chosen, as a field of a log line or a message.
 //
-// Such a name may hold what ends a field or a line, or what moves a terminal's cursor: a process may be called `a), uid 0`, and an
-// address may hold a newline, an escape sequence or letters that run from right to left.
+// Such a name may hold what ends a field or a line, or what moves a terminal's cursor: a process may be called `a), uid
+// 0`, and an address may hold a newline, an escape sequence or letters that run from right to left.
 //
 // Thread safety: all functions, from any thread.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace pollcore {
 
-/// `name` in double quotes. Inside, a quote or backslash has a backslash before it, and each byte that is not printable ASCII is
-/// \xNN. No two names look alike.
+/// `name` in double quotes. Inside, a quote or backslash has a backslash before it, and each byte that is not printable
+/// ASCII is \xNN. No two names look alike.
 [[nodiscard]] std::string printable(std::string_view name);
 
 }  // namespace pollcore

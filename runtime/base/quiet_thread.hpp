@@ -11,7 +11,8 @@
 
 namespace pollcore {
 
-/// One that gets no signals, which are for the program's own threads, but for kBacktraceSignal where the program wants that. Throws std::system_error.
+/// One that gets no signals, which are for the program's own threads, but for kBacktraceSignal where the program wants
+/// that. Throws std::system_error.
 template <class F>
 [[nodiscard]] std::thread start_quiet_thread(F&& body) {
     struct Masked {

@@ -6,7 +6,8 @@
 //   rest()
 //
 // No wake-up is lost (I8): expect() and take() are read-modify-writes of one word, so one of them comes first. If it is
-// take(), then expect() has seen what was published before, and the look that follows it finds it; else take() returns true.
+// take(), then expect() has seen what was published before, and the look that follows it finds it; else take() returns
+// true.
 //
 // Thread safety: expect() and rest() by the one who sleeps, take() by any.
 #pragma once

@@ -17,7 +17,8 @@ namespace pollcore {
                                                 std::uint64_t now, double per_ns = 1) {
     using State = ThreadHealth::State;
     const std::uint64_t since = heartbeat.since();
-    ThreadHealth health{.name = std::move(name), .kind = kind, .thread_id = heartbeat.thread_id(), .turns = heartbeat.turns()};
+    ThreadHealth health{
+        .name = std::move(name), .kind = kind, .thread_id = heartbeat.thread_id(), .turns = heartbeat.turns()};
     if (since == Heartbeat::kNotRunning) {
         return health;
     }

@@ -7,8 +7,8 @@
 
 namespace pollcore {
 
-/// Takes back what was done so far, unless keep() has said that it stays. What it runs throws nothing, hence allocates nothing: an
-/// allocation may be what has failed.
+/// Takes back what was done so far, unless keep() has said that it stays. What it runs throws nothing, hence allocates
+/// nothing: an allocation may be what has failed.
 template <class F>
 class [[nodiscard]] Undo {
 public:

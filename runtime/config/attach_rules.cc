@@ -25,7 +25,8 @@ Refusal check_spelling(const std::string& name) {
     if (name.size() > kAccountMax) {
         return "it is longer than the names of users and groups are";
     }
-    const bool plain = std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > ' ' && c < 0x7f && c != ':' && c != '/'; });
+    const bool plain = std::all_of(name.begin(), name.end(),
+                                   [](unsigned char c) { return c > ' ' && c < 0x7f && c != ':' && c != '/'; });
     return plain ? std::nullopt : Refusal("it holds characters that names of users and groups do not have");
 }
 
@@ -37,7 +38,9 @@ Refusal check_known(AccountKind kind, const std::string& name) {
 
 }  // namespace
 
-std::string SocketPathRule::accepted() const { return fmt::format("an absolute path of at most {} characters, or \"\": nobody attaches", kPathMax); }
+std::string SocketPathRule::accepted() const {
+    return fmt::format("an absolute path of at most {} characters, or \"\": nobody attaches", kPathMax);
+}
 
 Refusal SocketPathRule::check(const Value& value) const {
     if (value.empty()) {
@@ -65,9 +68,9 @@ Refusal AccountRule::check(const Value& value) const {
     return why ? why : check_known(kind, value);
 }
 
-std::string AccountsRule::accepted() const { 
-    return fmt::format("a list of up to {} {} of this machine, by name or by number up to {}, such as [\"root\"]", kNamesMax,
-                       kind == AccountKind::user ? "users" : "groups", kNoAccount - 1);
+std::string AccountsRule::accepted() const {
+    return fmt::format("a list of up to {} {} of this machine, by name or by number up to {}, such as [\"root\"]",
+                       kNamesMax, kind == AccountKind::user ? "users" : "groups", kNoAccount - 1);
 }
 
 Parsed<AccountsRule::Value> AccountsRule::read(const TomlNode& node) const {
@@ -107,7 +110,9 @@ std::string AccountsRule::print(const Value& value) const {
     return "[" + out + "]";
 }
 
-std::string ModeRule::accepted() const { return "the permissions in octal, as chmod(1) takes them, such as \"0660\""; }
+std::string ModeRule::accepted() const {
+    return "the permissions in octal, as chmod(1) takes them, such as \"0660\"";
+}
 
 Parsed<ModeRule::Value> ModeRule::read(const TomlNode& node) const {
     const auto text = read_text(node);
@@ -125,9 +130,12 @@ Refusal ModeRule::check(Value value) const {
     if (value > kModeMax) {
         return "a socket has no such permissions";
     }
-    return (value & kMayWrite) == 0 ? Refusal("nobody may write, and whoever attaches must be allowed to") : std::nullopt;
+    return (value & kMayWrite) == 0 ? Refusal("nobody may write, and whoever attaches must be allowed to")
+                                    : std::nullopt;
 }
 
-std::string ModeRule::print(Value value) const { return fmt::format("\"{:04o}\"", value); }
+std::string ModeRule::print(Value value) const {
+    return fmt::format("\"{:04o}\"", value);
+}
 
 }  // namespace pollcore::config

@@ -21,15 +21,13 @@ namespace pollcore::config {
 namespace {
 
 constexpr const char* kOnlineFile = "/sys/devices/system/cpu/online";
-constexpr std::uint32_t kCpuNumberMax =
-    1u << 20;  // far beyond any kernel's NR_CPUS: what is above is no CPU list
+constexpr std::uint32_t kCpuNumberMax = 1u << 20;  // far beyond any kernel's NR_CPUS: what is above is no CPU list
 
 std::set<std::uint32_t> read_online() {
     std::ifstream file(kOnlineFile);
     std::string line;
     if (!std::getline(file, line)) {
-        throw Error(ENOENT, fmt::format("reading {}, which says which CPUs there are (is /sys mounted?)",
-                                        kOnlineFile));
+        throw Error(ENOENT, fmt::format("reading {}, which says which CPUs there are (is /sys mounted?)", kOnlineFile));
     }
     return parse_cpu_list(line, kOnlineFile);
 }
@@ -104,8 +102,7 @@ std::set<std::uint32_t> parse_cpu_list(std::string_view text, std::string_view s
     const char* at = text.data();
     const char* const end = at + text.size();
     const auto malformed = [&] {
-        return Error(EINVAL,
-                     fmt::format("{} says '{}', which is no list of CPUs such as 0-3,8", source, text));
+        return Error(EINVAL, fmt::format("{} says '{}', which is no list of CPUs such as 0-3,8", source, text));
     };
     const auto number = [&] {
         std::uint32_t value = 0;

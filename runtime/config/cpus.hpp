@@ -15,7 +15,8 @@ struct Cpus {
     std::set<std::uint32_t> allowed;  ///< those of `online` that this process may run on
     bool waitpkg = false;             ///< they have TPAUSE and UMWAIT
 
-    /// A worker and the threads that it works for have one CPU for all of them: whoever spins keeps the others from running.
+    /// A worker and the threads that it works for have one CPU for all of them: whoever spins keeps the others from
+    /// running.
     [[nodiscard]] bool one_for_all() const noexcept { return allowed.size() == 1; }
 
     /// Asks the kernel. Allowed is the process's cpuset, whatever its threads are pinned to now. Throws

@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 
 #include "base/unique_fd.hpp"
-#include "config/validation.hpp"
 #include "config/schema.hpp"
 #include "config/toml_tree.hpp"
+#include "config/validation.hpp"
 
 namespace pollcore::config {
 namespace {
@@ -63,16 +63,14 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 [[noreturn]] void refuse_unknown(const TomlNode& node, const std::string& path,
                                  const std::vector<std::string_view>& known, std::string_view accepted,
                                  const Origin& origin) {
-    const auto nearest =
-        std::min_element(known.begin(), known.end(), [&](std::string_view a, std::string_view b) {
-            return edit_distance(node.key, a) < edit_distance(node.key, b);
-        });
+    const auto nearest = std::min_element(known.begin(), known.end(), [&](std::string_view a, std::string_view b) {
+        return edit_distance(node.key, a) < edit_distance(node.key, b);
+    });
     // A suggestion that shares little with what was written would only mislead.
     const bool near = edit_distance(node.key, *nearest) <= 1 + node.key.size() / 4;
-    origin.refuse(
-        path, node.shown(),
-        near ? fmt::format("there is no such key, did you mean \"{}\"?", *nearest) : "there is no such key",
-        accepted);
+    origin.refuse(path, node.shown(),
+                  near ? fmt::format("there is no such key, did you mean \"{}\"?", *nearest) : "there is no such key",
+                  accepted);
 }
 
 // Puts what the file says into a Config: types, units, known and required keys. Ranges are check()'s.
@@ -148,8 +146,8 @@ private:
         each_field(object, cpus_, [&](const Key& key, auto, const auto&) { known.push_back(key.name); });
         for (const TomlNode& child : node.children) {
             if (std::find(known.begin(), known.end(), child.key) == known.end()) {
-                refuse_unknown(child, fmt::format("{}.{}", path, shown_key(child.key)), known,
-                               key_list(object, true), origin_);
+                refuse_unknown(child, fmt::format("{}.{}", path, shown_key(child.key)), known, key_list(object, true),
+                               origin_);
             }
         }
     }
@@ -160,7 +158,8 @@ private:
 };
 
 // What a worker has that the file says nothing of. CPU 0 comes last: machines do most of everything else there.
-void choose_by_machine(const TomlNode& document, const Cpus& cpus, const Origin& origin, std::vector<WorkerConfig>& workers) {
+void choose_by_machine(const TomlNode& document, const Cpus& cpus, const Origin& origin,
+                       std::vector<WorkerConfig>& workers) {
     const TomlNode* const tables = document.find("worker");
     std::set<std::uint32_t> free = cpus.allowed;
     std::vector<std::size_t> without_core;
@@ -177,7 +176,8 @@ void choose_by_machine(const TomlNode& document, const Cpus& cpus, const Origin&
     }
     for (const std::size_t i : without_core) {
         if (free.empty()) {
-            origin.refuse_absent(fmt::format("worker[{}].core", i), "this key is missing, and each core that this process may use has a worker",
+            origin.refuse_absent(fmt::format("worker[{}].core", i),
+                                 "this key is missing, and each core that this process may use has a worker",
                                  fmt::format("no more workers than cores, which are {}", print_cpu_list(cpus.allowed)));
         }
         workers[i].core = *free.rbegin();

@@ -3,14 +3,16 @@
 
 #include <cerrno>
 
-#include "config/validation.hpp"
 #include "config/rules.hpp"
+#include "config/validation.hpp"
 
 namespace pollcore::config {
 namespace {
 
 // Another failure than these says something of whoever looks, who may not be the user that the daemon runs as.
-bool is_missing(int error) noexcept { return error == ENOENT || error == ENOTDIR; }
+bool is_missing(int error) noexcept {
+    return error == ENOENT || error == ENOTDIR;
+}
 
 Refusal check_directory(const std::filesystem::path& path) {
     struct stat status {};
@@ -38,7 +40,8 @@ Refusal check_socket_path(const std::filesystem::path& path) {
 void check_paths(const Config& config, const Origin& origin) {
     if (const auto& path = config.lock_directory; !path.empty()) {
         if (const Refusal why = check_directory(path)) {
-            origin.refuse("runtime.lock_directory", toml_quoted(path.native()), *why, "the absolute path of a directory that exists");
+            origin.refuse("runtime.lock_directory", toml_quoted(path.native()), *why,
+                          "the absolute path of a directory that exists");
         }
     }
     if (const auto& path = config.attach.path; !path.empty()) {

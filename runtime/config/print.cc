@@ -37,8 +37,7 @@ private:
             using Rule = std::remove_cvref_t<decltype(rule)>;
             const std::string value = rule.print(value_of<Rule>(object.*member));
             const bool is_default = !key.required && !key.by_machine && object.*member == defaults.*member;
-            fmt::format_to(std::back_inserter(text_), "{} = {}{}\n", key.name, value,
-                           is_default ? "  # default" : "");
+            fmt::format_to(std::back_inserter(text_), "{} = {}{}\n", key.name, value, is_default ? "  # default" : "");
         });
     }
 

@@ -35,8 +35,7 @@ public:
     [[noreturn]] void refuse(const std::string& path, const std::string& shown, std::string_view why,
                              std::string_view accepted) const;
     /// Refuses what is not there. Its line is that of the nearest thing around it which the file has.
-    [[noreturn]] void refuse_absent(const std::string& path, std::string_view why,
-                                    std::string_view accepted) const;
+    [[noreturn]] void refuse_absent(const std::string& path, std::string_view why, std::string_view accepted) const;
     /// Refuses a file as a whole, or a line of it (0: no line).
     [[noreturn]] void refuse_text(int line, std::string_view why, std::string_view accepted) const;
 

@@ -16,10 +16,9 @@
 namespace pollcore::config {
 namespace {
 
-
 bool is_word_character(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.';
 }
 
 // Bytes that continue a UTF-8 sequence which begins with `first`; -1 if none does.
@@ -64,10 +63,8 @@ bool is_printable_utf8(std::string_view text) {
         }
         for (int k = 1; k <= more; ++k) {
             const auto byte = static_cast<unsigned char>(text[i + static_cast<std::size_t>(k)]);
-            const bool too_small =
-                k == 1 && ((first == 0xe0 && byte < 0xa0) || (first == 0xf0 && byte < 0x90));
-            const bool too_large =
-                k == 1 && ((first == 0xed && byte > 0x9f) || (first == 0xf4 && byte > 0x8f));
+            const bool too_small = k == 1 && ((first == 0xe0 && byte < 0xa0) || (first == 0xf0 && byte < 0x90));
+            const bool too_large = k == 1 && ((first == 0xed && byte > 0x9f) || (first == 0xf4 && byte > 0x8f));
             if ((byte & 0xc0) != 0x80 || too_small || too_large) {
                 return false;
             }
@@ -90,7 +87,9 @@ Parsed<std::string> read_text(const TomlNode& node) {
 
 // ---- BooleanRule
 
-std::string BooleanRule::accepted() const { return "true, false"; }
+std::string BooleanRule::accepted() const {
+    return "true, false";
+}
 
 Parsed<bool> BooleanRule::read(const TomlNode& node) const {
     if (node.type != TomlNode::Type::boolean) {
@@ -99,9 +98,13 @@ Parsed<bool> BooleanRule::read(const TomlNode& node) const {
     return node.text == "true";
 }
 
-Refusal BooleanRule::check(Value) const { return std::nullopt; }
+Refusal BooleanRule::check(Value) const {
+    return std::nullopt;
+}
 
-std::string BooleanRule::print(Value value) const { return value ? "true" : "false"; }
+std::string BooleanRule::print(Value value) const {
+    return value ? "true" : "false";
+}
 
 // ---- CountRule
 
@@ -202,7 +205,8 @@ template <class Duration>
 constexpr std::int64_t kUnit = std::chrono::nanoseconds(Duration(1)).count();
 
 template <class Duration>
-constexpr std::string_view kUnits = std::is_same_v<Duration, std::chrono::milliseconds> ? "milliseconds" : "microseconds";
+constexpr std::string_view kUnits =
+    std::is_same_v<Duration, std::chrono::milliseconds> ? "milliseconds" : "microseconds";
 
 Parsed<std::chrono::nanoseconds> read_duration(const TomlNode& node) {
     if (node.type == TomlNode::Type::integer) {
@@ -287,8 +291,8 @@ std::string GidRule::accepted() const {
 
 Refusal GidRule::check(const Value& value) const {
     // inet_pton would stop reading at a NUL.
-    const bool taken = value.empty() || (is_printable_utf8(value) &&
-                                         (is_ip_address(AF_INET, value) || is_ip_address(AF_INET6, value)));
+    const bool taken = value.empty() ||
+                       (is_printable_utf8(value) && (is_ip_address(AF_INET, value) || is_ip_address(AF_INET6, value)));
     return taken ? std::nullopt : Refusal("it is no numeric IP address");
 }
 
@@ -346,8 +350,7 @@ Refusal check_socket_address(std::string_view text) {
         host = host.substr(0, percent);
     }
     if (!is_ip_address(bracket ? AF_INET6 : AF_INET, host)) {
-        return bracket ? "between the brackets is no numeric IPv6 address"
-                       : "its host is no numeric IPv4 address";
+        return bracket ? "between the brackets is no numeric IPv6 address" : "its host is no numeric IPv4 address";
     }
     std::uint16_t number = 0;
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);

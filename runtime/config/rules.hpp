@@ -20,10 +20,10 @@
 #include <utility>
 #include <vector>
 
-#include "config/users_and_groups.hpp"
 #include "config/cpus.hpp"
 #include "config/toml_tree.hpp"
 #include "config/units.hpp"
+#include "config/users_and_groups.hpp"
 #include "pollcore/config.hpp"
 
 namespace pollcore::config {

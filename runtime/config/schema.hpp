@@ -24,7 +24,8 @@ struct Key {
     bool required = false;
     bool applies = true;             ///< to this object, by its kind
     std::string_view only_for = {};  ///< where it would apply, in words
-    bool by_machine = false;         ///< left out it is chosen by this machine's CPUs, so that no value is the default of all machines
+    bool by_machine =
+        false;  ///< left out it is chosen by this machine's CPUs, so that no value is the default of all machines
 };
 
 constexpr Key required(std::string_view name) {
@@ -51,10 +52,9 @@ inline constexpr Choice<DeviceConfig::Profile> kDeviceProfiles[] = {{"standard",
 inline constexpr Choice<WakeOn> kWakeOn[] = {{"all", WakeOn::all}, {"solicited", WakeOn::solicited}};
 inline constexpr Choice<PollVerbs> kPollVerbs[] = {
     {"auto", PollVerbs::automatic}, {"extended", PollVerbs::extended}, {"plain", PollVerbs::plain}};
-inline constexpr Choice<MemoryConfig::Hugepages> kHugepages[] = {
-    {"require", MemoryConfig::Hugepages::require},
-    {"prefer", MemoryConfig::Hugepages::prefer},
-    {"never", MemoryConfig::Hugepages::never}};
+inline constexpr Choice<MemoryConfig::Hugepages> kHugepages[] = {{"require", MemoryConfig::Hugepages::require},
+                                                                 {"prefer", MemoryConfig::Hugepages::prefer},
+                                                                 {"never", MemoryConfig::Hugepages::never}};
 inline constexpr Choice<ServiceConfig::Kind> kServiceKinds[] = {{"echo", ServiceConfig::Kind::echo},
                                                                 {"memory", ServiceConfig::Kind::memory}};
 inline constexpr Choice<FlowControl> kFlowChoices[] = {
@@ -62,10 +62,8 @@ inline constexpr Choice<FlowControl> kFlowChoices[] = {
     POLLCORE_FLOW_CONTROLS(POLLCORE_ROW)
 #undef POLLCORE_ROW
 };
-inline constexpr Choice<LogLevel> kLogLevels[] = {{"error", LogLevel::error},
-                                                  {"warning", LogLevel::warning},
-                                                  {"info", LogLevel::info},
-                                                  {"debug", LogLevel::debug}};
+inline constexpr Choice<LogLevel> kLogLevels[] = {
+    {"error", LogLevel::error}, {"warning", LogLevel::warning}, {"info", LogLevel::info}, {"debug", LogLevel::debug}};
 
 // EAL counts its memory in megabytes and takes it in hugepages: anything that is no multiple of the smallest
 // one would be rounded.
@@ -84,7 +82,8 @@ void each_field(const Config&, const Cpus&, Visit&& visit) {
     visit(optional("lock_directory"), &Config::lock_directory, DirectoryRule{});
     visit(optional("drain_timeout"), &Config::drain_timeout,
           MillisecondsRule{std::chrono::milliseconds(1), std::chrono::minutes(10)});
-    visit(optional("hang_limit"), &Config::hang_limit, MillisecondsRule{std::chrono::milliseconds(1), std::chrono::minutes(10)});
+    visit(optional("hang_limit"), &Config::hang_limit,
+          MillisecondsRule{std::chrono::milliseconds(1), std::chrono::minutes(10)});
     visit(optional("log_level"), &Config::log_level, ChoiceRule<LogLevel>{kLogLevels});
 }
 
@@ -113,9 +112,12 @@ void each_field(const AttachConfig& attach, const Cpus&, Visit&& visit) {
     visit(optional_if(any, "user_sessions_max", kOnly), &AttachConfig::user_sessions_max,
           CountRule{0, std::uint64_t{kAttachedMax} * kSessionsPerWorkerMax});
     visit(optional_if(any, "user_queue_pairs_max", kOnly), &AttachConfig::user_queue_pairs_max, CountRule{0, kQpsMax});
-    visit(optional_if(any, "user_shared_receive_queues_max", kOnly), &AttachConfig::user_shared_receive_queues_max, CountRule{0, kSrqsMax});
-    visit(optional_if(any, "user_receive_pools_max", kOnly), &AttachConfig::user_receive_pools_max, CountRule{0, kReceivePoolsMax});
-    visit(optional_if(any, "user_listeners_max", kOnly), &AttachConfig::user_listeners_max, CountRule{0, kListenersMax});
+    visit(optional_if(any, "user_shared_receive_queues_max", kOnly), &AttachConfig::user_shared_receive_queues_max,
+          CountRule{0, kSrqsMax});
+    visit(optional_if(any, "user_receive_pools_max", kOnly), &AttachConfig::user_receive_pools_max,
+          CountRule{0, kReceivePoolsMax});
+    visit(optional_if(any, "user_listeners_max", kOnly), &AttachConfig::user_listeners_max,
+          CountRule{0, kListenersMax});
     visit(optional_if(any, "user_objects_max", kOnly), &AttachConfig::user_objects_max, CountRule{0, kObjectsMax});
     visit(optional_if(any, "user_registered_max", kOnly), &AttachConfig::user_registered_max, kUserRegisteredMax);
 }
@@ -128,8 +130,7 @@ void each_field(const DeviceConfig& device, const Cpus&, Visit&& visit) {
     constexpr std::string_view kOnly = "devices of kind \"verbs\"";
     visit(optional_if(!verbs, "profile", "devices of kind \"soft\""), &DeviceConfig::profile,
           ChoiceRule<DeviceConfig::Profile>{kDeviceProfiles});
-    visit(optional_if(verbs, "verbs_name", kOnly), &DeviceConfig::verbs_name,
-          NameRule("the only device there is"));
+    visit(optional_if(verbs, "verbs_name", kOnly), &DeviceConfig::verbs_name, NameRule("the only device there is"));
     visit(optional_if(verbs, "port", kOnly), &DeviceConfig::port, CountRule{1, 255});
     visit(optional_if(verbs, "gid", kOnly), &DeviceConfig::gid, GidRule{});
 }

@@ -108,8 +108,8 @@ void check_line_lengths(std::string_view text, const Origin& origin) {
 }  // namespace
 
 const TomlNode* TomlNode::find(std::string_view wanted) const noexcept {
-    const auto found = std::find_if(children.begin(), children.end(),
-                                    [&](const TomlNode& child) { return child.key == wanted; });
+    const auto found =
+        std::find_if(children.begin(), children.end(), [&](const TomlNode& child) { return child.key == wanted; });
     return found == children.end() ? nullptr : &*found;
 }
 

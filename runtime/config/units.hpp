@@ -29,8 +29,7 @@ using Parsed = std::variant<T, Reason>;
 /// With the largest unit that holds it exactly, from `unit` (nanoseconds per count) up.
 [[nodiscard]] std::string print_duration(std::int64_t count, std::int64_t unit);
 
-inline constexpr std::string_view kBytesExample =
-    "a size with unit B, KiB, MiB, GiB or TiB, such as \"2MiB\"";
+inline constexpr std::string_view kBytesExample = "a size with unit B, KiB, MiB, GiB or TiB, such as \"2MiB\"";
 inline constexpr std::string_view kDurationExample = "a duration with unit ns, us, ms or s, such as \"50us\"";
 
 }  // namespace pollcore::config

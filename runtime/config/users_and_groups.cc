@@ -53,9 +53,10 @@ Parsed<std::uint32_t> account_number(AccountKind kind, const std::string& name) 
     passwd user{};
     group its_group{};
     bool found = false;
-    const int error = kind == AccountKind::user
-                          ? find_record(user, found, [&](auto... rest) { return ::getpwnam_r(name.c_str(), rest...); })
-                          : find_record(its_group, found, [&](auto... rest) { return ::getgrnam_r(name.c_str(), rest...); });
+    const int error =
+        kind == AccountKind::user
+            ? find_record(user, found, [&](auto... rest) { return ::getpwnam_r(name.c_str(), rest...); })
+            : find_record(its_group, found, [&](auto... rest) { return ::getgrnam_r(name.c_str(), rest...); });
     if (found) {
         return static_cast<std::uint32_t>(kind == AccountKind::user ? user.pw_uid : its_group.gr_gid);
     }

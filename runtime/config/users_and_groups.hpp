@@ -15,8 +15,8 @@ enum class AccountKind { user, group };
 /// What chown(2) takes for "leave it as it is". No user and no group has this number.
 inline constexpr std::uint32_t kNoAccount = 4294967295;
 
-/// The number of the account that `name` names, or the reason why there is none. A name is looked up by getpwnam_r(3) or getgrnam_r(3). A
-/// number needs no entry there.
+/// The number of the account that `name` names, or the reason why there is none. A name is looked up by getpwnam_r(3)
+/// or getgrnam_r(3). A number needs no entry there.
 [[nodiscard]] Parsed<std::uint32_t> account_number(AccountKind kind, const std::string& name);
 
 }  // namespace pollcore::config

@@ -31,8 +31,7 @@ public:
             const std::string key_path = fmt::format("{}.{}", path, key.name);
             if (!key.applies) {
                 if (object.*member != defaults.*member) {
-                    origin_.refuse(key_path, rule.print(value),
-                                   fmt::format("this key is for {} only", key.only_for),
+                    origin_.refuse(key_path, rule.print(value), fmt::format("this key is for {} only", key.only_for),
                                    key_list(object, false));
                 }
             } else if (const Refusal why = rule.check(value)) {
@@ -54,8 +53,7 @@ private:
 };
 
 template <class Object>
-void check_count(const std::vector<Object>& objects, std::string_view section, std::size_t max,
-                 const Origin& origin) {
+void check_count(const std::vector<Object>& objects, std::string_view section, std::size_t max, const Origin& origin) {
     const std::string accepted = fmt::format("1 to {} tables [[{}]]", max, section);
     if (objects.empty()) {
         origin.refuse_absent(std::string(section), "there is none", accepted);
@@ -90,9 +88,8 @@ void check_cores(const Config& config, const Cpus& cpus, const Origin& origin) {
             origin.refuse(item("worker", i) + ".core", fmt::format("{}", config.workers[i].core),
                           fmt::format("{} has this core already, and a worker shares its core with no other",
                                       item("worker", first->second)),
-                          free.empty()
-                              ? std::string("no more workers: each core that this process may use has one")
-                              : print_cpu_list(free));
+                          free.empty() ? std::string("no more workers: each core that this process may use has one")
+                                       : print_cpu_list(free));
         }
     }
 }
@@ -109,10 +106,9 @@ void check_moderation(const Config& config, const Origin& origin) {
 }
 
 template <class Object>
-const Object& find_by_name(const std::vector<Object>& objects, const std::string& name,
-                           std::string_view section, const std::string& path, const Origin& origin) {
-    const auto found =
-        std::find_if(objects.begin(), objects.end(), [&](const Object& o) { return o.name == name; });
+const Object& find_by_name(const std::vector<Object>& objects, const std::string& name, std::string_view section,
+                           const std::string& path, const Origin& origin) {
+    const auto found = std::find_if(objects.begin(), objects.end(), [&](const Object& o) { return o.name == name; });
     if (found != objects.end()) {
         return *found;
     }
@@ -130,13 +126,11 @@ void check_address(const ServiceConfig& service, const DeviceConfig& device, con
     if (device.kind == DeviceConfig::Kind::soft) {
         const NameRule word;
         if (const Refusal why = word.check(service.address)) {
-            origin.refuse(path, shown,
-                          fmt::format("{}, and {} is a soft device", *why, toml_quoted(device.name)),
+            origin.refuse(path, shown, fmt::format("{}, and {} is a soft device", *why, toml_quoted(device.name)),
                           word.accepted());
         }
     } else if (const Refusal why = check_socket_address(service.address)) {
-        origin.refuse(path, shown,
-                      fmt::format("{}, and {} is a verbs device", *why, toml_quoted(device.name)),
+        origin.refuse(path, shown, fmt::format("{}, and {} is a verbs device", *why, toml_quoted(device.name)),
                       kSocketAddressAccepted);
     }
 }
@@ -154,10 +148,9 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
     const bool any_port = device.kind == DeviceConfig::Kind::verbs && service.address.ends_with(":0");
     for (std::size_t i = 0; i < index && !any_port; ++i) {
         if (config.services[i].device == service.device && config.services[i].address == service.address) {
-            origin.refuse(
-                path + ".address", toml_quoted_short(service.address),
-                fmt::format("{} listens there already", item("service", i)),
-                fmt::format("an address that no other service on device {} has", toml_quoted(device.name)));
+            origin.refuse(path + ".address", toml_quoted_short(service.address),
+                          fmt::format("{} listens there already", item("service", i)),
+                          fmt::format("an address that no other service on device {} has", toml_quoted(device.name)));
         }
     }
     if (service.connections_max > config.qps_max) {
@@ -166,15 +159,15 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
                       fmt::format("an integer from 1 to {}", config.qps_max));
     }
     if (service.kind == ServiceConfig::Kind::echo && worker.wake_on == WakeOn::solicited) {
-        origin.refuse(path + ".worker", toml_quoted_short(service.worker),
-                      "only solicited messages wake that worker (wake_on), and those of an echo service's peers need not be",
-                      "a worker with wake_on = \"all\"");
+        origin.refuse(
+            path + ".worker", toml_quoted_short(service.worker),
+            "only solicited messages wake that worker (wake_on), and those of an echo service's peers need not be",
+            "a worker with wake_on = \"all\"");
     }
     if (service.kind == ServiceConfig::Kind::echo && service.depth > worker.cq_depth) {
-        origin.refuse(
-            path + ".depth", fmt::format("{}", service.depth),
-            fmt::format("the completion queues of worker {} (cq_depth) hold fewer", toml_quoted(worker.name)),
-            fmt::format("an integer from 1 to {}", worker.cq_depth));
+        origin.refuse(path + ".depth", fmt::format("{}", service.depth),
+                      fmt::format("the completion queues of worker {} (cq_depth) hold fewer", toml_quoted(worker.name)),
+                      fmt::format("an integer from 1 to {}", worker.cq_depth));
     }
     if (arrival_of(service.flow) != Arrival::receives) {
         origin.refuse(path + ".flow", toml_quoted(flow_control_name(service.flow)),
@@ -182,22 +175,21 @@ void check_service(const Config& config, std::size_t index, const Origin& origin
                       "a flow control by which messages take receives, such as \"credits\"");
     }
     if (service.kind == ServiceConfig::Kind::echo && service.messages_max() > kRingSlotsMax) {
-        origin.refuse(path + ".depth", fmt::format("{}", service.depth),
-                      fmt::format("times connections_max {} it is {} messages in flight, and a completion ring holds {}",
-                                  service.connections_max, service.messages_max(), kRingSlotsMax),
-                      fmt::format("an integer from 1 to {}", kRingSlotsMax / service.connections_max));
+        origin.refuse(
+            path + ".depth", fmt::format("{}", service.depth),
+            fmt::format("times connections_max {} it is {} messages in flight, and a completion ring holds {}",
+                        service.connections_max, service.messages_max(), kRingSlotsMax),
+            fmt::format("an integer from 1 to {}", kRingSlotsMax / service.connections_max));
     }
     if (const std::uint64_t needed = service.memory_bytes(); needed > config.memory.size) {
         const bool echo = service.kind == ServiceConfig::Kind::echo;
         origin.refuse(
             path + (echo ? ".message_size_max" : ".size"),
             toml_quoted(print_bytes(echo ? service.message_size_max : service.size)),
-            echo ? fmt::format("times depth {} times connections_max {} it is {}, and memory.size is {}",
-                               service.depth, service.connections_max, print_bytes(needed),
-                               print_bytes(config.memory.size))
+            echo ? fmt::format("times depth {} times connections_max {} it is {}, and memory.size is {}", service.depth,
+                               service.connections_max, print_bytes(needed), print_bytes(config.memory.size))
                  : fmt::format("memory.size is {}", print_bytes(config.memory.size)),
-            fmt::format("what fits into memory.size, which can be up to \"{}\"",
-                        print_bytes(kMemorySize.max)));
+            fmt::format("what fits into memory.size, which can be up to \"{}\"", print_bytes(kMemorySize.max)));
     }
 }
 
@@ -210,19 +202,20 @@ void check_sums(const Config& config, const Origin& origin) {
         const std::string path = item("service", i);
         connections += service.connections_max;
         if (connections > config.qps_max) {
-            origin.refuse(path + ".connections_max", fmt::format("{}", service.connections_max),
-                          fmt::format("with the services before it that makes {} connections, and runtime.qps_max allows "
-                                      "{} queue pairs",
-                                      connections, config.qps_max),
-                          fmt::format("up to {} for all services together", config.qps_max));
+            origin.refuse(
+                path + ".connections_max", fmt::format("{}", service.connections_max),
+                fmt::format("with the services before it that makes {} connections, and runtime.qps_max allows "
+                            "{} queue pairs",
+                            connections, config.qps_max),
+                fmt::format("up to {} for all services together", config.qps_max));
         }
         bytes += service.memory_bytes();  // each is within memory.size, so the sum does not wrap
         if (bytes > config.memory.size) {
-            origin.refuse(path + ".name", toml_quoted_short(service.name),
-                          fmt::format("its buffers and those of the services before it take {}, and memory.size is {}",
-                                      print_bytes(bytes), print_bytes(config.memory.size)),
-                          fmt::format("what fits into memory.size, which can be up to \"{}\"",
-                                      print_bytes(kMemorySize.max)));
+            origin.refuse(
+                path + ".name", toml_quoted_short(service.name),
+                fmt::format("its buffers and those of the services before it take {}, and memory.size is {}",
+                            print_bytes(bytes), print_bytes(config.memory.size)),
+                fmt::format("what fits into memory.size, which can be up to \"{}\"", print_bytes(kMemorySize.max)));
         }
     }
 }

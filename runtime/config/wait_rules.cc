@@ -63,7 +63,8 @@ Parsed<IdleRung> read_rung(const TomlNode& node) {
 }  // namespace
 
 std::string IdleRule::accepted() const {
-    return "\"spin\", \"pause\", \"monitor\", \"yield\" or \"event\", or a list in which each but the last has its time, such "
+    return "\"spin\", \"pause\", \"monitor\", \"yield\" or \"event\", or a list in which each but the last has its "
+           "time, such "
            "as [{spin = \"20us\"}, {pause = \"200us\"}, \"event\"]";
 }
 
@@ -118,7 +119,8 @@ Refusal IdleRule::check(const Value& value) const {
             return fmt::format("{} lasts for more than an hour", toml_quoted(word));
         }
         if (rung.policy == IdlePolicy::monitor && !cpus.waitpkg) {
-            return "the CPUs of this machine have no TPAUSE (CPUID feature \"waitpkg\"), which \"monitor\" is; \"pause\" is as "
+            return "the CPUs of this machine have no TPAUSE (CPUID feature \"waitpkg\"), which \"monitor\" is; "
+                   "\"pause\" is as "
                    "near as they come";
         }
     }
@@ -136,14 +138,16 @@ std::string IdleRule::print(const Value& value) const {
     std::string out = "[";
     for (const IdleRung& rung : value.rungs) {
         out += out.size() == 1 ? "" : ", ";
-        out += rung.time.count() == 0 ? toml_quoted(shown(rung))
-                                      : fmt::format("{{{} = {}}}", shown(rung), toml_quoted(print_duration(rung.time.count(), 1)));
+        out += rung.time.count() == 0
+                   ? toml_quoted(shown(rung))
+                   : fmt::format("{{{} = {}}}", shown(rung), toml_quoted(print_duration(rung.time.count(), 1)));
     }
     return out + "]";
 }
 
 std::string VectorRule::accepted() const {
-    return fmt::format("\"spread\", or an integer from 0 to {} that is below the device's num_comp_vectors", kVectorMax);
+    return fmt::format("\"spread\", or an integer from 0 to {} that is below the device's num_comp_vectors",
+                       kVectorMax);
 }
 
 Parsed<VectorRule::Value> VectorRule::read(const TomlNode& node) const {
@@ -162,9 +166,13 @@ Parsed<VectorRule::Value> VectorRule::read(const TomlNode& node) const {
     return Value(static_cast<std::uint32_t>(node.integer));
 }
 
-Refusal VectorRule::check(Value value) const { return value && *value > kVectorMax ? Refusal("it is too large") : std::nullopt; }
+Refusal VectorRule::check(Value value) const {
+    return value && *value > kVectorMax ? Refusal("it is too large") : std::nullopt;
+}
 
-std::string VectorRule::print(Value value) const { return value ? std::to_string(*value) : toml_quoted("spread"); }
+std::string VectorRule::print(Value value) const {
+    return value ? std::to_string(*value) : toml_quoted("spread");
+}
 
 }  // namespace config
 

@@ -8,8 +8,6 @@
 // events, taken by next_event() when fd() is readable.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,6 +16,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include <infiniband/verbs.h>
 
 #include "device/device.hpp"
 #include "pollcore/queue_pair.hpp"
@@ -31,7 +31,7 @@ struct ConnectingQp {
     bool srq = false;
     std::function<void(ibv_qp_attr&, int mask)> modify;
     QpType type = QpType::rc;  ///< RC or UC
-    FlowBlock flow{};  ///< its own
+    FlowBlock flow{};          ///< its own
 };
 
 using ConnectionId = std::uint64_t;  ///< never reused by a connector; 0 is none
@@ -70,8 +70,7 @@ public:
     virtual void stop_listening(ListenerId listener) noexcept = 0;
 
     /// Begins a connection; ends in `established` or `failed`.
-    [[nodiscard]] virtual ConnectionId connect(const std::string& address, ConnectingQp qp,
-                                               const PathAttributes& path,
+    [[nodiscard]] virtual ConnectionId connect(const std::string& address, ConnectingQp qp, const PathAttributes& path,
                                                std::span<const std::byte> private_data) = 0;
     /// Answers a request; ends in `established` or `failed`.
     virtual void accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
@@ -87,8 +86,8 @@ public:
     /// not. It counts as `established`. Connectors whose handshake cannot be overtaken have nothing to do.
     virtual void communication_established(std::uint32_t qp_num) { (void)qp_num; }
 
-    /// Connectors that hear nothing of a peer that gives its request up look for that here, at some requests in each call. What they
-    /// find comes as `withdrawn`.
+    /// Connectors that hear nothing of a peer that gives its request up look for that here, at some requests in each
+    /// call. What they find comes as `withdrawn`.
     virtual void look_for_withdrawn_requests() {}
 
     /// Readable when next_event() would return something.

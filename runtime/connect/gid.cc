@@ -1,10 +1,11 @@
 #include "connect/gid.hpp"
 
 #include <arpa/inet.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include <fmt/format.h>
 
 namespace pollcore {
 namespace {

@@ -33,10 +33,10 @@ std::vector<std::byte> encode_private_data(std::span<const std::byte> payload, s
     const bool with_flow = flow.kind != FlowControl::off;
     const std::size_t flow_bytes = with_flow ? kPrivateDataFlow : 0;
     if (payload.size() + flow_bytes > payload_max) {
-        throw Error(EMSGSIZE,
-                    fmt::format("private data of {} bytes does not fit: this message of rdma_cm carries "
-                                "at most {}{}; send the rest over the connection",
-                                payload.size(), payload_max - flow_bytes, with_flow ? " beside what flow control needs" : ""));
+        throw Error(EMSGSIZE, fmt::format("private data of {} bytes does not fit: this message of rdma_cm carries "
+                                          "at most {}{}; send the rest over the connection",
+                                          payload.size(), payload_max - flow_bytes,
+                                          with_flow ? " beside what flow control needs" : ""));
     }
     std::vector<std::byte> frame(kPrivateDataHeader + flow_bytes + payload.size());
     std::copy(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), frame.begin());
@@ -63,7 +63,9 @@ std::string_view private_data_fault_text(PrivateDataFault fault) noexcept {
 }
 
 DecodedPrivateData decode_private_data(std::span<const std::byte> received) noexcept {
-    const auto fault = [](PrivateDataFault what) { return DecodedPrivateData{.fault = what, .framed = true, .payload = {}}; };
+    const auto fault = [](PrivateDataFault what) {
+        return DecodedPrivateData{.fault = what, .framed = true, .payload = {}};
+    };
 
     if (received.size() < kPrivateDataMagic.size() ||
         !std::equal(kPrivateDataMagic.begin(), kPrivateDataMagic.end(), received.begin())) {

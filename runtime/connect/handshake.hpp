@@ -1,9 +1,9 @@
 // How a user's private data travels with an rdma_cm connection.
 //
 // What arrives may be longer than what was sent: the carrier pads with zeros (H14). So the payload goes
-// behind four bytes: two of magic, a version, and its own length. Between them stands, in the versions for flow control, where the
-// sender's control block is: address and key, the lowest byte first. A program that knows nothing of pollcore sends no such
-// header; its bytes are then given as they came, padding included.
+// behind four bytes: two of magic, a version, and its own length. Between them stands, in the versions for flow
+// control, where the sender's control block is: address and key, the lowest byte first. A program that knows nothing of
+// pollcore sends no such header; its bytes are then given as they came, padding included.
 //
 // Everything here is a pure function on bytes. What comes from a peer is hostile: no length is believed
 // before it was compared with what is there.

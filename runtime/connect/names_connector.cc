@@ -18,9 +18,8 @@ namespace {
 void require_fits(std::span<const std::byte> data, std::size_t most) {
     if (data.size() <= most)
         return;
-    throw Error(
-        std::errc::message_size,
-        fmt::format("private data of {} bytes does not fit: at most {} go along here", data.size(), most));
+    throw Error(std::errc::message_size,
+                fmt::format("private data of {} bytes does not fit: at most {} go along here", data.size(), most));
 }
 
 }  // namespace
@@ -28,7 +27,9 @@ void require_fits(std::span<const std::byte> data, std::size_t most) {
 NamesConnector::~NamesConnector() {
     for (const auto& [id, name] : listeners_)
         table_->remove(name);
-    const auto gone = [this] { return said([this] { return fmt::format("the peer's connector on {} was closed", device_.describe()); }); };
+    const auto gone = [this] {
+        return said([this] { return fmt::format("the peer's connector on {} was closed", device_.describe()); });
+    };
     for (auto& [id, connection] : connections_)
         leave(id, connection, gone());
     std::list<Message> unread = inbox_->close_down();
@@ -56,12 +57,10 @@ ListenerId NamesConnector::listen(const std::string& address) {
     const auto placed = listeners_.emplace(id, address).first;
     Undo take_back([&]() noexcept { listeners_.erase(placed); });
     if (!table_->add(address, {inbox_, id})) {
-        throw Error(
-            std::errc::address_in_use,
-            fmt::format(
-                "cannot listen on \"{}\" on {}: somebody listens there already; stop that listener or "
-                "choose another name",
-                address, device_.describe()));
+        throw Error(std::errc::address_in_use,
+                    fmt::format("cannot listen on \"{}\" on {}: somebody listens there already; stop that listener or "
+                                "choose another name",
+                                address, device_.describe()));
     }
     take_back.keep();
     return id;
@@ -114,12 +113,15 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
     }
     if (delivery == Inbox::Delivery::gone) {
         fail(id, connection, ECONNREFUSED, said([&] {
-                 return fmt::format("cannot connect to \"{}\": nobody listens there on software fabric \"{}\"; start the listener first",
-                                    address, device_.fabric_name());
+                 return fmt::format(
+                     "cannot connect to \"{}\": nobody listens there on software fabric \"{}\"; start the listener "
+                     "first",
+                     address, device_.fabric_name());
              }));
     } else if (delivery == Inbox::Delivery::full) {
         fail(id, connection, ECONNREFUSED, said([&] {
-                 return fmt::format("cannot connect to \"{}\": {} requests wait there already; try again", address, Inbox::kRequestsMax);
+                 return fmt::format("cannot connect to \"{}\": {} requests wait there already; try again", address,
+                                    Inbox::kRequestsMax);
              }));
     }
     return id;
@@ -128,7 +130,8 @@ ConnectionId NamesConnector::connect(const std::string& address, ConnectingQp qp
 void NamesConnector::accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
                             std::span<const std::byte> private_data) {
     require_fits(private_data, kReplyPrivateDataMax - (qp.flow.kind != FlowControl::off ? kPrivateDataFlow : 0));
-    if (const auto known = connections_.find(request); known != connections_.end() && known->second.state == State::withdrawn) {
+    if (const auto known = connections_.find(request);
+        known != connections_.end() && known->second.state == State::withdrawn) {
         return fail(request, known->second, ECONNRESET, said([] { return std::string(kGivenUp); }));
     }
     Connection& connection = find(request, State::asked, "accept");
@@ -150,12 +153,14 @@ void NamesConnector::accept(ConnectionId request, ConnectingQp qp, const PathAtt
 
 void NamesConnector::reject(ConnectionId request, std::span<const std::byte> private_data) {
     require_fits(private_data, kReplyPrivateDataMax);
-    if (const auto known = connections_.find(request); known != connections_.end() && known->second.state == State::withdrawn) {
+    if (const auto known = connections_.find(request);
+        known != connections_.end() && known->second.state == State::withdrawn) {
         connections_.erase(known);
         return;
     }
     Connection& connection = find(request, State::asked, "reject");
-    Message answer = refusal(ECONNREFUSED, fmt::format("the listener on \"{}\" rejected the connection", connection.name));
+    Message answer =
+        refusal(ECONNREFUSED, fmt::format("the listener on \"{}\" rejected the connection", connection.name));
     answer.private_data.assign(private_data.begin(), private_data.end());
     tell(connection, request, std::move(answer));
     connections_.erase(request);

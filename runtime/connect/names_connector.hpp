@@ -6,10 +6,10 @@
 //
 // Thread safety: each connector belongs to one thread at a time; connectors of different threads meet only in
 // the table and the inboxes, which have their own locks.
-// Memory: a connection has what it will need to be answered and to end from its beginning; without a sentence that says why, where there is
-// no memory for that.
-// Invariants: every connect() and accept() ends in one `established` or `failed`; an established connection
-// in at most one `disconnected`. The QP of the passive side is in RTS before the active side hears of it.
+// Memory: a connection has what it will need to be answered and to end from its beginning; without a sentence that says
+// why, where there is no memory for that. Invariants: every connect() and accept() ends in one `established` or
+// `failed`; an established connection in at most one `disconnected`. The QP of the passive side is in RTS before the
+// active side hears of it.
 //
 //   names_connector.cc  what the user asks      names_messages.cc  what the other side says
 #pragma once
@@ -33,16 +33,13 @@ namespace pollcore {
 class NamesConnector final : public Connector {
 public:
     explicit NamesConnector(SoftDevice& device)
-        : device_(device),
-          table_(NameTable::of_fabric(device.fabric_name())),
-          inbox_(std::make_shared<Inbox>()) {}
+        : device_(device), table_(NameTable::of_fabric(device.fabric_name())), inbox_(std::make_shared<Inbox>()) {}
     ~NamesConnector() override;
 
     [[nodiscard]] ListenerId listen(const std::string& address) override;
     [[nodiscard]] std::string address_of(ListenerId listener) const override;
     void stop_listening(ListenerId listener) noexcept override;
-    [[nodiscard]] ConnectionId connect(const std::string& address, ConnectingQp qp,
-                                       const PathAttributes& path,
+    [[nodiscard]] ConnectionId connect(const std::string& address, ConnectingQp qp, const PathAttributes& path,
                                        std::span<const std::byte> private_data) override;
     void accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
                 std::span<const std::byte> private_data) override;
@@ -65,7 +62,8 @@ private:
     };
     using Notice = std::list<ConnectEvent>;
     struct Connection {
-        // Made in advance. Two messages: its answer, and its last word. Three events: that it is asked for, how that came out, its end.
+        // Made in advance. Two messages: its answer, and its last word. Three events: that it is asked for, how that
+        // came out, its end.
         Letter letters = Letter(2);
         Notice notices = Notice(3);
         State state{};

@@ -43,9 +43,9 @@ struct Message {
     enum class Kind {
         request,    ///< to a listener
         withdrawn,  ///< that request: who made it has given it up
-        reply,    ///< accepted: the passive QP is in RTS
-        ready,    ///< the active QP is in RTS too
-        refused,  ///< rejected, or the other side failed or left before it was ready
+        reply,      ///< accepted: the passive QP is in RTS
+        ready,      ///< the active QP is in RTS too
+        refused,    ///< rejected, or the other side failed or left before it was ready
         disconnect,
     };
     Kind kind{};
@@ -58,14 +58,14 @@ struct Message {
     std::string text;  ///< request: the peer; refused: the sentence
 };
 
-/// One message that travels. Its node moves from who writes it to who reads it, so that one which was made in advance can be sent without
-/// memory.
+/// One message that travels. Its node moves from who writes it to who reads it, so that one which was made in advance
+/// can be sent without memory.
 using Letter = std::list<Message>;
 
 /// Where a connector's messages arrive; its eventfd is readable while the connector has something to do.
 ///
-/// Invariant: requests are at most kRequestsMax. Every other message is about a request that was in here before, or about an attempt of
-/// the connector's own: so their number is bounded by what both sides have.
+/// Invariant: requests are at most kRequestsMax. Every other message is about a request that was in here before, or
+/// about an attempt of the connector's own: so their number is bounded by what both sides have.
 class Inbox {
 public:
     /// As a listener's backlog in the kernel (listen(2)).
@@ -78,9 +78,8 @@ public:
 
     Inbox() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
         if (fd_ < 0) {
-            throw Error(
-                errno,
-                "cannot make an eventfd for connections by name; raise the limit of open files (ulimit -n)");
+            throw Error(errno,
+                        "cannot make an eventfd for connections by name; raise the limit of open files (ulimit -n)");
         }
     }
     Inbox(const Inbox&) = delete;

@@ -56,12 +56,13 @@ void NamesConnector::handle(Letter letter) {
                 break;
             connection.state = State::established;
             queue(connection,
-                {.kind = ConnectEvent::Kind::established, .connection = id, .private_data = {}, .text = {}});
+                  {.kind = ConnectEvent::Kind::established, .connection = id, .private_data = {}, .text = {}});
             break;
         case Message::Kind::refused:
             if (connection.state == State::requested || connection.state == State::accepted) {
-                fail(id, connection, message.error,
-                     said([&] { return fmt::format("the connection to \"{}\" was refused: {}", connection.name, message.text); }),
+                fail(id, connection, message.error, said([&] {
+                         return fmt::format("the connection to \"{}\" was refused: {}", connection.name, message.text);
+                     }),
                      std::move(message.private_data));
             }
             break;
@@ -70,7 +71,7 @@ void NamesConnector::handle(Letter letter) {
                 break;
             connection.state = State::ended;
             queue(connection,
-                {.kind = ConnectEvent::Kind::disconnected, .connection = id, .private_data = {}, .text = {}});
+                  {.kind = ConnectEvent::Kind::disconnected, .connection = id, .private_data = {}, .text = {}});
             break;
     }
 }
@@ -82,7 +83,8 @@ void NamesConnector::on_request(Letter letter) {
     const ConnectionId id = ++last_id_;
     if (listener == listeners_.end()) {
         const Endpoint from = std::move(message.from);
-        return tell(from, id, std::move(letter), refusal(ECONNREFUSED, said([] { return std::string("the listener has stopped"); })));
+        return tell(from, id, std::move(letter),
+                    refusal(ECONNREFUSED, said([] { return std::string("the listener has stopped"); })));
     }
     auto placed = connections_.end();
     try {
@@ -92,7 +94,8 @@ void NamesConnector::on_request(Letter letter) {
         if (placed != connections_.end())
             connections_.erase(placed);
         const Endpoint from = std::move(message.from);
-        return tell(from, id, std::move(letter), refusal(ENOMEM, said([] { return std::string("the listener has no memory for it"); })));
+        return tell(from, id, std::move(letter),
+                    refusal(ENOMEM, said([] { return std::string("the listener has no memory for it"); })));
     }
     Connection& connection = placed->second;
     connection.state = State::asked;
@@ -146,8 +149,9 @@ void NamesConnector::on_reply(ConnectionId id, Connection& connection, Message& 
 void NamesConnector::make_ready(Connection& connection, ConnectingQp& qp, const PathAttributes& path,
                                 const Offer& peer) {
     if (peer.qp.type != qp.type) {
-        throw Error(std::errc::wrong_protocol_type,
-                    fmt::format("queue pair {} and its peer, queue pair {}, are not of one type", qp.qp_num, peer.qp.qp_num));
+        throw Error(
+            std::errc::wrong_protocol_type,
+            fmt::format("queue pair {} and its peer, queue pair {}, are not of one type", qp.qp_num, peer.qp.qp_num));
     }
     // What one side may have in flight is what the other serves.
     PathAttributes agreed = path;
@@ -254,7 +258,9 @@ void NamesConnector::leave(ConnectionId id, Connection& connection, std::string 
     switch (connection.state) {
         case State::asked: return tell(connection, id, refusal(ECONNREFUSED, std::move(why)));
         case State::established:
-        case State::accepted: message.kind = Message::Kind::disconnect; break;  // such a peer may count itself as established, or be about to
+        case State::accepted:
+            message.kind = Message::Kind::disconnect;
+            break;  // such a peer may count itself as established, or be about to
         case State::requested: message.kind = Message::Kind::withdrawn; break;
         case State::withdrawn:
         case State::ended: return;

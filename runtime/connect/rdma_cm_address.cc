@@ -128,9 +128,8 @@ std::string CmAddress::text() const {
     std::string zone;
     if (any_.v6.sin6_scope_id != 0) {
         char name[IF_NAMESIZE] = "";
-        zone = ::if_indextoname(any_.v6.sin6_scope_id, name) != nullptr
-                   ? fmt::format("%{}", name)
-                   : fmt::format("%{}", any_.v6.sin6_scope_id);
+        zone = ::if_indextoname(any_.v6.sin6_scope_id, name) != nullptr ? fmt::format("%{}", name)
+                                                                        : fmt::format("%{}", any_.v6.sin6_scope_id);
     }
     return fmt::format("[{}{}]:{}", host, zone, ntohs(any_.v6.sin6_port));
 }

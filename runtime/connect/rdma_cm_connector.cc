@@ -104,8 +104,7 @@ void RdmaCmConnector::check_path(const PathAttributes& path) {
     if (path.mtu != 0 && !is_an_mtu) {
         throw Error(
             EINVAL,
-            fmt::format("path attribute mtu = {}: it is 256, 512, 1024, 2048, 4096, or 0 for the port's",
-                        path.mtu));
+            fmt::format("path attribute mtu = {}: it is 256, 512, 1024, 2048, 4096, or 0 for the port's", path.mtu));
     }
 }
 
@@ -126,18 +125,17 @@ ListenerId RdmaCmConnector::listen(const std::string& address) {
     UniqueId id = create_id(number);
     if (rdma_bind_addr(id.get(), wanted.get()) != 0) {
         const int error = errno;
-        const char* hint =
-            error == EADDRINUSE ? "; another listener has it"
-            : error == EADDRNOTAVAIL || error == ENODEV
-                ? "; no RDMA device has this address (`rdma link` shows their network interfaces, "
-                  "`ip address` the addresses of those)"
-                : "";
+        const char* hint = error == EADDRINUSE ? "; another listener has it"
+                           : error == EADDRNOTAVAIL || error == ENODEV
+                               ? "; no RDMA device has this address (`rdma link` shows their network interfaces, "
+                                 "`ip address` the addresses of those)"
+                               : "";
         throw Error(error, fmt::format("cannot listen on {} with {}{}", address, own_device(), hint));
     }
     // On a wildcard address there is no device yet: each request is looked at when it comes.
     if (const std::string other = foreign_device(*id); !wanted.is_wildcard() && !other.empty()) {
-        throw Error(EADDRNOTAVAIL, fmt::format("cannot listen on {} with {}: the address is of {}", address,
-                                               own_device(), other));
+        throw Error(EADDRNOTAVAIL,
+                    fmt::format("cannot listen on {} with {}: the address is of {}", address, own_device(), other));
     }
     if (rdma_listen(id.get(), kBacklog) != 0) {
         throw Error(errno, fmt::format("cannot listen on {} with {}", address, own_device()));
@@ -167,12 +165,11 @@ ConnectionId RdmaCmConnector::connect(const std::string& address, ConnectingQp q
     check_path(path);
     const int port_mtu = 128 << device_.query_port().active_mtu;
     if (path.mtu != 0 && path.mtu != port_mtu) {
-        throw Error(
-            EINVAL,
-            fmt::format("cannot connect to {} with a path MTU of {} bytes: over rdma_cm it is the port's, "
-                        "{} on {}. Change the network interface's MTU, or connect by exchanged "
-                        "information",
-                        address, path.mtu, port_mtu, own_device()));
+        throw Error(EINVAL,
+                    fmt::format("cannot connect to {} with a path MTU of {} bytes: over rdma_cm it is the port's, "
+                                "{} on {}. Change the network interface's MTU, or connect by exchanged "
+                                "information",
+                                address, path.mtu, port_mtu, own_device()));
     }
     std::vector<std::byte> frame = encode_private_data(private_data, kRequestPrivateDataMax, qp.flow);
 
@@ -185,16 +182,14 @@ ConnectionId RdmaCmConnector::connect(const std::string& address, ConnectingQp q
     connection.frame = std::move(frame);
     connection.destination = destination;
     const std::uint32_t rd_atomic_max = device_.limits().rd_atomic_max;
-    connection.rd_atomic =
-        static_cast<std::uint8_t>(std::min<std::uint32_t>(path.max_rd_atomic, rd_atomic_max));
+    connection.rd_atomic = static_cast<std::uint8_t>(std::min<std::uint32_t>(path.max_rd_atomic, rd_atomic_max));
     connection.dest_rd_atomic =
         static_cast<std::uint8_t>(std::min<std::uint32_t>(path.max_dest_rd_atomic, rd_atomic_max));
     Connection& kept = connections_.emplace(connection.number, std::move(connection)).first->second;
     const ConnectionId number = kept.number;
     auto failed = attempt(kept, [&] {
         if (const int error = resolve_address(kept, nullptr); error != 0) {
-            address_failed(kept,
-                           Error(error, fmt::format("cannot reach {} from {}", kept.peer, own_device())));
+            address_failed(kept, Error(error, fmt::format("cannot reach {} from {}", kept.peer, own_device())));
         }
     });
     if (failed) {
@@ -205,10 +200,10 @@ ConnectionId RdmaCmConnector::connect(const std::string& address, ConnectingQp q
 
 RdmaCmConnector::Connection& RdmaCmConnector::find_request(ConnectionId request, const char* what) {
     const auto found = connections_.find(request);
-    if (found == connections_.end() || (found->second.state != State::requested && found->second.state != State::withdrawn)) {
-        throw Error(EINVAL,
-                    fmt::format("cannot {} connection {} on {}: it is no request that waits for an answer",
-                                what, request, own_device()));
+    if (found == connections_.end() ||
+        (found->second.state != State::requested && found->second.state != State::withdrawn)) {
+        throw Error(EINVAL, fmt::format("cannot {} connection {} on {}: it is no request that waits for an answer",
+                                        what, request, own_device()));
     }
     return found->second;
 }
@@ -246,10 +241,9 @@ void RdmaCmConnector::disconnect(ConnectionId number) {
     }
     Connection& connection = found->second;
     if (connection.state != State::established) {
-        throw Error(ENOTCONN,
-                    fmt::format("cannot disconnect from {}: the connection is not established. Forget it "
-                                "instead",
-                                connection.peer));
+        throw Error(ENOTCONN, fmt::format("cannot disconnect from {}: the connection is not established. Forget it "
+                                          "instead",
+                                          connection.peer));
     }
     if (rdma_disconnect(connection.id.get()) != 0) {
         throw Error(errno, fmt::format("cannot disconnect from {}", connection.peer));
@@ -275,8 +269,8 @@ void RdmaCmConnector::communication_established(std::uint32_t qp_num) {
     }
 }
 
-// The kernel tells nothing of a request that was not accepted yet (ucma_event_handler() in drivers/infiniband/core/ucma.c). It says how to
-// move a queue pair for as long as the peer waits.
+// The kernel tells nothing of a request that was not accepted yet (ucma_event_handler() in
+// drivers/infiniband/core/ucma.c). It says how to move a queue pair for as long as the peer waits.
 void RdmaCmConnector::look_for_withdrawn_requests() {
     const std::size_t most = std::clamp(requests_.size() / 10, kLookedAt, kLookedAtMost);
     std::size_t looked = 0;

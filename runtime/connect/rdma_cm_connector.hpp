@@ -15,8 +15,8 @@
 //                     be what its port has, or 0; an answer's, unless 0, must be the caller's
 //
 // A receive may complete at the answering side before `established`: its QP is in RTS before the caller hears
-// that it was accepted, and the caller may send as soon as it is told. If that first message comes before the caller's last handshake
-// message, the device raises IBV_EVENT_COMM_EST; see communication_established().
+// that it was accepted, and the caller may send as soon as it is told. If that first message comes before the caller's
+// last handshake message, the device raises IBV_EVENT_COMM_EST; see communication_established().
 //
 // After `failed` and `disconnected` the connection is forgotten. Thread safety: as Connector says.
 #pragma once
@@ -46,8 +46,7 @@ public:
     [[nodiscard]] std::string address_of(ListenerId listener) const override;
     void stop_listening(ListenerId listener) noexcept override;
 
-    [[nodiscard]] ConnectionId connect(const std::string& address, ConnectingQp qp,
-                                       const PathAttributes& path,
+    [[nodiscard]] ConnectionId connect(const std::string& address, ConnectingQp qp, const PathAttributes& path,
                                        std::span<const std::byte> private_data) override;
     void accept(ConnectionId request, ConnectingQp qp, const PathAttributes& path,
                 std::span<const std::byte> private_data) override;
@@ -71,7 +70,16 @@ private:
     };
     using UniqueId = std::unique_ptr<rdma_cm_id, IdDestroyer>;
 
-    enum class State { resolving_address, resolving_route, connecting, requested, withdrawn, finding_neighbour, accepting, established };
+    enum class State {
+        resolving_address,
+        resolving_route,
+        connecting,
+        requested,
+        withdrawn,
+        finding_neighbour,
+        accepting,
+        established
+    };
 
     struct Connection {
         ConnectionId number = 0;
@@ -138,14 +146,13 @@ private:
     [[nodiscard]] std::optional<ConnectEvent> handle_request(CmEvent& event);
     [[nodiscard]] std::optional<ConnectEvent> handle_of_listener(ListenerId listener, const CmEvent& event);
     [[nodiscard]] std::optional<ConnectEvent> handle_response(Connection& connection, const CmEvent& event);
-    /// Both sides, once it is agreed what the QP shall be: finds the peer's neighbour entry, and then moves the QP and tells the peer. The
-    /// event is the end of it, if it came to one.
+    /// Both sides, once it is agreed what the QP shall be: finds the peer's neighbour entry, and then moves the QP and
+    /// tells the peer. The event is the end of it, if it came to one.
     [[nodiscard]] std::optional<ConnectEvent> begin_moving(Connection& connection);
     [[nodiscard]] std::optional<ConnectEvent> move(Connection& connection);
     [[nodiscard]] ConnectEvent handle_rejection(Connection& connection, const CmEvent& event);
     /// The event that ends the connection, which is forgotten.
-    [[nodiscard]] ConnectEvent end(Connection& connection, ConnectEvent::Kind kind, int error,
-                                   std::string text);
+    [[nodiscard]] ConnectEvent end(Connection& connection, ConnectEvent::Kind kind, int error, std::string text);
     /// Runs a step; when it throws, the connection has failed.
     template <class Step>
     [[nodiscard]] std::optional<ConnectEvent> attempt(Connection& connection, Step&& step) {
@@ -161,14 +168,14 @@ private:
 
     Device& device_;
     std::unique_ptr<rdma_event_channel, ChannelCloser> channel_;
-    UniqueFd pending_fd_;  ///< readable while pending_ holds something
-    UniqueFd epoll_;       ///< over both: what fd() gives
-    std::uint64_t last_number_ =
-        0;  ///< of connections and listeners: one sequence, so that a number says which
+    UniqueFd pending_fd_;            ///< readable while pending_ holds something
+    UniqueFd epoll_;                 ///< over both: what fd() gives
+    std::uint64_t last_number_ = 0;  ///< of connections and listeners: one sequence, so that a number says which
     std::unordered_map<ListenerId, UniqueId> listeners_;
     std::unordered_map<ConnectionId, Connection> connections_;
-    std::deque<ConnectionId> requests_;  ///< that wait for an answer, in the order in which they are looked at; others are dropped then
-    bool moved_ = false;                 ///< a QP, since this was last asked
+    std::deque<ConnectionId>
+        requests_;  ///< that wait for an answer, in the order in which they are looked at; others are dropped then
+    bool moved_ = false;                ///< a QP, since this was last asked
     std::deque<ConnectEvent> pending_;  ///< events that calls made, not the kernel
 };
 

@@ -54,11 +54,12 @@ std::optional<RdmaCmConnector::CmEvent> RdmaCmConnector::take() {
         }
         throw Error(errno, fmt::format("cannot take the events of rdma_cm on {}", own_device()));
     }
-    // First of all, and whatever becomes of it: destroying an identifier waits for its events' acknowledgement. A request that there is no
-    // memory for is turned away by the kernel when its identifier goes.
+    // First of all, and whatever becomes of it: destroying an identifier waits for its events' acknowledgement. A
+    // request that there is no memory for is turned away by the kernel when its identifier goes.
     const bool request = taken->event == RDMA_CM_EVENT_CONNECT_REQUEST;
     UniqueId of_request(request ? taken->id : nullptr);
-    const std::unique_ptr<rdma_cm_event, decltype([](rdma_cm_event* one) noexcept { (void)rdma_ack_cm_event(one); })> acknowledged(taken);
+    const std::unique_ptr<rdma_cm_event, decltype([](rdma_cm_event* one) noexcept { (void)rdma_ack_cm_event(one); })>
+        acknowledged(taken);
     CmEvent event;
     event.type = taken->event;
     event.status = taken->status;
@@ -96,8 +97,7 @@ std::optional<ConnectEvent> RdmaCmConnector::next_event() {
     return std::nullopt;
 }
 
-ConnectEvent RdmaCmConnector::end(Connection& connection, ConnectEvent::Kind kind, int error,
-                                  std::string text) {
+ConnectEvent RdmaCmConnector::end(Connection& connection, ConnectEvent::Kind kind, int error, std::string text) {
     ConnectEvent event;
     event.kind = kind;
     event.connection = connection.number;
@@ -126,8 +126,7 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_listener(ListenerId liste
     result.kind = ConnectEvent::Kind::failed;
     result.listener = listener;
     result.error = ENODEV;
-    result.text =
-        fmt::format("nobody listens on {} any more: {} was removed", address_of(listener), own_device());
+    result.text = fmt::format("nobody listens on {} any more: {} was removed", address_of(listener), own_device());
     listeners_.erase(listener);
     return result;
 }
@@ -152,10 +151,10 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_request(CmEvent& event) {
     if (!other.empty() || data.fault != PrivateDataFault::none) {
         result.kind = ConnectEvent::Kind::failed;
         result.error = other.empty() ? EPROTO : ENODEV;
-        result.text = fmt::format(
-            "refused the request of {}: {}", connection.peer,
-            other.empty() ? fmt::format("of its private data, {}", private_data_fault_text(data.fault))
-                          : fmt::format("it came to {}, not to {}", other, own_device()));
+        result.text =
+            fmt::format("refused the request of {}: {}", connection.peer,
+                        other.empty() ? fmt::format("of its private data, {}", private_data_fault_text(data.fault))
+                                      : fmt::format("it came to {}, not to {}", other, own_device()));
         (void)rdma_reject(event.id, nullptr, 0);  // if it fails the peer has left already
         return result;
     }
@@ -179,18 +178,18 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
 
     switch (event.type) {
         case RDMA_CM_EVENT_ADDR_RESOLVED:
-            return connection.state == State::finding_neighbour ? move(connection)
-                                                                : attempt(connection, [&] { address_resolved(connection); });
+            return connection.state == State::finding_neighbour
+                       ? move(connection)
+                       : attempt(connection, [&] { address_resolved(connection); });
         case RDMA_CM_EVENT_ADDR_ERROR:
             if (connection.state == State::finding_neighbour) {
                 return failed(EHOSTUNREACH, "nobody tells where its address is any more");
             }
             return attempt(connection, [&] {
-                address_failed(connection,
-                               Error(errno_of(event.status, EHOSTUNREACH),
-                                     fmt::format("cannot reach {} from {}: no network interface of an RDMA "
-                                                 "device leads there, or nobody has the address",
-                                                 connection.peer, own_device())));
+                address_failed(connection, Error(errno_of(event.status, EHOSTUNREACH),
+                                                 fmt::format("cannot reach {} from {}: no network interface of an RDMA "
+                                                             "device leads there, or nobody has the address",
+                                                             connection.peer, own_device())));
             });
         case RDMA_CM_EVENT_ROUTE_RESOLVED: return attempt(connection, [&] { send_request(connection); });
         case RDMA_CM_EVENT_ROUTE_ERROR: return failed(EHOSTUNREACH, "there is no path to it");
@@ -221,8 +220,8 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_of_connection(Connection& co
                 return failed(ENODEV, "the device was removed");
             }
             return end(connection, Kind::disconnected, ENODEV, fmt::format("{} was removed", own_device()));
-        case RDMA_CM_EVENT_ADDR_CHANGE:    // the connection goes on
-        case RDMA_CM_EVENT_TIMEWAIT_EXIT:  // the number of the QP may be used again; the kernel sees to that
+        case RDMA_CM_EVENT_ADDR_CHANGE:      // the connection goes on
+        case RDMA_CM_EVENT_TIMEWAIT_EXIT:    // the number of the QP may be used again; the kernel sees to that
         case RDMA_CM_EVENT_CONNECT_REQUEST:  // handled before
         case RDMA_CM_EVENT_MULTICAST_JOIN:   // no multicast is joined
         case RDMA_CM_EVENT_MULTICAST_ERROR: return std::nullopt;
@@ -235,8 +234,8 @@ std::optional<ConnectEvent> RdmaCmConnector::handle_response(Connection& connect
     auto failed = attempt(connection, [&] {
         const DecodedPrivateData data = decode_private_data(event.private_data);
         if (data.fault != PrivateDataFault::none) {
-            throw Error(EPROTO, fmt::format("refused the answer of {}: of its private data, {}",
-                                            connection.peer, private_data_fault_text(data.fault)));
+            throw Error(EPROTO, fmt::format("refused the answer of {}: of its private data, {}", connection.peer,
+                                            private_data_fault_text(data.fault)));
         }
         connection.answer.assign(data.payload.begin(), data.payload.end());
         connection.peer_flow = data.flow;

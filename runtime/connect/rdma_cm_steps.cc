@@ -94,8 +94,7 @@ rdma_conn_param RdmaCmConnector::conn_param(const Connection& connection) const 
 void RdmaCmConnector::send_request(Connection& connection) {
     rdma_conn_param param = conn_param(connection);
     if (rdma_connect(connection.id.get(), &param) != 0) {
-        throw Error(errno,
-                    fmt::format("cannot ask {} for a connection from {}", connection.peer, own_device()));
+        throw Error(errno, fmt::format("cannot ask {} for a connection from {}", connection.peer, own_device()));
     }
     connection.state = State::connecting;
 }
@@ -104,22 +103,24 @@ void RdmaCmConnector::agree_as_answerer(Connection& connection) {
     // Until now these held what the peer asked for.
     const std::uint32_t rd_atomic_max = device_.limits().rd_atomic_max;
     const PathAttributes& path = connection.path;
-    connection.rd_atomic = static_cast<std::uint8_t>(
-        std::min<std::uint32_t>({connection.rd_atomic, path.max_rd_atomic, rd_atomic_max}));
+    connection.rd_atomic =
+        static_cast<std::uint8_t>(std::min<std::uint32_t>({connection.rd_atomic, path.max_rd_atomic, rd_atomic_max}));
     connection.dest_rd_atomic = static_cast<std::uint8_t>(
         std::min<std::uint32_t>({connection.dest_rd_atomic, path.max_dest_rd_atomic, rd_atomic_max}));
 }
 
 // To move a RoCE QP to RTR the kernel needs the MAC address of the peer, and waits up to a second for it, in the call
-// (rdma_addr_find_l2_eth_by_grh() in drivers/infiniband/core/addr.c). Its worker would wait for that, and a peer can bring it
-// about: it asks, and then answers nobody who asks for its address. Here the kernel finds the address before, and sends an event.
+// (rdma_addr_find_l2_eth_by_grh() in drivers/infiniband/core/addr.c). Its worker would wait for that, and a peer can
+// bring it about: it asks, and then answers nobody who asks for its address. Here the kernel finds the address before,
+// and sends an event.
 bool RdmaCmConnector::find_neighbour(Connection& connection) {
     if (device_.query_port().link_layer == IBV_LINK_LAYER_INFINIBAND) {
         return false;
     }
     const ibv_global_route to = attributes_for(connection, IBV_QPS_RTR).first.ah_attr.grh;
     const std::vector<GidEntry> gids = device_.gids();
-    const auto own = std::find_if(gids.begin(), gids.end(), [&](const GidEntry& gid) { return gid.index == to.sgid_index; });
+    const auto own =
+        std::find_if(gids.begin(), gids.end(), [&](const GidEntry& gid) { return gid.index == to.sgid_index; });
     if (own == gids.end()) {
         throw Error(EADDRNOTAVAIL, fmt::format("cannot connect with {}: the address by which it reached {} is gone",
                                                connection.peer, own_device()));
@@ -148,8 +149,7 @@ void RdmaCmConnector::move_and_tell(Connection& connection) {
     }
     rdma_conn_param param = conn_param(connection);
     if (rdma_accept(connection.id.get(), &param) != 0) {
-        throw Error(errno, fmt::format("cannot accept the connection of {}, which may have given up",
-                                       connection.peer));
+        throw Error(errno, fmt::format("cannot accept the connection of {}, which may have given up", connection.peer));
     }
     connection.state = State::accepting;
 }
@@ -158,7 +158,8 @@ std::pair<ibv_qp_attr, int> RdmaCmConnector::attributes_for(const Connection& co
     std::pair<ibv_qp_attr, int> answer{};
     answer.first.qp_state = state;
     if (rdma_init_qp_attr(connection.id.get(), &answer.first, &answer.second) != 0) {
-        throw Error(errno, fmt::format("cannot learn from rdma_cm how to connect a queue pair with {}", connection.peer));
+        throw Error(errno,
+                    fmt::format("cannot learn from rdma_cm how to connect a queue pair with {}", connection.peer));
     }
     return answer;
 }
@@ -177,11 +178,10 @@ void RdmaCmConnector::move_to_rtr_and_rts(Connection& connection) {
     }
     const int path_mtu = 128 << rtr.path_mtu;
     if (path.mtu != 0 && path.mtu != path_mtu) {
-        throw Error(
-            EINVAL,
-            fmt::format("cannot connect with {} by a path MTU of {} bytes: the caller's is {}, and both "
-                        "ends must have the same",
-                        connection.peer, path.mtu, path_mtu));
+        throw Error(EINVAL,
+                    fmt::format("cannot connect with {} by a path MTU of {} bytes: the caller's is {}, and both "
+                                "ends must have the same",
+                                connection.peer, path.mtu, path_mtu));
     }
     rtr.max_dest_rd_atomic = connection.dest_rd_atomic;
     rtr.min_rnr_timer = path.min_rnr_timer;

@@ -21,7 +21,9 @@ ibv_mtu mtu_from_bytes(std::uint32_t bytes, ibv_mtu otherwise) noexcept {
     }
 }
 
-std::uint16_t mtu_to_bytes(ibv_mtu mtu) noexcept { return static_cast<std::uint16_t>(128u << mtu); }
+std::uint16_t mtu_to_bytes(ibv_mtu mtu) noexcept {
+    return static_cast<std::uint16_t>(128u << mtu);
+}
 
 Transition to_state(ibv_qp_state state) noexcept {
     Transition to;

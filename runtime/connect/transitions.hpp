@@ -2,9 +2,9 @@
 // (ibv_modify_qp(3)). Pure functions; the caller makes the call.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/queue_pair.hpp"
 

@@ -1,15 +1,14 @@
 // Address handles: made here, since that may block, and then published to every worker.
-#include "pollcore/address_handle.hpp"
+#include <cstring>
 
 #include <fmt/format.h>
-
-#include <cstring>
 
 #include "base/log.hpp"
 #include "base/planted.hpp"
 #include "base/undo.hpp"
 #include "connect/gid.hpp"
 #include "control/runtime_state.hpp"
+#include "pollcore/address_handle.hpp"
 
 namespace pollcore {
 
@@ -28,7 +27,8 @@ void AhPlan::find_neighbour() const {
     device->find_neighbour(verbs_pd, to);
 }
 
-AhHandle RuntimeState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device_name, PdId pd) {
+AhHandle RuntimeState::create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device_name,
+                                 PdId pd) {
     return executor_->run([&] {
         const AhPlan plan = plan_ah_here(peer, path, device_name, pd);
         return add_ah_here(plan, plan.carry_out());
@@ -43,7 +43,8 @@ AhHandle RuntimeState::create_ah(const WideCompletion& received, std::span<const
     });
 }
 
-AhPlan RuntimeState::plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device_name, PdId pd) {
+AhPlan RuntimeState::plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device_name,
+                                  PdId pd) {
     DeviceSlot& device = device_slot(device_name);
     return plan_ah_here(device, pd, address_here(device, peer, path));
 }
@@ -68,7 +69,11 @@ AhPlan RuntimeState::plan_ah_here(const WideCompletion& received, std::span<cons
 
 AhPlan RuntimeState::plan_ah_here(DeviceSlot& device, PdId pd, const ibv_ah_attr& address) {
     const PdId pd_id = pd_of(device, pd);
-    return {.device = device.device.get(), .device_index = device.index, .pd = pd_id, .verbs_pd = pds_.at(pd_id).pd.get(), .address = address};
+    return {.device = device.device.get(),
+            .device_index = device.index,
+            .pd = pd_id,
+            .verbs_pd = pds_.at(pd_id).pd.get(),
+            .address = address};
 }
 
 AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
@@ -90,7 +95,8 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
                  .pd = plan.pd,
                  .client = pds_.at(plan.pd).client,
                  .ah = slot->ah.get()};
-    // First room at each: a hostile process may name it as soon as one worker knows it, and then it could not be taken back.
+    // First room at each: a hostile process may name it as soon as one worker knows it, and then it could not be taken
+    // back.
     for (const auto& worker : workers_) {
         worker->proxy->make_room(slot->end);
     }
@@ -101,18 +107,20 @@ AhHandle RuntimeState::add_ah_here(const AhPlan& plan, UniqueAh ah) {
     return ahs_[index]->end.handle;
 }
 
-// Between a search that finds nothing and the removal a send may come in, so what the workers have in flight is searched once
-// more when no further one can.
+// Between a search that finds nothing and the removal a send may come in, so what the workers have in flight is
+// searched once more when no further one can.
 void RuntimeState::destroy_ah(AhHandle handle) {
-    executor_->run([&] {
-        UseSearch search = begin_here([&] { return search_ah_here(handle); });
-        await_here(search);
-        UseSearch removal = begin_here([&] { return begin_removing_ah_here(handle, search); });
-        Undo restore([&]() noexcept { restore_ah_here(handle); });
-        await_here(removal);
-        restore.keep();  // from here on the end does it
-        end_ah_here(handle, removal);
-    }, Executor::Patience::unlimited);
+    executor_->run(
+        [&] {
+            UseSearch search = begin_here([&] { return search_ah_here(handle); });
+            await_here(search);
+            UseSearch removal = begin_here([&] { return begin_removing_ah_here(handle, search); });
+            Undo restore([&]() noexcept { restore_ah_here(handle); });
+            await_here(removal);
+            restore.keep();  // from here on the end does it
+            end_ah_here(handle, removal);
+        },
+        Executor::Patience::unlimited);
 }
 
 AhSlot* RuntimeState::find_ah(AhHandle handle) noexcept {
@@ -136,7 +144,8 @@ UseSearch RuntimeState::begin_removing_ah_here(AhHandle handle, const UseSearch&
     if (const AhSlot* slot = find_ah(handle); slot != nullptr) {
         try {
             for (const auto& worker : workers_) {
-                removal.add(*worker, *worker->proxy, [&](WorkerProxy& proxy) { return proxy.begin_removing_ah(slot->end); });
+                removal.add(*worker, *worker->proxy,
+                            [&](WorkerProxy& proxy) { return proxy.begin_removing_ah(slot->end); });
             }
         } catch (...) {
             restore_ah_here(handle);
@@ -156,7 +165,8 @@ void RuntimeState::end_ah_here(AhHandle handle, const UseSearch& removal) {
         const int error = devices_[slot->device]->device->destroy(slot->ah.get());
         // As with memory regions: a device that the kernel has let go of answers EIO.
         if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
-            throw Error(error, fmt::format("device \"{}\" does not end an address handle", devices_[slot->device]->config.name));
+            throw Error(error, fmt::format("device \"{}\" does not end an address handle",
+                                           devices_[slot->device]->config.name));
         }
     } catch (...) {
         restore_ah_here(handle);
@@ -185,8 +195,11 @@ void RuntimeState::restore_ah_here(AhHandle handle) noexcept {
 
 void RuntimeState::require_unused(AhHandle handle, const UseSearch& search) {
     if (search.user() != nullptr && !planted(Bug::ended_early)) {
-        throw Error(EBUSY, fmt::format("address handle {}.{} is named by sends in flight on worker \"{}\"; poll their completions first",
-                                       handle.index, handle.generation, search.user()->config.name));
+        throw Error(
+            EBUSY,
+            fmt::format(
+                "address handle {}.{} is named by sends in flight on worker \"{}\"; poll their completions first",
+                handle.index, handle.generation, search.user()->config.name));
     }
 }
 

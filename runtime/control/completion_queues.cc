@@ -1,7 +1,7 @@
 // Which CQ a queue goes to, and the room there: a CQ holds everything that may be outstanding on it (I3).
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "control/runtime_state.hpp"
 
@@ -18,8 +18,8 @@ std::uint32_t next_vector(const WorkerSlot& worker, DeviceSlot& device) {
 // A CQ with room for everything that may be outstanding; when all are full the worker opens another. All receives of
 // an SRQ may complete on one CQ, and never more than those, however many of its queue pairs are there (H4). One with
 // time stamps is for queue pairs with `device_time`, and no others.
-std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
-                                      const SrqSlot* srq, bool device_time, std::optional<std::uint32_t> other_than) {
+std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries, const SrqSlot* srq,
+                                      bool device_time, std::optional<std::uint32_t> other_than) {
     const std::uint32_t with_srq = entries + (srq != nullptr ? srq->depth : 0);
     if (with_srq > worker.config.cq_depth) {
         throw Error(EINVAL, fmt::format("the queue pair may have {} work requests outstanding on one CQ, and worker "
@@ -29,7 +29,8 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     std::optional<std::uint32_t> fits;
     for (std::uint32_t i = 0; i < worker.cqs.size(); ++i) {
         const CqSlot* cq = worker.cqs[i].get();
-        if (cq == nullptr || cq->failed || cq->device != device.index || cq->device_time != device_time || i == other_than) {
+        if (cq == nullptr || cq->failed || cq->device != device.index || cq->device_time != device_time ||
+            i == other_than) {
             continue;
         }
         const std::uint32_t room = cq->capacity - cq->reserved;
@@ -46,8 +47,8 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
     auto slot = std::make_unique<CqSlot>();
     slot->device = device.index;
     const DeviceLimits& limits = device.device->limits();
-    // With the room of an ordinary one beside the SRQ's receives. Else an SRQ nearly as deep as a CQ would have one for each of its queue
-    // pairs, and every step looks at all of them.
+    // With the room of an ordinary one beside the SRQ's receives. Else an SRQ nearly as deep as a CQ would have one for
+    // each of its queue pairs, and every step looks at all of them.
     slot->capacity = std::min(worker.config.cq_depth + (srq != nullptr ? srq->depth : 0), limits.cqes_max);
     slot->device_time = device_time;
     const PollChoice poll = choose_poll(worker.config.poll, limits.extended_cqs, limits.poll, device_time);
@@ -64,16 +65,18 @@ std::uint32_t RuntimeState::choose_cq(WorkerSlot& worker, DeviceSlot& device, st
         device.device->moderate(slot->cq.get(), static_cast<std::uint16_t>(worker.config.moderation_count),
                                 static_cast<std::uint16_t>(worker.config.moderation_period.count()));
     }
-    slot->end = std::make_unique<WorkerCq>(WorkerCq::Options{.cq = slot->cq.get(),
-                                                             .extended = poll.extended ? extended(slot->cq.get()) : nullptr,
-                                                             .next_poll = limits.next_poll,
-                                                             .device_time = device_time,
-                                                             .id = next_cq_++,
-                                                             .depth = static_cast<std::uint32_t>(slot->cq->cqe),
-                                                             .channel = events ? channel->second.get() : nullptr});
+    slot->end =
+        std::make_unique<WorkerCq>(WorkerCq::Options{.cq = slot->cq.get(),
+                                                     .extended = poll.extended ? extended(slot->cq.get()) : nullptr,
+                                                     .next_poll = limits.next_poll,
+                                                     .device_time = device_time,
+                                                     .id = next_cq_++,
+                                                     .depth = static_cast<std::uint32_t>(slot->cq->cqe),
+                                                     .channel = events ? channel->second.get() : nullptr});
     if (device.polls_logged.insert({worker_index(worker), device_time}).second) {
-        log_info("worker {} polls its completion queues {}on {} by {}: {}{}", worker.config.name, device_time ? "with time stamps " : "",
-                 device.device->describe(), poll.extended ? "ibv_start_poll" : "ibv_poll_cq",
+        log_info("worker {} polls its completion queues {}on {} by {}: {}{}", worker.config.name,
+                 device_time ? "with time stamps " : "", device.device->describe(),
+                 poll.extended ? "ibv_start_poll" : "ibv_poll_cq",
                  worker.config.poll == PollVerbs::automatic && !device_time ? "poll = \"auto\", and " : "", poll.why);
     }
     const auto empty = std::find(worker.cqs.begin(), worker.cqs.end(), nullptr);
@@ -119,8 +122,8 @@ void RuntimeState::release_entries(const QpSlot& qp) {
     }
 }
 
-// A worker polls every CQ that it has, and arms each before it sleeps, so one without queues goes. The last of a device stays, for the
-// next queue pair, unless that cannot use it: one with time stamps is for few.
+// A worker polls every CQ that it has, and arms each before it sleeps, so one without queues goes. The last of a device
+// stays, for the next queue pair, unless that cannot use it: one with time stamps is for few.
 void RuntimeState::close_idle_cqs(WorkerSlot& worker, const DeviceSlot& device) {
     const auto is_of_use = [&](const auto& cq) {
         return cq != nullptr && cq->device == device.index && !cq->failed && !cq->device_time && !device.lost;

@@ -1,7 +1,7 @@
 // Connections by address: threads that wait for an outcome, and the events that bring it.
-#include <fmt/format.h>
-
 #include <new>
+
+#include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "base/undo.hpp"
@@ -24,16 +24,22 @@ void require_private_data(std::size_t size, std::size_t most) {
 }  // namespace
 
 ConnectingQp RuntimeState::connecting(QpSlot& qp) {
-    return {.qp_num = qp.qp_num, .srq = qp.srq != nullptr, .modify = [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
-                QpSlot& slot = live_qp_slot(handle);
-                const bool to_rts = (mask & IBV_QP_STATE) && attr.qp_state == IBV_QPS_RTS;
-                const bool moves = (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;
-                modify_here(slot, attr, mask, to_rts ? QpState::ready : slot.state);
-                slot.moved |= moves;
-            }, .type = qp.type, .flow = flow_block_of(qp)};
+    return {.qp_num = qp.qp_num,
+            .srq = qp.srq != nullptr,
+            .modify =
+                [this, handle = qp.handle](ibv_qp_attr& attr, int mask) {
+                    QpSlot& slot = live_qp_slot(handle);
+                    const bool to_rts = (mask & IBV_QP_STATE) && attr.qp_state == IBV_QPS_RTS;
+                    const bool moves = (mask & IBV_QP_STATE) && attr.qp_state != IBV_QPS_INIT;
+                    modify_here(slot, attr, mask, to_rts ? QpState::ready : slot.state);
+                    slot.moved |= moves;
+                },
+            .type = qp.type,
+            .flow = flow_block_of(qp)};
 }
 
-ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::string& address, const ConnectOptions& options) {
+ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::string& address,
+                                               const ConnectOptions& options) {
     require_private_data(options.private_data.size(), kRequestPrivateDataMax);
     QpSlot& qp = live_qp_slot(handle);
     require_connectable(qp);
@@ -47,8 +53,8 @@ ConnectionKey RuntimeState::begin_connect_here(QpHandle handle, const std::strin
     return await_outcome_here(std::move(attempt), {qp.device, id});
 }
 
-// Made before there is anything to wait for: a connection that is under way has somebody who waits for it. What it says is what it will say
-// if the queue pair ends meanwhile.
+// Made before there is anything to wait for: a connection that is under way has somebody who waits for it. What it says
+// is what it will say if the queue pair ends meanwhile.
 RuntimeState::Attempts::node_type RuntimeState::new_attempt() {
     Attempts one;
     ConnectEvent& event = one[{}].event;
@@ -65,8 +71,8 @@ ConnectionKey RuntimeState::await_outcome_here(Attempts::node_type attempt, cons
     return key;
 }
 
-ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
-                                              const ConnectOptions& options) {
+ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle,
+                                              const FlowBlock& flow, const ConnectOptions& options) {
     require_private_data(options.private_data.size(), kReplyPrivateDataMax);
     QpSlot& qp = live_qp_slot(handle);
     if (qp.device != device) {
@@ -89,7 +95,8 @@ ConnectionKey RuntimeState::begin_accept_here(std::uint32_t device, ConnectionId
     return key;
 }
 
-std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string& address, const ConnectOptions& options) {
+std::vector<std::byte> RuntimeState::connect(QpHandle handle, const std::string& address,
+                                             const ConnectOptions& options) {
     const std::string what = fmt::format("connecting to {}", address);
     const ConnectionKey key = executor_->run([&] { return begin_connect_here(handle, address, options); });
     return await_connection(key, handle, options, what);
@@ -102,8 +109,8 @@ void RuntimeState::accept(std::uint32_t device, ConnectionId request, QpHandle h
     (void)await_connection(key, handle, options, what);
 }
 
-std::vector<std::byte> RuntimeState::await_connection(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
-                                                      const std::string& what) {
+std::vector<std::byte> RuntimeState::await_connection(const ConnectionKey& key, QpHandle handle,
+                                                      const ConnectOptions& options, const std::string& what) {
     {
         std::unique_lock lock(waiting_mutex_);
         (void)platform->wait(lock, waiting_, options.timeout, [&] {
@@ -130,8 +137,8 @@ void RuntimeState::drop_attempt_here(const ConnectionKey& key) noexcept {
 }
 
 // Now, however far it has come.
-std::vector<std::byte> RuntimeState::conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
-                                                   const std::string& what) {
+std::vector<std::byte> RuntimeState::conclude_here(const ConnectionKey& key, QpHandle handle,
+                                                   const ConnectOptions& options, const std::string& what) {
     Attempt attempt = take_attempt(key, what);
     return conclude_here(attempt, handle, options, what);
 }
@@ -238,20 +245,22 @@ OpenedListener RuntimeState::listen(const std::string& address, const std::strin
 
 void RuntimeState::stop_listening(std::uint32_t device, ListenerId listener) noexcept {
     try {
-        executor_->run([&] {
-            if (!running_.load()) {
-                return;
-            }
-            devices_[device]->connector->stop_listening(listener);
-            std::unique_lock lock(waiting_mutex_);
-            const auto ended = requests_.extract({device, listener});
-            lock.unlock();
-            if (!ended.empty()) {
-                for (const ConnectEvent& request : ended.mapped()) {
-                    turn_away_here(device, request.connection);
+        executor_->run(
+            [&] {
+                if (!running_.load()) {
+                    return;
                 }
-            }
-        }, Executor::Patience::unlimited);
+                devices_[device]->connector->stop_listening(listener);
+                std::unique_lock lock(waiting_mutex_);
+                const auto ended = requests_.extract({device, listener});
+                lock.unlock();
+                if (!ended.empty()) {
+                    for (const ConnectEvent& request : ended.mapped()) {
+                        turn_away_here(device, request.connection);
+                    }
+                }
+            },
+            Executor::Patience::unlimited);
         tell_waiting();
     } catch (const std::exception& error) {
         log_error("ending a listener: {}", error.what());
@@ -290,19 +299,22 @@ void RuntimeState::reject(std::uint32_t device, ConnectionId request,
         return reject(device, request, {});
     }
     try {
-        executor_->run([&] {
-            if (!running_.load()) {
-                return;
-            }
-            turn_away_here(device, request, private_data);
-        }, Executor::Patience::unlimited);
+        executor_->run(
+            [&] {
+                if (!running_.load()) {
+                    return;
+                }
+                turn_away_here(device, request, private_data);
+            },
+            Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_debug("rejecting a connection: {}", error.what());
     }
 }
 
 // Its peer is told even where there is no memory for that: by being forgotten.
-void RuntimeState::turn_away_here(std::uint32_t device, ConnectionId request, std::span<const std::byte> private_data) noexcept {
+void RuntimeState::turn_away_here(std::uint32_t device, ConnectionId request,
+                                  std::span<const std::byte> private_data) noexcept {
     Connector& connector = *devices_[device]->connector;
     try {
         connector.reject(request, private_data);
@@ -346,7 +358,8 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
             counters.connections.add();
             if (QpSlot* qp = qp_of_connection(device.index, event.connection); qp != nullptr) {
                 try {
-                    start_flow_here(*qp, event.flow.kind != FlowControl::off ? event.flow : std::exchange(qp->peer_flow, {}));
+                    start_flow_here(
+                        *qp, event.flow.kind != FlowControl::off ? event.flow : std::exchange(qp->peer_flow, {}));
                 } catch (const Error& error) {
                     event.kind = ConnectEvent::Kind::failed;
                     event.error = error.code().value();
@@ -360,7 +373,8 @@ void RuntimeState::on_connect_event(DeviceSlot& device, ConnectEvent event) {
         case ConnectEvent::Kind::failed: {
             if (event.connection == 0) {  // a request that could not be offered, or the listener itself
                 if (const std::optional<std::uint64_t> left_out = refused_requests_.take(platform->now())) {
-                    log_warning("listening on device \"{}\": {}{}", device.config.name, event.text, and_others(*left_out));
+                    log_warning("listening on device \"{}\": {}{}", device.config.name, event.text,
+                                and_others(*left_out));
                 }
                 break;
             }
@@ -422,7 +436,8 @@ void RuntimeState::drop_request(DeviceSlot& device, ConnectionId request) {
         const std::lock_guard lock(waiting_mutex_);
         for (auto& [listener, waiting] : requests_) {
             if (listener.first == device.index) {
-                dropped += std::erase_if(waiting, [request](const ConnectEvent& event) { return event.connection == request; });
+                dropped += std::erase_if(waiting,
+                                         [request](const ConnectEvent& event) { return event.connection == request; });
             }
         }
     }

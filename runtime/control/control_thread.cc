@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-ControlThread::ControlThread(const std::string& name, const std::vector<int>& cpus, std::chrono::milliseconds hang_limit)
+ControlThread::ControlThread(const std::string& name, const std::vector<int>& cpus,
+                             std::chrono::milliseconds hang_limit)
     : name_(name), hang_limit_(hang_limit), thread_([this, cpus] {
           become_helper(name_, cpus);
           loop();
@@ -100,12 +101,13 @@ void ControlThread::run_posted(Job& job) const noexcept {
 }
 
 std::string ControlThread::why_late() const {
-    const ThreadHealth health =
-        thread_health(name_, ThreadHealth::Kind::control, heartbeat_, steady_ns(Clock::now()));
-    return fmt::format("{} did not begin with this within {} ms (runtime.hang_limit), and will not carry it out: it has been at one job for "
-                       "{} ms, {}. Try again when that is over, or restart the process",
-                       name_, hang_limit_.count(), std::chrono::duration_cast<std::chrono::milliseconds>(health.busy).count(),
-                       kernel_place(health.thread_id));
+    const ThreadHealth health = thread_health(name_, ThreadHealth::Kind::control, heartbeat_, steady_ns(Clock::now()));
+    return fmt::format(
+        "{} did not begin with this within {} ms (runtime.hang_limit), and will not carry it out: it has been at one "
+        "job for "
+        "{} ms, {}. Try again when that is over, or restart the process",
+        name_, hang_limit_.count(), std::chrono::duration_cast<std::chrono::milliseconds>(health.busy).count(),
+        kernel_place(health.thread_id));
 }
 
 void ControlThread::loop() noexcept {

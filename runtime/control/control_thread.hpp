@@ -26,7 +26,8 @@ public:
     static constexpr std::size_t kJobsMax = 4096;
 
 private:
-    // In the queue. One that somebody waits for lies on that one's stack, so that it needs no memory; the others are the queue's.
+    // In the queue. One that somebody waits for lies on that one's stack, so that it needs no memory; the others are
+    // the queue's.
     struct Job {
         std::optional<JobRef> awaited;
         std::function<void()> posted;  // where nobody waits

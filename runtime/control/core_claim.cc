@@ -21,7 +21,8 @@
 namespace pollcore {
 namespace {
 
-// Each process that asks stays in the queue, since nobody accepts. With a full queue the answer is only that somebody is there.
+// Each process that asks stays in the queue, since nobody accepts. With a full queue the answer is only that somebody
+// is there.
 constexpr int kAskersMax = 128;
 // A process may claim a core a thousand times, and neither the log nor the start pays for each.
 constexpr std::size_t kNamedMax = 4;
@@ -42,7 +43,9 @@ struct AbstractAddress {
     [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-std::string claim_prefix(std::uint32_t core) { return fmt::format("pollcore-core-{}-", core); }
+std::string claim_prefix(std::uint32_t core) {
+    return fmt::format("pollcore-core-{}-", core);
+}
 
 std::string random_word() {
     std::uint64_t word = 0;
@@ -52,10 +55,12 @@ std::string random_word() {
     return fmt::format("{:016x}", word);
 }
 
-UniqueFd claim_socket() { return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+UniqueFd claim_socket() {
+    return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
 
-// Names that begin so and are as long as this class makes them. A line ends with the name, whose first byte is shown as '@'. Each
-// connection in the queue of a socket has its name, too.
+// Names that begin so and are as long as this class makes them. A line ends with the name, whose first byte is shown as
+// '@'. Each connection in the queue of a socket has its name, too.
 std::set<std::string> claims_on(std::uint32_t core) {
     const std::string prefix = claim_prefix(core);
     std::set<std::string> names;
@@ -82,7 +87,8 @@ std::optional<std::string> claimant(const std::string& name) {
     const AbstractAddress address(name);
     const UniqueFd asking = claim_socket();
     if (::connect(asking.get(), address.get(), address.length) != 0) {
-        return errno == ECONNREFUSED ? std::nullopt : std::optional<std::string>("a process that cannot be asked who it is");
+        return errno == ECONNREFUSED ? std::nullopt
+                                     : std::optional<std::string>("a process that cannot be asked who it is");
     }
     ucred whose{.pid = 0, .uid = 0, .gid = 0};
     socklen_t length = sizeof(whose);
@@ -99,7 +105,8 @@ CoreClaim::CoreClaim(std::uint32_t core)
     const AbstractAddress address(name_);
     if (!socket_.valid() || ::bind(socket_.get(), address.get(), address.length) != 0 ||
         ::listen(socket_.get(), kAskersMax) != 0) {
-        throw Error(errno, fmt::format("other users cannot be told that core {} is polled: no abstract Unix socket", core));
+        throw Error(errno,
+                    fmt::format("other users cannot be told that core {} is polled: no abstract Unix socket", core));
     }
 }
 
@@ -114,7 +121,9 @@ CoreClaim& CoreClaim::operator=(CoreClaim&& other) noexcept {
     return *this;
 }
 
-CoreClaim::~CoreClaim() { end(); }
+CoreClaim::~CoreClaim() {
+    end();
+}
 
 void CoreClaim::end() noexcept {
     // A forked child may keep the socket. After this whoever asks is told that nobody listens.

@@ -1,8 +1,8 @@
 // What a process says to all users of the machine while it polls on a core.
 //
-// It listens at an abstract Unix socket named "pollcore-core-N-" and a random word. Others find the name in /proc/net/unix and
-// ask the kernel by SO_PEERCRED whose it is. Anybody can bind such a name, so a claim is a reason for a warning, and never for
-// a refusal. It is seen within one network namespace.
+// It listens at an abstract Unix socket named "pollcore-core-N-" and a random word. Others find the name in
+// /proc/net/unix and ask the kernel by SO_PEERCRED whose it is. Anybody can bind such a name, so a claim is a reason
+// for a warning, and never for a refusal. It is seen within one network namespace.
 //
 // A copy of the object in a forked child ends nothing.
 //

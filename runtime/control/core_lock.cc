@@ -65,11 +65,14 @@ UniqueFd open_lock_file(const LockDirectory& directory, const Attempt& attempt) 
 void require_own_file(const Attempt& attempt, const struct stat& info) {
     // A second link could be a file of somebody's that shall be emptied here.
     if (!S_ISREG(info.st_mode) || info.st_nlink > 1) {
-        attempt.fail(EINVAL, fmt::format("{} is not the plain file that a lock file is; remove it", attempt.file.native()));
+        attempt.fail(EINVAL,
+                     fmt::format("{} is not the plain file that a lock file is; remove it", attempt.file.native()));
     }
     if (info.st_uid != ::geteuid() || (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        attempt.fail(EPERM, fmt::format("{} is a file of user {} with mode {:04o}, which others than user {} may lock; remove it",
-                                        attempt.file.native(), info.st_uid, info.st_mode & 07777U, ::geteuid()));
+        attempt.fail(
+            EPERM,
+            fmt::format("{} is a file of user {} with mode {:04o}, which others than user {} may lock; remove it",
+                        attempt.file.native(), info.st_uid, info.st_mode & 07777U, ::geteuid()));
     }
 }
 
@@ -92,8 +95,7 @@ std::optional<Owner> read_owner(int fd) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), owner.pid);
     const std::size_t program = static_cast<std::size_t>(end - text.data()) + 1;
     const std::size_t worker = text.rfind(' ');
-    const bool printable =
-        std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+    const bool printable = std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
     if (error != std::errc{} || owner.pid <= 0 || !printable || worker == text.npos || worker < program) {
         return std::nullopt;
     }
@@ -106,31 +108,29 @@ std::optional<Owner> read_owner(int fd) {
     const std::string& file = attempt.file.native();
     const std::optional<Owner> owner = read_owner(fd);
     if (!owner) {
-        attempt.fail(
-            EBUSY, fmt::format("{} is locked by a process that has not said its name ('fuser {}' finds it); "
-                               "stop it, choose another core, or share this one (runtime.share_cores)",
-                               file, file));
+        attempt.fail(EBUSY, fmt::format("{} is locked by a process that has not said its name ('fuser {}' finds it); "
+                                        "stop it, choose another core, or share this one (runtime.share_cores)",
+                                        file, file));
     }
     const std::string whose = fmt::format("{} is locked by process {} ({}, worker {})", file, owner->pid,
                                           printable(owner->program), printable(owner->worker));
     if (::kill(owner->pid, 0) != 0 && errno == ESRCH) {
         // A lock lives as long as any copy of its descriptor: a fork of the owner's that did not exec has
         // one.
-        attempt.fail(
-            EBUSY, fmt::format("{}, which cannot be seen from here: either it is in another container, or it "
-                               "is gone and a child of it lives on with the lock ('fuser {}' finds it); stop "
-                               "that, choose another core, or share this one (runtime.share_cores)",
-                               whose, file));
+        attempt.fail(EBUSY, fmt::format("{}, which cannot be seen from here: either it is in another container, or it "
+                                        "is gone and a child of it lives on with the lock ('fuser {}' finds it); stop "
+                                        "that, choose another core, or share this one (runtime.share_cores)",
+                                        whose, file));
     }
-    attempt.fail(EBUSY, fmt::format("{}; stop it, choose another core, or share this one (runtime.share_cores)", whose));
+    attempt.fail(EBUSY,
+                 fmt::format("{}; stop it, choose another core, or share this one (runtime.share_cores)", whose));
 }
 
 // Is the locked file still the one that its name leads to? Else it was removed between open and lock, and
 // the next process would lock another one.
 bool still_named(const std::filesystem::path& file, const struct stat& locked) {
     struct stat named {};
-    return ::lstat(file.c_str(), &named) == 0 && named.st_dev == locked.st_dev &&
-           named.st_ino == locked.st_ino;
+    return ::lstat(file.c_str(), &named) == 0 && named.st_dev == locked.st_dev && named.st_ino == locked.st_ino;
 }
 
 // The kernel's name of this program, as ps(1) shows it: at most 15 bytes, but any, and set by the program.
@@ -156,7 +156,9 @@ void write_owner(const Attempt& attempt, int fd) {
 
 }  // namespace
 
-std::string core_lock_name(std::uint32_t core) { return fmt::format("pollcore-core-{}.lock", core); }
+std::string core_lock_name(std::uint32_t core) {
+    return fmt::format("pollcore-core-{}.lock", core);
+}
 
 CoreLock::CoreLock(const LockDirectory& directory, std::uint32_t core, std::string_view worker)
     : file_(directory.path() / core_lock_name(core)) {

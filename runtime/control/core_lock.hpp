@@ -1,8 +1,8 @@
 // A lock file per worker core, so that two runtimes of a user never poll on one core.
 //
-// The file is "pollcore-core-N.lock" in a directory that only its owner may write (lock_directory.hpp). Only the owner may open
-// the file: whoever has it open can lock it, and so keep the next runtime from starting. While it is locked (flock(2)) it
-// says in one line who holds it: "PID PROGRAM WORKER". The lock, not the file, is what counts: the kernel
+// The file is "pollcore-core-N.lock" in a directory that only its owner may write (lock_directory.hpp). Only the owner
+// may open the file: whoever has it open can lock it, and so keep the next runtime from starting. While it is locked
+// (flock(2)) it says in one line who holds it: "PID PROGRAM WORKER". The lock, not the file, is what counts: the kernel
 // drops it when its owner dies, however that happens, so nothing stale ever has to be cleaned up.
 //
 // The file stays in place when the lock is given up. Were it unlinked, a second process that has it open
@@ -33,8 +33,8 @@ namespace pollcore {
 
 class CoreLock {
 public:
-    /// Throws pollcore::Error: EBUSY, naming the owner, when the core is taken (also within this process); EPERM when other
-    /// users may open the file; else what the file said (EACCES, ...).
+    /// Throws pollcore::Error: EBUSY, naming the owner, when the core is taken (also within this process); EPERM when
+    /// other users may open the file; else what the file said (EACCES, ...).
     CoreLock(const LockDirectory& directory, std::uint32_t core, std::string_view worker);
     CoreLock(CoreLock&&) noexcept = default;
     CoreLock& operator=(CoreLock&& other) noexcept;

@@ -16,11 +16,10 @@ namespace {
 
 constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
 
-// A line is "1: FLOCK  ADVISORY  WRITE 11300 fe:00:1114861 0 EOF" (proc_locks(5)). One that waits for a lock has "->" before
-// FLOCK.
+// A line is "1: FLOCK  ADVISORY  WRITE 11300 fe:00:1114861 0 EOF" (proc_locks(5)). One that waits for a lock has "->"
+// before FLOCK.
 std::optional<pid_t> holder_of(const struct stat& file) {
-    const std::string wanted =
-        fmt::format("{:02x}:{:02x}:{}", major(file.st_dev), minor(file.st_dev), file.st_ino);
+    const std::string wanted = fmt::format("{:02x}:{:02x}:{}", major(file.st_dev), minor(file.st_dev), file.st_ino);
     std::ifstream locks("/proc/locks");
     for (std::string line; std::getline(locks, line);) {
         std::istringstream words(line);
@@ -30,8 +29,8 @@ std::optional<pid_t> holder_of(const struct stat& file) {
         std::string access;
         pid_t process = 0;
         std::string what;
-        if (words >> number >> kind >> is_advisory >> access >> process >> what && kind == "FLOCK" && access == "WRITE" &&
-            what == wanted) {
+        if (words >> number >> kind >> is_advisory >> access >> process >> what && kind == "FLOCK" &&
+            access == "WRITE" && what == wanted) {
             return process;
         }
     }
@@ -55,7 +54,8 @@ std::optional<DaemonLock> find_daemon_lock(const std::filesystem::path& director
         return std::nullopt;
     }
     const std::optional<pid_t> process = holder_of(of_file);
-    return process ? std::optional(DaemonLock{.file = file, .process = *process, .user = of_file.st_uid}) : std::nullopt;
+    return process ? std::optional(DaemonLock{.file = file, .process = *process, .user = of_file.st_uid})
+                   : std::nullopt;
 }
 
 }  // namespace pollcore

@@ -1,8 +1,8 @@
 // The daemon's core locks, as processes of other users see them.
 //
-// Nobody else may open the daemon's lock files: who can open a file can lock it. The kernel lists all locks in /proc/locks
-// by device and inode, and everybody may look up the inode of a lock file. What is found there is proof: only the
-// directory's owner can have locked the file.
+// Nobody else may open the daemon's lock files: who can open a file can lock it. The kernel lists all locks in
+// /proc/locks by device and inode, and everybody may look up the inode of a lock file. What is found there is proof:
+// only the directory's owner can have locked the file.
 //
 // Thread safety: a pure function of the file system.
 #pragma once
@@ -21,8 +21,9 @@ struct DaemonLock {
     uid_t user = 0;     ///< the owner of the file
 };
 
-/// The lock of a core in the daemon's directory, while a process holds it. Nothing, too, where this process cannot see it:
-/// /proc is hidden, the holder is in another PID namespace, or the file system numbers its devices differently (btrfs).
+/// The lock of a core in the daemon's directory, while a process holds it. Nothing, too, where this process cannot see
+/// it: /proc is hidden, the holder is in another PID namespace, or the file system numbers its devices differently
+/// (btrfs).
 [[nodiscard]] std::optional<DaemonLock> find_daemon_lock(const std::filesystem::path& directory, std::uint32_t core);
 
 }  // namespace pollcore

@@ -1,12 +1,6 @@
 #include "control/eal.hpp"
 
-#include <fmt/format.h>
 #include <pthread.h>
-#include <rte_eal.h>
-#include <rte_errno.h>
-#include <rte_launch.h>
-#include <rte_lcore.h>
-#include <rte_malloc.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -19,6 +13,13 @@
 #include <mutex>
 #include <set>
 #include <utility>
+
+#include <fmt/format.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_launch.h>
+#include <rte_lcore.h>
+#include <rte_malloc.h>
 
 #include "config/cpus.hpp"
 #include "control/eal_directory.hpp"
@@ -88,9 +89,10 @@ std::vector<std::string> eal_arguments(const MemoryConfig& memory, const std::ve
     }
     lcores.push_back(fmt::format("{}@({})", main_lcore, fmt::join(helper_cpus(worker_cores), ",")));
 
-    std::vector<std::string> arguments{"pollcore",     "--no-pci", "--no-telemetry", "--log-level=lib.eal:error",
-                                       "--lcores",     fmt::format("{}", fmt::join(lcores, ",")),
-                                       "--main-lcore", std::to_string(main_lcore)};
+    std::vector<std::string> arguments{"pollcore",       "--no-pci",
+                                       "--no-telemetry", "--log-level=lib.eal:error",
+                                       "--lcores",       fmt::format("{}", fmt::join(lcores, ",")),
+                                       "--main-lcore",   std::to_string(main_lcore)};
     if (hugepages) {
         arguments.emplace_back("--in-memory");
     } else {
@@ -147,15 +149,19 @@ const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::ui
     static pid_t process = 0;  // that has it
     const std::lock_guard lock(mutex);
     if (process != 0 && process != ::getpid()) {
-        // Its heap is memory that both have, each with its own record of what is free, and its threads are the parent's.
-        throw Error(EPERM, "this is a forked child of a process that had a Runtime, whose EAL is of no use here: exec() first. An Attachment "
-                           "may be made here");
+        // Its heap is memory that both have, each with its own record of what is free, and its threads are the
+        // parent's.
+        throw Error(EPERM,
+                    "this is a forked child of a process that had a Runtime, whose EAL is of no use here: exec() "
+                    "first. An Attachment "
+                    "may be made here");
     }
     if (process == 0) {
         if (rte_lcore_count() > 0) {
-            state = {.ours = false,
-                     .hugepages = rte_eal_has_hugepages() != 0,
-                     .memory = rte_eal_has_hugepages() ? "the host program's hugepages" : "the host program's EAL heap"};
+            state = {
+                .ours = false,
+                .hugepages = rte_eal_has_hugepages() != 0,
+                .memory = rte_eal_has_hugepages() ? "the host program's hugepages" : "the host program's EAL heap"};
         } else {
             state = set_up(memory, worker_cores);
             memory_limit.store(memory.size);
@@ -163,8 +169,9 @@ const EalState& ensure_eal(const MemoryConfig& memory, const std::vector<std::ui
         process = ::getpid();
     }
     if (memory.hugepages == MemoryConfig::Hugepages::require && !state.hugepages) {
-        throw Error(ENOMEM, "memory.hugepages = \"require\", but this process's EAL was started without hugepages, and "
-                            "that cannot change during its life");
+        throw Error(ENOMEM,
+                    "memory.hugepages = \"require\", but this process's EAL was started without hugepages, and "
+                    "that cannot change during its life");
     }
     return state;
 }
@@ -274,8 +281,9 @@ HostMemory eal_memory(std::size_t bytes, int numa_node, const std::string& what_
     const std::uint64_t used = memory_used.fetch_add(bytes);
     if (limit != 0 && (bytes > limit || used > limit - bytes)) {
         memory_used.fetch_sub(bytes);
-        throw Error(ENOMEM, fmt::format("{}: {} bytes are wanted and {} of memory.size = {} are in use; raise memory.size",
-                                        what_for, bytes, used, limit));
+        throw Error(ENOMEM,
+                    fmt::format("{}: {} bytes are wanted and {} of memory.size = {} are in use; raise memory.size",
+                                what_for, bytes, used, limit));
     }
     void* data = rte_zmalloc_socket("pollcore", bytes, kCacheLine, numa_node < 0 ? SOCKET_ID_ANY : numa_node);
     if (data == nullptr && numa_node >= 0) {

@@ -44,7 +44,8 @@ public:
     CoreThread(const CoreThread&) = delete;
     CoreThread& operator=(const CoreThread&) = delete;
 
-    /// Runs `body` there, in a thread of that name, as far as the kernel has room for it. Throws Error when the core cannot be had.
+    /// Runs `body` there, in a thread of that name, as far as the kernel has room for it. Throws Error when the core
+    /// cannot be had.
     void start(const std::string& name, std::uint32_t core, std::function<void()> body);
     void join() noexcept;
     /// Kernel thread id, once start() returned.

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::string_view kVariable = "RUNTIME_DIRECTORY=";
 
-// What `environ` is meanwhile. Never freed, as another thread may still be reading it: setenv(3) could free what that thread reads.
+// What `environ` is meanwhile. Never freed, as another thread may still be reading it: setenv(3) could free what that
+// thread reads.
 struct Environment {
     std::string entry;
     std::vector<char*> entries;
@@ -48,7 +49,8 @@ EalDirectory::~EalDirectory() {
     if (path_.empty()) {
         return;
     }
-    if (environ == environment().entries.data()) {  // else somebody has changed it all the same, and before_ may be gone
+    if (environ ==
+        environment().entries.data()) {  // else somebody has changed it all the same, and before_ may be gone
         environ = before_;
     }
     std::error_code ignored;  // what is left is an empty directory in /tmp

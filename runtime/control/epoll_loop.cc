@@ -1,12 +1,13 @@
 #include "control/epoll_loop.hpp"
 
-#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+
+#include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "control/eal.hpp"
@@ -40,7 +41,9 @@ EpollLoop::EpollLoop(Executor& executor, const std::vector<int>& cpus, std::chro
     });
 }
 
-EpollLoop::~EpollLoop() { stop(); }
+EpollLoop::~EpollLoop() {
+    stop();
+}
 
 void EpollLoop::stop() noexcept {
     if (!thread_.joinable()) {

@@ -64,7 +64,8 @@ void RuntimeState::take_async_events(DeviceSlot& device) {
         }
         // By handles and numbers, which need no memory: an event that was taken is dealt with.
         const Event event = describe(*taken);
-        const WorkerSlot* const whose_cq = taken->event_type == IBV_EVENT_CQ_ERR ? worker_of_cq(taken->element.cq) : nullptr;
+        const WorkerSlot* const whose_cq =
+            taken->event_type == IBV_EVENT_CQ_ERR ? worker_of_cq(taken->element.cq) : nullptr;
         try {
             on_async_event(device, *taken, event);
         } catch (const std::exception& error) {
@@ -107,9 +108,7 @@ Event RuntimeState::describe(const ibv_async_event& taken) const noexcept {
         case IBV_EVENT_PKEY_CHANGE:
         case IBV_EVENT_SM_CHANGE:
         case IBV_EVENT_CLIENT_REREGISTER:
-        case IBV_EVENT_GID_CHANGE:
-            event.port = static_cast<std::uint8_t>(taken.element.port_num);
-            break;
+        case IBV_EVENT_GID_CHANGE: event.port = static_cast<std::uint8_t>(taken.element.port_num); break;
         case IBV_EVENT_SRQ_ERR:
         case IBV_EVENT_SRQ_LIMIT_REACHED:
             for (const auto& srq : srqs_) {
@@ -126,7 +125,8 @@ Event RuntimeState::describe(const ibv_async_event& taken) const noexcept {
 
 const WorkerSlot* RuntimeState::worker_of_cq(const ibv_cq* verbs_cq) const noexcept {
     const auto has_it = [&](const auto& worker) {
-        return std::any_of(worker->cqs.begin(), worker->cqs.end(), [&](const auto& cq) { return cq != nullptr && cq->cq.get() == verbs_cq; });
+        return std::any_of(worker->cqs.begin(), worker->cqs.end(),
+                           [&](const auto& cq) { return cq != nullptr && cq->cq.get() == verbs_cq; });
     };
     const auto found = std::find_if(workers_.begin(), workers_.end(), has_it);
     return found != workers_.end() ? found->get() : nullptr;
@@ -151,9 +151,7 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
             log_of_qp(LogLevel::error, concerned, "{}", text);
             fail_qp(taken.element.qp, Status::fatal_err);
             break;
-        case IBV_EVENT_COMM_EST:
-            device.connector->communication_established(taken.element.qp->qp_num);
-            break;
+        case IBV_EVENT_COMM_EST: device.connector->communication_established(taken.element.qp->qp_num); break;
         case IBV_EVENT_QP_LAST_WQE_REACHED:
             if (qp != nullptr) {
                 qp->last_wqe_reached = true;
@@ -166,19 +164,11 @@ void RuntimeState::on_async_event(DeviceSlot& device, const ibv_async_event& tak
         case IBV_EVENT_CQ_ERR:
             log_error("device \"{}\": a completion queue overran ({})", device.config.name, text);
             break;
-        case IBV_EVENT_SRQ_LIMIT_REACHED:
-            log_debug("device \"{}\": {}", device.config.name, text);
-            break;
-        case IBV_EVENT_DEVICE_FATAL:
-            lose_device(device);
-            break;
+        case IBV_EVENT_SRQ_LIMIT_REACHED: log_debug("device \"{}\": {}", device.config.name, text); break;
+        case IBV_EVENT_DEVICE_FATAL: lose_device(device); break;
         case IBV_EVENT_PORT_ACTIVE:
-        case IBV_EVENT_PORT_ERR:
-            log_warning("device \"{}\" port {}: {}", device.config.name, event.port, text);
-            break;
-        default:
-            log_warning("device \"{}\": {}", device.config.name, text);
-            break;
+        case IBV_EVENT_PORT_ERR: log_warning("device \"{}\" port {}: {}", device.config.name, event.port, text); break;
+        default: log_warning("device \"{}\": {}", device.config.name, text); break;
     }
 }
 
@@ -195,9 +185,10 @@ void RuntimeState::log_line_of_qp(LogLevel level, const std::optional<QpAndOwner
         return;
     }
     try {
-        const std::string named = !which               ? "a queue pair that is being closed"
-                                  : which->client == 0 ? fmt::format("queue pair {} of this process", which->qp_num)
-                                                       : fmt::format("queue pair {} of client {}", which->qp_num, which->client);
+        const std::string named = !which ? "a queue pair that is being closed"
+                                  : which->client == 0
+                                      ? fmt::format("queue pair {} of this process", which->qp_num)
+                                      : fmt::format("queue pair {} of client {}", which->qp_num, which->client);
         log_detail::log(level, "{}: {}{}", named, fmt::vformat(what, args), and_others(*left_out));
     } catch (const std::bad_alloc&) {
         log_detail::count_lost(1);
@@ -234,8 +225,8 @@ void RuntimeState::on_device_removed(DeviceSlot& device) {
     }
 }
 
-// Nothing more comes from the device, so nobody waits for it. Its queue pairs stay, in error, until they are closed, and
-// so do its shared receive queues and address handles; workers, sessions and the other devices go on.
+// Nothing more comes from the device, so nobody waits for it. Its queue pairs stay, in error, until they are closed,
+// and so do its shared receive queues and address handles; workers, sessions and the other devices go on.
 void RuntimeState::lose_device(DeviceSlot& device) {
     if (device.lost) {
         return;  // said twice
@@ -267,14 +258,15 @@ void RuntimeState::lose_device(DeviceSlot& device) {
     lose_cqs_here(device);
 }
 
-// A CQ that can make no more events would keep its worker awake. Those without queues go; the others stay until their last
-// queue pair is closed, and are left alone, unless a provider has kept one of those.
+// A CQ that can make no more events would keep its worker awake. Those without queues go; the others stay until their
+// last queue pair is closed, and are left alone, unless a provider has kept one of those.
 void RuntimeState::lose_cqs_here(const DeviceSlot& device) {
     for (const auto& worker : workers_) {
         for (std::uint32_t i = 0; i < worker->cqs.size(); ++i) {
             const CqSlot* cq = worker->cqs[i].get();
             const auto is_kept = [&](const auto& qp) {
-                return qp != nullptr && qp->qp != nullptr && workers_[qp->worker] == worker && (qp->send_cq == i || qp->recv_cq == i);
+                return qp != nullptr && qp->qp != nullptr && workers_[qp->worker] == worker &&
+                       (qp->send_cq == i || qp->recv_cq == i);
             };
             if (cq == nullptr || cq->device != device.index || std::any_of(qps_.begin(), qps_.end(), is_kept)) {
                 continue;
@@ -384,7 +376,8 @@ void RuntimeState::replace_cq(WorkerSlot& worker, std::uint32_t index) {
     }
     cq->failed = true;
     counters.failed_cqs.add();
-    log_error("worker \"{}\": completion queue {} is of no more use; its queue pairs are closed", worker.config.name, index);
+    log_error("worker \"{}\": completion queue {} is of no more use; its queue pairs are closed", worker.config.name,
+              index);
     bool all = true;
     for (const auto& qp : qps_) {
         if (qp == nullptr || workers_[qp->worker].get() != &worker || (qp->send_cq != index && qp->recv_cq != index)) {

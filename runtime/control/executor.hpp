@@ -16,12 +16,12 @@
 
 namespace pollcore {
 
-/// A job that stays its caller's, who waits for it. A std::function would allocate, and what ends something shall not fail for that.
+/// A job that stays its caller's, who waits for it. A std::function would allocate, and what ends something shall not
+/// fail for that.
 class JobRef {
 public:
     template <class F>
-        requires(!std::same_as<F, JobRef>)
-    explicit JobRef(F& job) noexcept
+    requires(!std::same_as<F, JobRef>) explicit JobRef(F& job) noexcept
         : job_(const_cast<std::remove_const_t<F>*>(&job)), run_([](void* of) { (*static_cast<F*>(of))(); }) {}
     void operator()() const { run_(job_); }
 
@@ -43,9 +43,10 @@ public:
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
-    /// Runs `job` there and waits for its result or exception, and allocates nothing for that. From a job: at once. With limited patience it throws Error(EAGAIN) when too many
-    /// wait already, and Error(ETIMEDOUT) when the job has not begun in time; it is not carried out then. One that has begun is waited
-    /// for to its end, since it uses what its caller has.
+    /// Runs `job` there and waits for its result or exception, and allocates nothing for that. From a job: at once.
+    /// With limited patience it throws Error(EAGAIN) when too many wait already, and Error(ETIMEDOUT) when the job has
+    /// not begun in time; it is not carried out then. One that has begun is waited for to its end, since it uses what
+    /// its caller has.
     template <class F>
     auto run(F&& job, Patience patience = Patience::limited) -> std::invoke_result_t<F> {
         using Result = std::invoke_result_t<F>;
@@ -74,8 +75,8 @@ public:
         }
     }
 
-    /// Without waiting and without that limit, for a loop that posts each of its few jobs again only after it ran. What the job throws is
-    /// logged. Throws std::bad_alloc; then nothing was posted.
+    /// Without waiting and without that limit, for a loop that posts each of its few jobs again only after it ran. What
+    /// the job throws is logged. Throws std::bad_alloc; then nothing was posted.
     virtual void post_always(std::function<void()> job) = 0;
 
     /// In nanoseconds of the platform's clock. It begins with each job, or when there is one to begin with.

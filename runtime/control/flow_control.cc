@@ -1,10 +1,10 @@
 // Flow control of queue pairs: the memory where a peer says what it has posted, and what becomes of one that lies.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <new>
 #include <string_view>
+
+#include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "control/runtime_state.hpp"
@@ -21,9 +21,13 @@ std::string_view text_of(FlowFault fault) {
         case FlowFault::no_depth: return "its terms speak of no receives, or of more than there can be";
         case FlowFault::no_ring: return "its terms speak of a write ring that cannot be";
         case FlowFault::too_many_messages: return "it sent more messages than it was granted";
-        case FlowFault::bad_announcement: return "it announced a message that is too long, or while another was being read";
-        case FlowFault::post_refused: return "the provider refused a request between others that must not go without it";
-        case FlowFault::signal_refused: return "the provider refused the last request of a burst, with which those before it were to complete (coalesce_signals)";
+        case FlowFault::bad_announcement:
+            return "it announced a message that is too long, or while another was being read";
+        case FlowFault::post_refused:
+            return "the provider refused a request between others that must not go without it";
+        case FlowFault::signal_refused:
+            return "the provider refused the last request of a burst, with which those before it were to complete "
+                   "(coalesce_signals)";
         case FlowFault::completion_lost: return "the provider lost the completion of an announced message";
         case FlowFault::too_many_grants: return "it grants more receives than its terms allow";
     }
@@ -39,32 +43,39 @@ void RuntimeState::add_flow_control(const QpSpec& spec, QpSlot& qp, std::uint32_
     }
     const FlowKind& kind = flow_kind(spec.flow);
     if (kind.needs_receives && !spec.srq.valid() && spec.recv_depth == 0) {
-        throw Error(EINVAL, fmt::format("flow control by {} needs receives: recv_depth = 0", flow_control_text(spec.flow)));
+        throw Error(EINVAL,
+                    fmt::format("flow control by {} needs receives: recv_depth = 0", flow_control_text(spec.flow)));
     }
     Device& device = *devices_[qp.device]->device;
     ibv_pd* const pd = pds_.at(qp.pd).pd.get();
     const std::uint32_t entries = kind.entry_bytes != 0 ? std::bit_ceil(qp.send_entries) : 0;
     const std::size_t entries_bytes = std::size_t{entries} * kind.entry_bytes;
-    qp.control_block = platform->allocate(sizeof(ControlBlock) + entries_bytes, device.numa_node(), "flow control of a queue pair");
+    qp.control_block =
+        platform->allocate(sizeof(ControlBlock) + entries_bytes, device.numa_node(), "flow control of a queue pair");
     auto* block = new (qp.control_block.data()) ControlBlock;
     const auto at = reinterpret_cast<std::uintptr_t>(block);
-    qp.control_mr = UniqueMr(device.register_memory(pd, block, sizeof(ControlBlock), at, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE), {&device});
+    qp.control_mr = UniqueMr(
+        device.register_memory(pd, block, sizeof(ControlBlock), at, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
+        {&device});
     // What the application posts itself may be of any length.
     const PoolSlot* pool = qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool;
-    const std::uint32_t slots = std::max(slots_for_sges(std::max(spec.sges_max, 1u)), slots_for_inline(spec.inline_max));
-    FlowParts parts{.block = block,
-                    .block_lkey = qp.control_mr->lkey,
-                    .waiting = WaitingRequests(std::max(send_depth, 1u), slots),
-                    .receives = spec.recv_depth,
-                    .message_max = pool != nullptr ? pool->end->message_max() : std::numeric_limits<std::uint32_t>::max(),
-                    .grants = qp.srq != nullptr ? qp.srq->grants.get() : nullptr,
-                    .rendezvous = qp.rendezvous.pool != nullptr ? qp.rendezvous.pool->buffers : nullptr,
-                    .rendezvous_buffers = qp.rendezvous.buffers,
-                    .ring = qp.pool.pool != nullptr ? qp.pool.pool->ring : nullptr};
+    const std::uint32_t slots =
+        std::max(slots_for_sges(std::max(spec.sges_max, 1u)), slots_for_inline(spec.inline_max));
+    FlowParts parts{
+        .block = block,
+        .block_lkey = qp.control_mr->lkey,
+        .waiting = WaitingRequests(std::max(send_depth, 1u), slots),
+        .receives = spec.recv_depth,
+        .message_max = pool != nullptr ? pool->end->message_max() : std::numeric_limits<std::uint32_t>::max(),
+        .grants = qp.srq != nullptr ? qp.srq->grants.get() : nullptr,
+        .rendezvous = qp.rendezvous.pool != nullptr ? qp.rendezvous.pool->buffers : nullptr,
+        .rendezvous_buffers = qp.rendezvous.buffers,
+        .ring = qp.pool.pool != nullptr ? qp.pool.pool->ring : nullptr};
     if (entries != 0) {
         parts.entries = static_cast<std::byte*>(qp.control_block.data()) + sizeof(ControlBlock);
         parts.entry_count = entries;
-        qp.entries_mr = UniqueMr(device.register_memory(pd, parts.entries, entries_bytes, at + sizeof(ControlBlock), 0), {&device});
+        qp.entries_mr =
+            UniqueMr(device.register_memory(pd, parts.entries, entries_bytes, at + sizeof(ControlBlock), 0), {&device});
         parts.entries_lkey = qp.entries_mr->lkey;
     }
     parts.terms = kind.terms(parts);
@@ -75,13 +86,16 @@ FlowBlock RuntimeState::flow_block_of(const QpSlot& qp) noexcept {
     if (qp.flow == FlowControl::off) {
         return {};
     }
-    return {.addr = reinterpret_cast<std::uintptr_t>(qp.control_block.data()), .rkey = qp.control_mr->rkey, .kind = qp.flow};
+    return {.addr = reinterpret_cast<std::uintptr_t>(qp.control_block.data()),
+            .rkey = qp.control_mr->rkey,
+            .kind = qp.flow};
 }
 
 void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
     require_same_flow(qp, peer.kind);
     if (peer.kind != FlowControl::off && qp.qp != nullptr) {  // else its device was lost meanwhile
-        // Asked in RTS, where a provider that keeps the order says so, and the connection has what its ends have agreed on.
+        // Asked in RTS, where a provider that keeps the order says so, and the connection has what its ends have agreed
+        // on.
         Device& device = *devices_[qp.device]->device;
         const ibv_qp_attr attr = device.query(qp.qp.get(), IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC);
         workers_[qp.worker]->proxy->start_flow(qp.handle, {.peer_addr = peer.addr,
@@ -95,17 +109,20 @@ void RuntimeState::start_flow_here(QpSlot& qp, const FlowBlock& peer) {
 void RuntimeState::require_same_flow(const QpSlot& qp, FlowControl peer) {
     const FlowControl own = flow_block_of(qp).kind;
     if (own != peer) {
-        throw Error(EPROTOTYPE, fmt::format("queue pair {} has {}, and its peer {}", qp.qp_num, flow_control_text(own), flow_control_text(peer)));
+        throw Error(EPROTOTYPE, fmt::format("queue pair {} has {}, and its peer {}", qp.qp_num, flow_control_text(own),
+                                            flow_control_text(peer)));
     }
 }
 
 // The worker posts nothing more; the device flushes what was posted.
-void RuntimeState::fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation, FlowFault fault) {
+void RuntimeState::fail_flow_here(const WorkerSlot& worker, std::uint32_t index, std::uint16_t generation,
+                                  FlowFault fault) {
     QpSlot* qp = find_qp({static_cast<std::uint16_t>(index), generation});
     if (qp == nullptr || workers_[qp->worker].get() != &worker || qp->qp == nullptr) {
         return;  // it was closed or reset meanwhile
     }
-    log_of_qp(LogLevel::error, with_owner(*qp), "{}{}", is_own(fault) ? "" : "its peer broke the agreement on flow control: ", text_of(fault));
+    log_of_qp(LogLevel::error, with_owner(*qp), "{}{}",
+              is_own(fault) ? "" : "its peer broke the agreement on flow control: ", text_of(fault));
     Transition error = to_state(IBV_QPS_ERR);
     modify_here(*qp, error.attr, error.mask, QpState::error, status_of(fault));
 }

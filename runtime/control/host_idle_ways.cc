@@ -21,11 +21,13 @@ constexpr std::chrono::nanoseconds kWatch{20'000};
 
 #if defined(__x86_64__)
 
-// The lighter of the two states, which is left sooner (Intel SDM, TPAUSE and UMWAIT). The compiler's intrinsics, since EAL
-// has these two only as an interface that may still change.
+// The lighter of the two states, which is left sooner (Intel SDM, TPAUSE and UMWAIT). The compiler's intrinsics, since
+// EAL has these two only as an interface that may still change.
 constexpr unsigned kC01 = 1;
 
-[[gnu::target("waitpkg")]] void rest_until(std::uint64_t cycles) noexcept { (void)_tpause(kC01, cycles); }
+[[gnu::target("waitpkg")]] void rest_until(std::uint64_t cycles) noexcept {
+    (void)_tpause(kC01, cycles);
+}
 
 [[gnu::target("waitpkg")]] void watch_until(const RingConsumer<WorkRequest>& source, std::uint64_t cycles) noexcept {
     _umonitor(const_cast<std::uint8_t*>(source.next_lap()));
@@ -36,8 +38,12 @@ constexpr unsigned kC01 = 1;
 
 #else
 
-void rest_until(std::uint64_t) noexcept { cpu_pause(); }
-void watch_until(const RingConsumer<WorkRequest>&, std::uint64_t) noexcept { cpu_pause(); }
+void rest_until(std::uint64_t) noexcept {
+    cpu_pause();
+}
+void watch_until(const RingConsumer<WorkRequest>&, std::uint64_t) noexcept {
+    cpu_pause();
+}
 
 #endif
 
@@ -51,7 +57,9 @@ void HostIdleWays::monitor(const RingConsumer<WorkRequest>* only_source) noexcep
     }
 }
 
-void HostIdleWays::yield() noexcept { (void)sched_yield(); }
+void HostIdleWays::yield() noexcept {
+    (void)sched_yield();
+}
 
 void HostIdleWays::wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept {
     if (deadline_ns == CompletionChannel::kNever && most_ns == CompletionChannel::kNever) {

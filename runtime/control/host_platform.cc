@@ -114,6 +114,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Platform> host_platform() { return std::make_unique<HostPlatform>(); }
+std::unique_ptr<Platform> host_platform() {
+    return std::make_unique<HostPlatform>();
+}
 
 }  // namespace pollcore

@@ -22,7 +22,8 @@ struct SystemCall {
     std::string_view name;
 };
 
-// Those that a thread of this runtime, or a provider's code on it, may hang in. Not every architecture has each of them.
+// Those that a thread of this runtime, or a provider's code on it, may hang in. Not every architecture has each of
+// them.
 constexpr SystemCall kSystemCalls[] = {
     {SYS_read, "read"},
     {SYS_write, "write"},
@@ -86,7 +87,8 @@ std::optional<std::string> read_task_file(int thread_id, const char* file) {
 std::string kernel_place(int thread_id) {
     const std::optional<std::string> call = read_task_file(thread_id, "syscall");
     if (!call) {
-        return fmt::format("in what cannot be told, since /proc/self/task/{}/syscall cannot be read: {}", thread_id, std::strerror(errno));
+        return fmt::format("in what cannot be told, since /proc/self/task/{}/syscall cannot be read: {}", thread_id,
+                           std::strerror(errno));
     }
     long number = -1;
     const auto parsed = std::from_chars(call->data(), call->data() + call->size(), number);
@@ -97,7 +99,8 @@ std::string kernel_place(int thread_id) {
         number < 0 ? "outside of system calls" : fmt::format("in the system call {} ({})", name_of(number), number);
     const std::optional<std::string> channel = read_task_file(thread_id, "wchan");
     // "0", or nothing: it does not wait, or this kernel tells nobody.
-    return channel && !channel->empty() && *channel != "0" ? fmt::format("{}, in the kernel's {}", where, *channel) : where;
+    return channel && !channel->empty() && *channel != "0" ? fmt::format("{}, in the kernel's {}", where, *channel)
+                                                           : where;
 }
 
 }  // namespace pollcore

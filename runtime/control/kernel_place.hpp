@@ -7,7 +7,8 @@
 
 namespace pollcore {
 
-/// "in the system call ioctl (16), in the kernel's ib_uverbs_ioctl"; "outside of system calls"; "while it runs on a core"; or why that is not known.
+/// "in the system call ioctl (16), in the kernel's ib_uverbs_ioctl"; "outside of system calls"; "while it runs on a
+/// core"; or why that is not known.
 [[nodiscard]] std::string kernel_place(int thread_id);
 
 }  // namespace pollcore

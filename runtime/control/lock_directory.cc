@@ -36,7 +36,8 @@ std::optional<Unusable> writable_by_others(int fd, bool roots_will_do) {
         return by_errno("fstat");
     }
     if (status.st_uid != ::geteuid() && !(roots_will_do && status.st_uid == 0)) {
-        return Unusable{EPERM, fmt::format("it belongs to user {}, and this process is user {}", status.st_uid, ::geteuid())};
+        return Unusable{EPERM,
+                        fmt::format("it belongs to user {}, and this process is user {}", status.st_uid, ::geteuid())};
     }
     if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
         return Unusable{EPERM, fmt::format("other users may write in it (mode {:04o}), who could take the locks away",
@@ -84,8 +85,9 @@ LockDirectory::LockDirectory(const std::filesystem::path& configured)
                               : "the directory cannot be opened; name another one");
     }
     if (const auto unusable = writable_by_others(fd_.get(), true)) {
-        throw fail(unusable->error,
-                   unusable->why + "; name a directory of this user or of root with mode 0755 or 0700, or leave the key out");
+        throw fail(
+            unusable->error,
+            unusable->why + "; name a directory of this user or of root with mode 0755 or 0700, or leave the key out");
     }
 }
 
@@ -101,8 +103,9 @@ LockDirectory::LockDirectory(const std::vector<std::filesystem::path>& candidate
         error = unusable->error;
         reasons += fmt::format("{}{} ({})", reasons.empty() ? "" : ", ", candidate.native(), unusable->why);
     }
-    throw Error(error, fmt::format("no directory for the locks of this user's cores: {}; name one in runtime.lock_directory",
-                                   reasons));
+    throw Error(error,
+                fmt::format("no directory for the locks of this user's cores: {}; name one in runtime.lock_directory",
+                            reasons));
 }
 
 }  // namespace pollcore

@@ -18,9 +18,9 @@ namespace pollcore {
 /// Only root can make it. Its owner is the daemon's user, as whom root or the service manager has it.
 inline constexpr const char* kDaemonLockDirectory = "/run/pollcore";
 
-/// Where a user's locks may lie, the best place first. No environment variable has a say: all processes of a user have to
-/// come to the same directory. Anybody can take the name in /tmp away from a user: a daemon has one of the other two, or a
-/// configured one.
+/// Where a user's locks may lie, the best place first. No environment variable has a say: all processes of a user have
+/// to come to the same directory. Anybody can take the name in /tmp away from a user: a daemon has one of the other
+/// two, or a configured one.
 [[nodiscard]] std::vector<std::filesystem::path> usual_lock_directories(uid_t user);
 
 /// Holds the directory open, so that it stays the one that was checked.

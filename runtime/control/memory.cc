@@ -12,9 +12,8 @@ namespace {
 
 int verbs_access(Access access) noexcept {
     return (access.local_write ? IBV_ACCESS_LOCAL_WRITE : 0) | (access.remote_read ? IBV_ACCESS_REMOTE_READ : 0) |
-           (access.remote_write ? IBV_ACCESS_REMOTE_WRITE : 0) |
-           (access.remote_atomic ? IBV_ACCESS_REMOTE_ATOMIC : 0) | (access.window_bind ? IBV_ACCESS_MW_BIND : 0) |
-           (access.relaxed_ordering ? IBV_ACCESS_RELAXED_ORDERING : 0);
+           (access.remote_write ? IBV_ACCESS_REMOTE_WRITE : 0) | (access.remote_atomic ? IBV_ACCESS_REMOTE_ATOMIC : 0) |
+           (access.window_bind ? IBV_ACCESS_MW_BIND : 0) | (access.relaxed_ordering ? IBV_ACCESS_RELAXED_ORDERING : 0);
 }
 
 // By the address that work requests use, which is all that another process may know of it.
@@ -35,9 +34,11 @@ PdId RuntimeState::create_pd(const std::string& device_name) {
 
 PdId RuntimeState::create_foreign_pd_here(const std::string& device_name, std::uint32_t client) {
     if (const DeviceSlot& device = device_slot(device_name); !device.device->limits().foreign_addresses) {
-        throw Error(EOPNOTSUPP, fmt::format("device \"{}\" serves no attached process: of its provider it is not known that it leaves the "
-                                            "memory of work requests to the device",
-                                            device.config.name));
+        throw Error(
+            EOPNOTSUPP,
+            fmt::format("device \"{}\" serves no attached process: of its provider it is not known that it leaves the "
+                        "memory of work requests to the device",
+                        device.config.name));
     }
     const PdId pd = create_pd(device_name);
     pds_.at(pd).client = client;
@@ -138,13 +139,15 @@ RegionInfo RuntimeState::register_memory(void* data, std::size_t bytes, std::uin
 }
 
 void RuntimeState::deregister(std::uint64_t id) {
-    executor_->run([&] {
-        UseSearch search = begin_here([&] { return search_region_here(id); });
-        await_here(search);
-        if (const std::optional<RegionEnd> end = begin_deregistering_here(id, search)) {
-            end_deregistering_here(id, end->carry_out());
-        }
-    }, Executor::Patience::unlimited);
+    executor_->run(
+        [&] {
+            UseSearch search = begin_here([&] { return search_region_here(id); });
+            await_here(search);
+            if (const std::optional<RegionEnd> end = begin_deregistering_here(id, search)) {
+                end_deregistering_here(id, end->carry_out());
+            }
+        },
+        Executor::Patience::unlimited);
 }
 
 UseSearch RuntimeState::search_region_here(std::uint64_t id) {
@@ -170,8 +173,9 @@ std::optional<RegionEnd> RuntimeState::begin_deregistering_here(std::uint64_t id
     }
     const WorkerSlot* user = search.user() != nullptr ? search.user() : remove_bindable_here(region);
     if (user != nullptr) {
-        throw Error(EBUSY, fmt::format("{} is named by work requests in flight on worker \"{}\"; poll their completions first",
-                                       region_text(region), user->config.name));
+        throw Error(EBUSY,
+                    fmt::format("{} is named by work requests in flight on worker \"{}\"; poll their completions first",
+                                region_text(region), user->config.name));
     }
     region.ending = true;
     return RegionEnd{.region = id, .device = devices_[pds_.at(region.pd).device]->device.get(), .mr = region.mr.get()};

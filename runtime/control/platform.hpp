@@ -14,9 +14,9 @@
 #include <mutex>
 #include <string>
 
+#include "base/host_memory.hpp"
 #include "control/event_loop.hpp"
 #include "control/executor.hpp"
-#include "base/host_memory.hpp"
 #include "device/device.hpp"
 #include "pollcore/config.hpp"
 #include "pollcore/runtime.hpp"
@@ -58,7 +58,8 @@ public:
 
     [[nodiscard]] virtual std::unique_ptr<Executor> start_executor(const std::string& name) = 0;
     /// `tick` is posted every `period`.
-    [[nodiscard]] virtual std::unique_ptr<EventLoop> start_event_loop(Executor& executor, std::chrono::milliseconds period,
+    [[nodiscard]] virtual std::unique_ptr<EventLoop> start_event_loop(Executor& executor,
+                                                                      std::chrono::milliseconds period,
                                                                       std::function<void()> tick) = 0;
     [[nodiscard]] virtual std::unique_ptr<WorkerThread> start_worker(const WorkerConfig& config, Worker& worker) = 0;
 

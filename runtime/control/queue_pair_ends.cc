@@ -1,7 +1,7 @@
 // How queue pairs end, and begin again: the retiring sequence (H1).
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "base/life.hpp"
 #include "base/log.hpp"
@@ -21,12 +21,14 @@ constexpr std::chrono::milliseconds kQuiet{100};
 }  // namespace
 
 bool RuntimeState::close_qp(QpHandle handle) {
-    return executor_->run([&] {
-        if (!running_.load() || find_qp(handle) == nullptr) {
-            return true;  // closed with its session or the runtime
-        }
-        return close_qp_here(handle, platform->now() + config.drain_timeout);
-    }, Executor::Patience::unlimited);
+    return executor_->run(
+        [&] {
+            if (!running_.load() || find_qp(handle) == nullptr) {
+                return true;  // closed with its session or the runtime
+            }
+            return close_qp_here(handle, platform->now() + config.drain_timeout);
+        },
+        Executor::Patience::unlimited);
 }
 
 bool RuntimeState::close_qp_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
@@ -64,7 +66,8 @@ bool RuntimeState::retire_qp_here(QpHandle handle, std::chrono::steady_clock::ti
     }
 }
 
-std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle, std::chrono::steady_clock::time_point deadline) {
+std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle,
+                                                            std::chrono::steady_clock::time_point deadline) {
     QpSlot* qp = find_qp(handle);
     if (qp == nullptr || qp->qp == nullptr) {
         return std::nullopt;  // of one that was lost with its device nothing is in flight
@@ -91,14 +94,15 @@ std::optional<Retirement> RuntimeState::begin_retiring_here(QpHandle handle, std
 
 std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
     // A queue pair of an SRQ may have taken a receive whose message is half there; that one completes before
-    // LAST_WQE_REACHED, and would be lost if the queue pair were destroyed before (H1). Not every provider raises it (Linux 6.1's
-    // Soft-RoCE does not), so it is waited for no longer than a healthy device needs. Events are taken here, since the event
-    // loop may wait for the control thread, which is this one.
+    // LAST_WQE_REACHED, and would be lost if the queue pair were destroyed before (H1). Not every provider raises it
+    // (Linux 6.1's Soft-RoCE does not), so it is waited for no longer than a healthy device needs. Events are taken
+    // here, since the event loop may wait for the control thread, which is this one.
     const QpSlot* qp = find_qp(retirement.handle);
     if (retirement.command == 0 && qp != nullptr && qp->srq != nullptr) {
         take_async_events(*devices_[qp->device]);
         qp = find_qp(retirement.handle);
-        if (qp != nullptr && qp->qp != nullptr && !qp->last_wqe_reached && platform->now() <= retirement.last_wqe_deadline) {
+        if (qp != nullptr && qp->qp != nullptr && !qp->last_wqe_reached &&
+            platform->now() <= retirement.last_wqe_deadline) {
             return std::nullopt;
         }
     }
@@ -107,10 +111,13 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
     }
     WorkerProxy& worker = *workers_[qp->worker]->proxy;
     if (retirement.command == 0) {
-        retirement.limit = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(retirement.deadline - platform->now()), kDrainAtLeast);
+        retirement.limit =
+            std::max(std::chrono::duration_cast<std::chrono::milliseconds>(retirement.deadline - platform->now()),
+                     kDrainAtLeast);
         worker.ignore(qp->retire_command);
-        retirement.command = worker.begin_retiring(retirement.handle, platform->cycles() + platform->cycles_from(retirement.limit),
-                                                   retirement.quiet, retirement.device_lags);
+        retirement.command =
+            worker.begin_retiring(retirement.handle, platform->cycles() + platform->cycles_from(retirement.limit),
+                                  retirement.quiet, retirement.device_lags);
         find_qp(retirement.handle)->retire_command = retirement.command;
     }
     if (qp->retire_command != retirement.command) {
@@ -119,7 +126,8 @@ std::optional<bool> RuntimeState::retired_here(Retirement& retirement) {
     const std::optional<bool> drained = worker.retired(retirement.command);
     if (drained == false) {
         counters.cut_short.add();
-        log_of_qp(LogLevel::warning, with_owner(*qp), "device \"{}\" did not flush its work within {} ms; the runtime completes it",
+        log_of_qp(LogLevel::warning, with_owner(*qp),
+                  "device \"{}\" did not flush its work within {} ms; the runtime completes it",
                   devices_[qp->device]->config.name, retirement.limit.count());
     } else if (!drained) {
         take_async_events(*devices_[qp->device]);  // of a device that was lost meanwhile no flush comes
@@ -150,8 +158,8 @@ void RuntimeState::destroy_qp_here(QpSlot& qp, Status leftovers) {
     qps_[qp.handle.index].reset();
 }
 
-// The QP is parked. Where it ends without having been retired its device still answers peers, who would be told that a window's key is
-// wrong before they are told that the QP is gone.
+// The QP is parked. Where it ends without having been retired its device still answers peers, who would be told that a
+// window's key is wrong before they are told that the QP is gone.
 void RuntimeState::stop_answering_here(const QpSlot& qp) {
     if (qp.qp == nullptr || qp.state == QpState::error) {
         return;
@@ -184,8 +192,9 @@ void RuntimeState::destroy_verbs_qp(QpSlot& qp, Status cause) {
     (void)qp.qp.release();
 }
 
-// The provider did not carry out what would have ended a parked queue pair's life. The worker goes on with what it has in
-// flight. On the device it may still be in RTS, where peers would be answered for nobody; so ERR is tried (once more).
+// The provider did not carry out what would have ended a parked queue pair's life. The worker goes on with what it has
+// in flight. On the device it may still be in RTS, where peers would be answered for nobody; so ERR is tried (once
+// more).
 void RuntimeState::keep_in_error(QpSlot& qp, Status cause) {
     bool device_lags = false;
     try {
@@ -209,13 +218,14 @@ std::pair<QpHandle, bool> RuntimeState::reset(QpHandle handle) {
 }
 
 std::pair<QpHandle, bool> RuntimeState::restart_retired_here(QpHandle handle, bool drained) {
-    take_async_events(*devices_[live_qp_slot(handle).device]);  // what is said of this life shall not be taken for said of the next
-    QpSlot& qp = live_qp_slot(handle);                          // it may have been lost on the way
+    take_async_events(
+        *devices_[live_qp_slot(handle).device]);  // what is said of this life shall not be taken for said of the next
+    QpSlot& qp = live_qp_slot(handle);            // it may have been lost on the way
     WorkerProxy& worker = *workers_[qp.worker]->proxy;
     const std::uint32_t life = qp_lives_[handle.index];
     const QpHandle renewed{handle.index, life_of(life).generation};
     const std::uint32_t psn = random_psn();  // packets of the connection before shall not fit the next
-    renew_windows_here(qp);  // as if it were destroyed
+    renew_windows_here(qp);                  // as if it were destroyed
     worker.park(handle);
     try {
         restart_verbs_qp(qp, psn);

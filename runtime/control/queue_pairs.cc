@@ -1,7 +1,7 @@
 // Queue pairs: making them, and connecting by exchanged information.
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "base/life.hpp"
 #include "base/log.hpp"
@@ -38,7 +38,8 @@ QpHandle RuntimeState::create_qp(const QpSpec& spec) {
             return create_qp_here(spec);
         } catch (...) {
             for (const auto& worker : workers_) {  // it may have wanted one more
-                std::for_each(devices_.begin(), devices_.end(), [&](const auto& device) { close_idle_cqs(*worker, *device); });
+                std::for_each(devices_.begin(), devices_.end(),
+                              [&](const auto& device) { close_idle_cqs(*worker, *device); });
             }
             throw;
         }
@@ -59,9 +60,9 @@ std::uint16_t RuntimeState::free_qp_index() const {
 QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     DeviceSlot& device = device_slot(spec.device.string());
     if (spec.sges_max > kSgesMax || spec.inline_max > kInlineMax || spec.recv_depth > kQueueDepthMax) {
-        throw Error(EINVAL, fmt::format("sges_max = {}, inline_max = {}, recv_depth = {}: accepted is up to {}, {} and {}",
-                                        spec.sges_max, spec.inline_max, spec.recv_depth, kSgesMax, kInlineMax,
-                                        kQueueDepthMax));
+        throw Error(EINVAL,
+                    fmt::format("sges_max = {}, inline_max = {}, recv_depth = {}: accepted is up to {}, {} and {}",
+                                spec.sges_max, spec.inline_max, spec.recv_depth, kSgesMax, kInlineMax, kQueueDepthMax));
     }
     if (!is_known(spec.flow)) {
         throw Error(EINVAL, fmt::format("there is no flow control {}", static_cast<unsigned>(spec.flow)));
@@ -76,8 +77,9 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         if (i == 0) {
             slot->worker = session.worker;
         } else if (session.worker != slot->worker) {
-            throw Error(EINVAL, fmt::format("the sessions of a queue pair belong to one worker; these are of \"{}\" and \"{}\"",
-                                            workers_[slot->worker]->config.name, workers_[session.worker]->config.name));
+            throw Error(EINVAL,
+                        fmt::format("the sessions of a queue pair belong to one worker; these are of \"{}\" and \"{}\"",
+                                    workers_[slot->worker]->config.name, workers_[session.worker]->config.name));
         }
         const auto same = [&](const ShareOptions& other) { return other.session == session.index; };
         if (std::any_of(plan.shares.begin(), plan.shares.end(), same)) {
@@ -88,7 +90,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         }
         send_depth += share.send_depth;
         device_time |= session.end->options().device_time;
-        const bool receives = i == 0 && !spec.srq.valid() && !spec.pool.valid() && arrival_of(spec.flow) == Arrival::receives;
+        const bool receives =
+            i == 0 && !spec.srq.valid() && !spec.pool.valid() && arrival_of(spec.flow) == Arrival::receives;
         plan.shares.push_back({session.index, share.send_depth, receives ? spec.recv_depth : 0});
     }
     if (send_depth > kQueueDepthMax) {
@@ -96,9 +99,10 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
                                         kQueueDepthMax));
     }
     if (device_time && device.device->limits().completion_timestamp_mask == 0) {
-        throw Error(EOPNOTSUPP, fmt::format("a session of the queue pair was opened with device_time, and the completions "
-                                            "of {} have no time stamps",
-                                            device.device->describe()));
+        throw Error(EOPNOTSUPP,
+                    fmt::format("a session of the queue pair was opened with device_time, and the completions "
+                                "of {} have no time stamps",
+                                device.device->describe()));
     }
     WorkerSlot& worker = *workers_[slot->worker];
     const std::uint16_t index = free_qp_index();
@@ -118,7 +122,9 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     slot->pool = pool_for(spec, *slot);
     slot->rendezvous = rendezvous_for(spec, *slot);
     slot->send_entries = send_depth + kMarkersPerQp + flow.send_entries;
-    slot->recv_entries = slot->pool.pool != nullptr && slot->pool.pool->buffers != nullptr ? spec.recv_depth : plan.shares.front().recv_depth;
+    slot->recv_entries = slot->pool.pool != nullptr && slot->pool.pool->buffers != nullptr
+                             ? spec.recv_depth
+                             : plan.shares.front().recv_depth;
 
     const std::uint32_t both = slot->send_entries + slot->recv_entries;
     if (spec.separate_cqs) {
@@ -182,8 +188,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
         return_share(slot->pool);
         return_share(slot->rendezvous);
     });
-    // All that may fail comes before it is made: from then on its end touches CQs that the worker polls (H1). Creating touches the CQs'
-    // memory no more than their own lock covers; what parks is modify and destroy.
+    // All that may fail comes before it is made: from then on its end touches CQs that the worker polls (H1). Creating
+    // touches the CQs' memory no more than their own lock covers; what parks is modify and destroy.
     worker.proxy->make_room(end);
     slot->qp = UniqueQp(device.device->create_qp(make), {device.device.get()});
     slot->qp_num = slot->qp->qp_num;
@@ -198,9 +204,8 @@ QpHandle RuntimeState::create_qp_here(const QpSpec& spec) {
     QpSlot& qp = *qps_[index];
     const QpHandle handle = qp.handle;
     try {
-        Transition init = spec.type == QpType::ud
-                              ? to_datagram_init(device.device->port(), spec.qkey)
-                              : to_init(device.device->port(), access_flags(qp.remote_access));
+        Transition init = spec.type == QpType::ud ? to_datagram_init(device.device->port(), spec.qkey)
+                                                  : to_init(device.device->port(), access_flags(qp.remote_access));
         modify_here(qp, init.attr, init.mask, QpState::init);
         if (spec.type == QpType::ud) {
             activate_here(qp);
@@ -232,25 +237,30 @@ SrqSlot* RuntimeState::srq_for(const QpSpec& spec, const QpSlot& qp) {
     }
     SrqSlot& srq = srq_slot(spec.srq);
     if (srq.device != qp.device) {
-        throw Error(EINVAL, fmt::format("a queue pair of device \"{}\" cannot take receives from a shared receive queue of "
-                                        "device \"{}\"",
-                                        devices_[qp.device]->config.name, devices_[srq.device]->config.name));
+        throw Error(EINVAL,
+                    fmt::format("a queue pair of device \"{}\" cannot take receives from a shared receive queue of "
+                                "device \"{}\"",
+                                devices_[qp.device]->config.name, devices_[srq.device]->config.name));
     }
     // Its receives complete on any of its queue pairs, so these deliver them to one session (H4).
     if (srq.session != spec.shares[0].session) {
-        throw Error(EINVAL, fmt::format("a shared receive queue delivers the receives of all its queue pairs to the session "
-                                        "that it was made for, {}; it must be the first of the queue pair's shares, which "
-                                        "is {}",
-                                        srq.session, spec.shares[0].session));
+        throw Error(EINVAL,
+                    fmt::format("a shared receive queue delivers the receives of all its queue pairs to the session "
+                                "that it was made for, {}; it must be the first of the queue pair's shares, which "
+                                "is {}",
+                                srq.session, spec.shares[0].session));
     }
     const std::uint32_t credits_max = srq.credit_connections;
     if (arrival_of(spec.flow) == Arrival::write_ring) {
         throw Error(EINVAL, "a queue pair with a write ring takes no receives, hence none from a shared receive queue");
     }
     if (flow_kind(spec.flow).shares_receives != (credits_max != 0)) {
-        throw Error(EINVAL, fmt::format("the shared receive queue has {} connections with credits "
-                                        "(SharedReceiveQueueOptions::credit_connections), and then all its queue pairs have them, or none",
-                                        credits_max));
+        throw Error(
+            EINVAL,
+            fmt::format(
+                "the shared receive queue has {} connections with credits "
+                "(SharedReceiveQueueOptions::credit_connections), and then all its queue pairs have them, or none",
+                credits_max));
     }
     if (credits_max != 0 && srq.qps >= credits_max) {
         throw Error(ENOSPC, fmt::format("the shared receive queue has its {} connections with credits", credits_max));
@@ -267,12 +277,16 @@ PoolShare RuntimeState::pool_for(const QpSpec& spec, const QpSlot& qp) {
         return ring_for(spec, qp);
     }
     if (spec.srq.valid()) {
-        throw Error(EINVAL, "the receives of a shared receive queue are posted by its own receive pool, not by that of a queue pair");
+        throw Error(
+            EINVAL,
+            "the receives of a shared receive queue are posted by its own receive pool, not by that of a queue pair");
     }
     const std::uint32_t session = spec.shares[0].session;
     if (spec.type == QpType::ud && !session_slot(session).layout.wide) {
-        throw Error(EINVAL, "a UD queue pair with a receive pool needs a session with wide completions, which say where a datagram "
-                            "came from");
+        throw Error(
+            EINVAL,
+            "a UD queue pair with a receive pool needs a session with wide completions, which say where a datagram "
+            "came from");
     }
     return share_of(spec.pool, spec.pool_share, spec.recv_depth, session, qp.device, qp.pd);
 }
@@ -282,14 +296,19 @@ PoolShare RuntimeState::rendezvous_for(const QpSpec& spec, const QpSlot& qp) {
     if (!spec.rendezvous_pool.valid()) {
         return {};
     }
-    if (flow_kind(spec.flow).rendezvous_reads == 0 || (qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool) == nullptr) {
+    if (flow_kind(spec.flow).rendezvous_reads == 0 ||
+        (qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool) == nullptr) {
         throw Error(EINVAL, "rendezvous needs FlowControl::credits, and a receive pool for what comes without it");
     }
     const PoolSlot& receives = *(qp.srq != nullptr ? qp.srq->pool.pool : qp.pool.pool);
-    const PoolShare share = share_of(spec.rendezvous_pool, spec.rendezvous_share, flow_kind(spec.flow).rendezvous_reads, spec.shares[0].session, qp.device, qp.pd);
+    const PoolShare share = share_of(spec.rendezvous_pool, spec.rendezvous_share, flow_kind(spec.flow).rendezvous_reads,
+                                     spec.shares[0].session, qp.device, qp.pd);
     if (share.pool->end->message_max() <= receives.end->message_max()) {
-        throw Error(EINVAL, fmt::format("the rendezvous pool has buffers of {} bytes, and the receives have {}: it is for longer messages",
-                                        share.pool->end->message_max(), receives.end->message_max()));
+        throw Error(
+            EINVAL,
+            fmt::format(
+                "the rendezvous pool has buffers of {} bytes, and the receives have {}: it is for longer messages",
+                share.pool->end->message_max(), receives.end->message_max()));
     }
     return share;
 }
@@ -303,9 +322,8 @@ std::uint32_t RuntimeState::worker_index(const WorkerSlot& worker) const {
 // ---- State changes ----
 
 void RuntimeState::modify_here(QpSlot& qp, ibv_qp_attr& attr, int mask, QpState after, Status cause) {
-    workers_[qp.worker]->proxy->while_parked(qp.handle, qp.state, after, cause, [&] {
-        devices_[qp.device]->device->modify(qp.qp.get(), attr, mask);
-    });
+    workers_[qp.worker]->proxy->while_parked(qp.handle, qp.state, after, cause,
+                                             [&] { devices_[qp.device]->device->modify(qp.qp.get(), attr, mask); });
     qp.state = after;
 }
 
@@ -333,9 +351,10 @@ QpInfo RuntimeState::info(QpHandle handle) {
 
 void RuntimeState::require_connectable(const QpSlot& qp) const {
     if (qp.type == QpType::ud) {
-        throw Error(EINVAL, fmt::format("queue pair {} is UD, which has no connection: its sends name an address handle, a "
-                                        "queue pair number and a Q_Key",
-                                        qp.qp_num));
+        throw Error(EINVAL,
+                    fmt::format("queue pair {} is UD, which has no connection: its sends name an address handle, a "
+                                "queue pair number and a Q_Key",
+                                qp.qp_num));
     }
 }
 
@@ -345,8 +364,8 @@ void RuntimeState::require_connectable(const QpSlot& qp, const QpInfo& peer) con
         throw Error(EISCONN, fmt::format("queue pair {} is connected, or was: reset it first", qp.qp_num));
     }
     if (peer.type != qp.type) {
-        throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type",
-                                            qp.qp_num, peer.qp_num));
+        throw Error(EPROTOTYPE, fmt::format("queue pair {} and its peer, queue pair {}, are not of one type", qp.qp_num,
+                                            peer.qp_num));
     }
     require_same_flow(qp, peer.flow.kind);
 }
@@ -375,7 +394,8 @@ void RuntimeState::connect_here(QpHandle handle, const QpInfo& peer, const PathA
     const auto most = static_cast<std::uint8_t>(std::min(device.device->limits().rd_atomic_max, 255u));
     within.max_rd_atomic = std::min(path.max_rd_atomic, most);
     within.max_dest_rd_atomic = std::min(path.max_dest_rd_atomic, most);
-    Transition rtr = to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu, qp.type);
+    Transition rtr =
+        to_rtr(peer, within, device.device->port(), static_cast<std::uint8_t>(gid.index), port.active_mtu, qp.type);
     modify_here(qp, rtr.attr, rtr.mask, QpState::init);
     qp.moved = true;  // what failed before leaves it in INIT, where it may be connected again
     try {

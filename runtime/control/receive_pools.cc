@@ -1,8 +1,8 @@
 // Receive pools: making them, who may take from them, their end.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "base/undo.hpp"
@@ -30,9 +30,11 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
             require_ring_here(*slot);
         }
         slot->places = spec.buffers + spec.ring;  // of a ring with the completion that tells the end
-        const std::uint64_t bytes = spec.ring ? spec.buffer_bytes : std::uint64_t{pool_stride(spec.buffer_bytes)} * spec.buffers;
+        const std::uint64_t bytes =
+            spec.ring ? spec.buffer_bytes : std::uint64_t{pool_stride(spec.buffer_bytes)} * spec.buffers;
         if (region->second.mr->length < bytes) {
-            throw Error(EINVAL, fmt::format("a receive pool of {} bytes in a memory region of {}", bytes, region->second.mr->length));
+            throw Error(EINVAL, fmt::format("a receive pool of {} bytes in a memory region of {}", bytes,
+                                            region->second.mr->length));
         }
         std::uint32_t others = unpolled_here(session);
         std::size_t may_be_unpolled = session.unpolled.size() + 1;
@@ -44,17 +46,22 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
         }
         session.unpolled.reserve(may_be_unpolled);  // a pool that is detached shall need no memory
         if (others + slot->places > session.layout.pool_buffers) {
-            throw Error(ENOSPC, fmt::format("a pool of {} buffers for session {}: it has room for {} (SessionOptions::pool_buffers), of "
-                                            "which {} are other pools', or were those of closed ones whose messages were not polled",
-                                            slot->places, session.id, session.layout.pool_buffers, others));
+            throw Error(
+                ENOSPC,
+                fmt::format(
+                    "a pool of {} buffers for session {}: it has room for {} (SessionOptions::pool_buffers), of "
+                    "which {} are other pools', or were those of closed ones whose messages were not polled",
+                    slot->places, session.id, session.layout.pool_buffers, others));
         }
         const std::optional<PoolHandle> handle = pool_handles_.take();
         if (!handle) {
             throw Error(ENOSPC, fmt::format("all {} receive pools of a runtime are in use", kReceivePoolsMax));
         }
         Undo give_back([&]() noexcept { pool_handles_.give_back(*handle); });
-        const WorkerPool::Options options{.handle = *handle, .session_index = session.index, .counters = published.get()};
-        spec.ring ? shape_ring(*slot, options, spec, region->second) : shape_buffers(*slot, options, spec, region->second);
+        const WorkerPool::Options options{
+            .handle = *handle, .session_index = session.index, .counters = published.get()};
+        spec.ring ? shape_ring(*slot, options, spec, region->second)
+                  : shape_buffers(*slot, options, spec, region->second);
         slot->published = std::move(published);
         pools_.resize(std::max<std::size_t>(pools_.size(), handle->index + std::size_t{1}));
         WorkerPool& end = *slot->end;
@@ -65,7 +72,8 @@ PoolInfo RuntimeState::create_pool(const PoolSpec& spec, std::shared_ptr<Receive
     });
 }
 
-void RuntimeState::shape_buffers(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec, const RegionSlot& region) {
+void RuntimeState::shape_buffers(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec,
+                                 const RegionSlot& region) {
     auto pool = std::make_unique<BufferPool>(options, BufferPool::Memory{.addr = region.iova,
                                                                          .lkey = region.mr->lkey,
                                                                          .buffers = spec.buffers,
@@ -75,13 +83,15 @@ void RuntimeState::shape_buffers(PoolSlot& slot, const WorkerPool::Options& opti
     slot.end = std::move(pool);
 }
 
-void RuntimeState::shape_ring(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec, const RegionSlot& region) {
-    auto pool = std::make_unique<RingPool>(options, RingPool::Memory{.data = static_cast<std::byte*>(region.data),
-                                                                     .addr = region.iova,
-                                                                     .rkey = region.mr->rkey,
-                                                                     .lines = spec.buffer_bytes / static_cast<std::uint32_t>(kCacheLine),
-                                                                     .held_max = spec.buffers,
-                                                                     .secret = std::uint64_t{platform->random()} << 32 | platform->random()});
+void RuntimeState::shape_ring(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec,
+                              const RegionSlot& region) {
+    auto pool = std::make_unique<RingPool>(
+        options, RingPool::Memory{.data = static_cast<std::byte*>(region.data),
+                                  .addr = region.iova,
+                                  .rkey = region.mr->rkey,
+                                  .lines = spec.buffer_bytes / static_cast<std::uint32_t>(kCacheLine),
+                                  .held_max = spec.buffers,
+                                  .secret = std::uint64_t{platform->random()} << 32 | platform->random()});
     slot.ring = pool.get();
     slot.end = std::move(pool);
 }
@@ -89,10 +99,12 @@ void RuntimeState::shape_ring(PoolSlot& slot, const WorkerPool::Options& options
 void RuntimeState::require_ring_here(const PoolSlot& slot) const {
     const WorkerSlot& worker = *workers_[slot.worker];
     if (worker.bell.get() >= 0) {
-        throw Error(EOPNOTSUPP, fmt::format("a write ring at worker \"{}\", which may sleep: messages are found by looking at memory, and "
-                                            "nothing would wake it. Leave \"event\" out of its idle policy, or use "
-                                            "FlowControl::credits",
-                                            worker.config.name));
+        throw Error(
+            EOPNOTSUPP,
+            fmt::format("a write ring at worker \"{}\", which may sleep: messages are found by looking at memory, and "
+                        "nothing would wake it. Leave \"event\" out of its idle policy, or use "
+                        "FlowControl::credits",
+                        worker.config.name));
     }
 }
 
@@ -107,14 +119,17 @@ PoolSlot& RuntimeState::usable_pool(PoolHandle from, std::uint32_t session, std:
         throw Error(EINVAL, "the receive pool is closed, or its session is");
     }
     if (pool->session != session) {
-        throw Error(EINVAL, fmt::format("the receive pool belongs to session {}, and the receives to session {}, which is the first "
-                                        "of the shares",
-                                        pool->session, session));
+        throw Error(
+            EINVAL,
+            fmt::format("the receive pool belongs to session {}, and the receives to session {}, which is the first "
+                        "of the shares",
+                        pool->session, session));
     }
     if (pool->device != device || pool->pd != pd) {
-        throw Error(EINVAL, fmt::format("the receive pool is of another {} than what takes from it; its device is \"{}\"",
-                                        pool->device != device ? "device" : "protection domain",
-                                        devices_[pool->device]->config.name));
+        throw Error(
+            EINVAL,
+            fmt::format("the receive pool is of another {} than what takes from it; its device is \"{}\"",
+                        pool->device != device ? "device" : "protection domain", devices_[pool->device]->config.name));
     }
     return *pool;
 }
@@ -130,11 +145,13 @@ PoolShare RuntimeState::share_of(PoolHandle from, std::uint32_t asked, std::uint
     const auto orphaned = static_cast<std::uint32_t>(pool->end->counters().orphaned.value());
     const std::uint32_t buffers = pool->buffers->size();
     if (depth < 1 || share < depth || std::uint64_t{pool->shares} + orphaned + share > buffers) {
-        throw Error(depth < 1 || share < depth ? EINVAL : ENOSPC,
-                    fmt::format("{} receives posted of {} buffers of a receive pool: accepted is one receive or more, and as many "
-                                "buffers or more. The pool has {}, of which {} are the shares of others, and {} were not released "
-                                "when their queue pair was closed",
-                                depth, share, buffers, pool->shares, orphaned));
+        throw Error(
+            depth < 1 || share < depth ? EINVAL : ENOSPC,
+            fmt::format(
+                "{} receives posted of {} buffers of a receive pool: accepted is one receive or more, and as many "
+                "buffers or more. The pool has {}, of which {} are the shares of others, and {} were not released "
+                "when their queue pair was closed",
+                depth, share, buffers, pool->shares, orphaned));
     }
     return {pool, share};
 }
@@ -143,8 +160,10 @@ PoolShare RuntimeState::share_of(PoolHandle from, std::uint32_t asked, std::uint
 PoolShare RuntimeState::ring_for(const QpSpec& spec, const QpSlot& qp) {
     PoolSlot& ring = usable_pool(spec.pool, spec.shares[0].session, qp.device, qp.pd);
     if (ring.ring == nullptr) {
-        throw Error(EINVAL, "the messages of a queue pair with FlowControl::ring arrive in a write ring (Context::create_write_ring), "
-                            "not in a receive pool");
+        throw Error(
+            EINVAL,
+            "the messages of a queue pair with FlowControl::ring arrive in a write ring (Context::create_write_ring), "
+            "not in a receive pool");
     }
     if (ring.takers != 0) {
         throw Error(EBUSY, "the write ring is another queue pair's");
@@ -173,8 +192,8 @@ std::vector<HeldBuffer> RuntimeState::held_buffers(PoolHandle handle) {
     });
 }
 
-// The queue pairs and shared receive queues of the session are closed. The memory stays, since the application may still have
-// messages in it.
+// The queue pairs and shared receive queues of the session are closed. The memory stays, since the application may
+// still have messages in it.
 void RuntimeState::detach_pools_here(std::uint32_t session_id) {
     for (const auto& pool : pools_) {
         if (pool != nullptr && pool->session == session_id) {
@@ -190,7 +209,8 @@ void RuntimeState::detach_pool_here(PoolSlot& pool) {
     const std::uint32_t produced = workers_[pool.worker]->proxy->remove_pool(pool.end->handle());
     pool.attached = false;
     const auto session = sessions_.find(pool.session);
-    if (const auto held = static_cast<std::uint32_t>(pool.end->counters().held.value()); held != 0 && session != sessions_.end()) {
+    if (const auto held = static_cast<std::uint32_t>(pool.end->counters().held.value());
+        held != 0 && session != sessions_.end()) {
         session->second.unpolled.push_back({held, produced});
     }
 }
@@ -210,19 +230,22 @@ std::uint32_t RuntimeState::unpolled_here(SessionSlot& session) {
 }
 
 void RuntimeState::close_pool(PoolHandle handle, std::uint64_t region) {
-    executor_->run([&] {
-        begin_closing_pool_here(handle);
-        deregister(region);
-        end_closing_pool_here(handle);
-    }, Executor::Patience::unlimited);
+    executor_->run(
+        [&] {
+            begin_closing_pool_here(handle);
+            deregister(region);
+            end_closing_pool_here(handle);
+        },
+        Executor::Patience::unlimited);
 }
 
 void RuntimeState::begin_closing_pool_here(PoolHandle handle) {
     PoolSlot* pool = find_pool(handle);
     if (pool->takers != 0 && running_.load()) {
-        throw Error(EBUSY, fmt::format("a receive pool of device \"{}\" is used by {} queue pairs and shared receive queues; "
-                                       "close them first",
-                                       devices_[pool->device]->config.name, pool->takers));
+        throw Error(EBUSY,
+                    fmt::format("a receive pool of device \"{}\" is used by {} queue pairs and shared receive queues; "
+                                "close them first",
+                                devices_[pool->device]->config.name, pool->takers));
     }
     detach_pool_here(*pool);
 }

@@ -38,14 +38,22 @@ RuntimeState& Runtime::state() const {
     return *state_;
 }
 
-bool Runtime::stop() { return control().stop(); }
-const Config& Runtime::config() const noexcept { return state_->config; }
+bool Runtime::stop() {
+    return control().stop();
+}
+const Config& Runtime::config() const noexcept {
+    return state_->config;
+}
 int Runtime::worker_thread_id(std::size_t worker) const {
     (void)control();
     return state_->worker(worker).thread->thread_id();
 }
-Health Runtime::health() const { return state().health(); }
-void Runtime::count_hang() noexcept { state_->counters.hangs.add(); }
+Health Runtime::health() const {
+    return state().health();
+}
+void Runtime::count_hang() noexcept {
+    state_->counters.hangs.add();
+}
 Device& Runtime::device(const std::string& name) {
     (void)control();
     return state_->device(name);

@@ -1,13 +1,13 @@
 // Start and stop of a runtime.
 #include "control/runtime_state.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <future>
 #include <numeric>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "base/thread_health.hpp"
@@ -73,23 +73,24 @@ void RuntimeState::open_device(const DeviceConfig& device_config) {
     device.device = platform->open_device(device_config);
     device.connector = make_connector(*device.device);
     device.default_pd = next_pd_++;
-    pds_.emplace(device.default_pd, PdSlot{device.index, 0, UniquePd(device.device->create_pd(), {device.device.get()})});
+    pds_.emplace(device.default_pd,
+                 PdSlot{device.index, 0, UniquePd(device.device->create_pd(), {device.device.get()})});
     loop_->watch(device.device->async_fd(), [this, &device] { take_async_events(device); });
     loop_->watch(device.connector->fd(), [this, &device] { take_connect_events(device); });
 
     const DeviceLimits& limits = device.device->limits();
     report_.devices.push_back({.name = device_config.name,
-                              .description = device.device->describe(),
-                              .inline_max = limits.inline_max,
-                              .qp_depth_max = limits.qp_depth_max,
-                              .cqes_max = limits.cqes_max,
-                              .sges_max = limits.sges_max,
-                              .extended_cqs = limits.extended_cqs,
-                              .memory_windows_1 = limits.memory_windows_1,
-                              .memory_windows_2 = limits.memory_windows_2,
-                              .invalidation = limits.invalidation,
-                              .completion_timestamp_mask = limits.completion_timestamp_mask,
-                              .hca_core_clock_khz = limits.hca_core_clock_khz});
+                               .description = device.device->describe(),
+                               .inline_max = limits.inline_max,
+                               .qp_depth_max = limits.qp_depth_max,
+                               .cqes_max = limits.cqes_max,
+                               .sges_max = limits.sges_max,
+                               .extended_cqs = limits.extended_cqs,
+                               .memory_windows_1 = limits.memory_windows_1,
+                               .memory_windows_2 = limits.memory_windows_2,
+                               .invalidation = limits.invalidation,
+                               .completion_timestamp_mask = limits.completion_timestamp_mask,
+                               .hca_core_clock_khz = limits.hca_core_clock_khz});
 }
 
 bool RuntimeState::stop() {
@@ -197,7 +198,9 @@ void RuntimeState::await_here(UseSearch& search) {
     auto warn_at = platform->now() + kSearchUsual;
     while (!search.over()) {
         if (platform->now() > warn_at) {
-            log_error("a worker does not say whether something is in use: it is stuck inside a provider's call, or its core is taken");
+            log_error(
+                "a worker does not say whether something is in use: it is stuck inside a provider's call, or its core "
+                "is taken");
             warn_at += kSearchUsual;
         }
         platform->sleep(kLittle);
@@ -207,13 +210,16 @@ void RuntimeState::await_here(UseSearch& search) {
 Health RuntimeState::health() const {
     using Kind = ThreadHealth::Kind;
     constexpr std::chrono::nanoseconds kSecond = std::chrono::seconds(1);
-    const double cycles_per_ns = static_cast<double>(platform->cycles_from(kSecond)) / static_cast<double>(kSecond.count());
+    const double cycles_per_ns =
+        static_cast<double>(platform->cycles_from(kSecond)) / static_cast<double>(kSecond.count());
     Health health;
     for (const auto& worker : workers_) {
-        health.threads.push_back(thread_health(worker->config.name, Kind::worker, worker->worker->heartbeat(), platform->cycles(), cycles_per_ns));
+        health.threads.push_back(thread_health(worker->config.name, Kind::worker, worker->worker->heartbeat(),
+                                               platform->cycles(), cycles_per_ns));
         health.threads.back().turns = worker->worker->counters().steps.value();
     }
-    health.threads.push_back(thread_health(kControlThread, Kind::control, executor_->heartbeat(), steady_ns(platform->now())));
+    health.threads.push_back(
+        thread_health(kControlThread, Kind::control, executor_->heartbeat(), steady_ns(platform->now())));
     return health;
 }
 
@@ -237,12 +243,14 @@ void RuntimeState::call(std::function<void()> job) {
 
 void RuntimeState::count_things_here() noexcept {
     const auto there = [](const auto& slots) {
-        return static_cast<std::uint64_t>(std::count_if(slots.begin(), slots.end(), [](const auto& slot) { return slot != nullptr; }));
+        return static_cast<std::uint64_t>(
+            std::count_if(slots.begin(), slots.end(), [](const auto& slot) { return slot != nullptr; }));
     };
     counters.sessions.set(sessions_.size());
     counters.queue_pairs.set(there(qps_));
-    counters.completion_queues.set(std::accumulate(workers_.begin(), workers_.end(), std::uint64_t{0},
-                                                   [&](std::uint64_t all, const auto& worker) { return all + there(worker->cqs); }));
+    counters.completion_queues.set(
+        std::accumulate(workers_.begin(), workers_.end(), std::uint64_t{0},
+                        [&](std::uint64_t all, const auto& worker) { return all + there(worker->cqs); }));
     counters.shared_receive_queues.set(there(srqs_));
     counters.receive_pools.set(there(pools_));
     counters.memory_regions.set(regions_.size());
@@ -270,8 +278,8 @@ DeviceSlot& RuntimeState::find_device(const std::string& name) {
     if (name.empty() && devices_.size() == 1) {
         return *devices_.front();
     }
-    const auto found = std::find_if(devices_.begin(), devices_.end(),
-                                    [&](const auto& device) { return device->config.name == name; });
+    const auto found =
+        std::find_if(devices_.begin(), devices_.end(), [&](const auto& device) { return device->config.name == name; });
     if (found != devices_.end()) {
         return **found;
     }
@@ -300,8 +308,9 @@ QpSlot& RuntimeState::qp_slot(QpHandle handle) {
 QpSlot& RuntimeState::live_qp_slot(QpHandle handle) {
     QpSlot& qp = qp_slot(handle);
     if (qp.qp == nullptr) {
-        throw Error(ENODEV, fmt::format("queue pair {} ended with its device \"{}\", which was lost; it can only be closed",
-                                        qp.qp_num, devices_[qp.device]->config.name));
+        throw Error(ENODEV,
+                    fmt::format("queue pair {} ended with its device \"{}\", which was lost; it can only be closed",
+                                qp.qp_num, devices_[qp.device]->config.name));
     }
     return qp;
 }

@@ -50,9 +50,10 @@ struct DeviceSlot {
     std::uint32_t index = 0;
     std::unique_ptr<Device> device;
     std::unique_ptr<Connector> connector;
-    std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;  // by worker
+    std::map<std::uint32_t, std::unique_ptr<ThreadDomain>> domains;        // by worker
     std::map<std::uint32_t, std::unique_ptr<CompletionChannel>> channels;  // by worker, of those that sleep
-    std::set<std::pair<std::uint32_t, bool>> polls_logged;  // workers of which the log says how they poll here, with times or not
+    std::set<std::pair<std::uint32_t, bool>>
+        polls_logged;  // workers of which the log says how they poll here, with times or not
     std::uint32_t next_vector = 0;
     std::uint32_t default_pd = 0;
     bool lost = false;     // fatal or removed: nothing more is made on it
@@ -107,8 +108,8 @@ struct AhPlan {
     ibv_pd* verbs_pd = nullptr;
     ibv_ah_attr address{};
 
-    /// Any thread; may take a second, when the kernel asks the network who has the address (H15). The protection domain stays meanwhile.
-    /// Throws Error.
+    /// Any thread; may take a second, when the kernel asks the network who has the address (H15). The protection domain
+    /// stays meanwhile. Throws Error.
     [[nodiscard]] UniqueAh carry_out() const;
     /// As that, and without making one.
     void find_neighbour() const;
@@ -133,15 +134,15 @@ struct CqSlot {
     std::uint32_t capacity = 0;
     std::uint32_t reserved = 0;
     std::uint32_t queues = 0;  // send and receive queues that complete here
-    bool failed = false;  // takes no more queue pairs
+    bool failed = false;       // takes no more queue pairs
     bool device_time = false;  // for queue pairs of sessions with SessionOptions::device_time, and no others
     std::map<std::uint16_t, std::uint32_t> srqs;  // queue pairs here per SRQ, whose depth is reserved once
     UniqueCq cq;
     std::unique_ptr<WorkerCq> end;
 };
 
-/// By what a session of another process and its worker wake each other; of one of this process `application` alone. Each is invalid
-/// where the one that it wakes never sleeps.
+/// By what a session of another process and its worker wake each other; of one of this process `application` alone.
+/// Each is invalid where the one that it wakes never sleeps.
 struct SessionBells {
     ForeignFd visitor;     ///< eventfd, which the other process has too
     UniqueFd application;  ///< the sending end of a socket pair; of this process an eventfd
@@ -156,15 +157,16 @@ struct SessionSlot {
     std::shared_ptr<ClientShare> client;
     ForeignFd visitor_fd;     // eventfd by which another process wakes the worker, if that sleeps
     UniqueFd application_fd;  // eventfd, or a socket to another process, where the application may sleep
-    // Completions of pools that were closed may still stand in the ring: so many buffers', until so much of it was taken.
+    // Completions of pools that were closed may still stand in the ring: so many buffers', until so much of it was
+    // taken.
     struct Unpolled {
         std::uint32_t buffers = 0;
         std::uint32_t produced = 0;
     };
     std::vector<Unpolled> unpolled;
-    std::unique_ptr<WorkerSession> end;  // null once detached
+    std::unique_ptr<WorkerSession> end;           // null once detached
     std::optional<std::uint64_t> remove_command;  // that its worker was given
-    std::uint64_t refused = 0;           // submissions, then
+    std::uint64_t refused = 0;                    // submissions, then
 };
 
 struct WorkerSlot {
@@ -173,8 +175,8 @@ struct WorkerSlot {
     UniqueFd visitors;  // and an epoll of the eventfds by which other processes wake it
     std::unique_ptr<Worker> worker;
     std::unique_ptr<WorkerProxy> proxy;
-    std::vector<std::unique_ptr<CqSlot>> cqs;       // by index at the worker
-    std::vector<std::uint32_t> sessions;            // id by index at the worker; 0 is free
+    std::vector<std::unique_ptr<CqSlot>> cqs;  // by index at the worker
+    std::vector<std::uint32_t> sessions;       // id by index at the worker; 0 is free
     std::unique_ptr<WorkerThread> thread;
 };
 
@@ -182,11 +184,11 @@ struct PoolSlot {
     std::uint32_t device = 0;
     std::uint32_t pd = 0;
     std::uint32_t worker = 0;
-    std::uint32_t session = 0;  // id
-    std::uint32_t takers = 0;   // queue pairs and shared receive queues
-    std::uint32_t shares = 0;   // their buffers, together
-    std::uint32_t places = 0;   // completions that it may have in its session's ring
-    bool attached = true;       // its worker knows it
+    std::uint32_t session = 0;                       // id
+    std::uint32_t takers = 0;                        // queue pairs and shared receive queues
+    std::uint32_t shares = 0;                        // their buffers, together
+    std::uint32_t places = 0;                        // completions that it may have in its session's ring
+    bool attached = true;                            // its worker knows it
     std::shared_ptr<ReceivePoolCounters> published;  // where it counts, if not in `end`
     std::unique_ptr<WorkerPool> end;
     // What it is: one of these.
@@ -235,11 +237,11 @@ struct QpSlot {
     PoolShare rendezvous;
     bool last_wqe_reached = false;  // with an SRQ: it takes no more receives, and those that it took have completed
     std::uint32_t qp_num = 0;
-    UniqueAh marker_ah;  // UD: to itself
+    UniqueAh marker_ah;        // UD: to itself
     HostMemory control_block;  // with flow control, and then its entries; ends after the queue pair
     UniqueMr control_mr;
     UniqueMr entries_mr;
-    UniqueQp qp;         // null once its device was lost
+    UniqueQp qp;  // null once its device was lost
     std::unique_ptr<WorkerQp> end;
     std::uint64_t retire_command = 0;  // the last one that its worker was given
     ConnectionId connection = 0;
@@ -309,21 +311,22 @@ public:
                                                    std::chrono::milliseconds timeout) override;
     void accept(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
                 const ConnectOptions& options) override;
-    void reject(std::uint32_t device, ConnectionId request, const std::vector<std::byte>& private_data) noexcept override;
+    void reject(std::uint32_t device, ConnectionId request,
+                const std::vector<std::byte>& private_data) noexcept override;
 
     PdId create_pd(const std::string& device) override;
     void release_pd(PdId pd) noexcept override;
     RegionInfo allocate(std::size_t bytes, Access access, const std::string& device, PdId pd) override;
-    RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
-                               PdId pd) override;
+    RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                               const std::string& device, PdId pd) override;
     void deregister(std::uint64_t id) override;
     MwHandle create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) override;
     std::uint32_t window_rkey(MwHandle handle) override;
     void deallocate(MwHandle handle) override;
 
     AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) override;
-    AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
-                       PdId pd) override;
+    AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
+                       const std::string& device, PdId pd) override;
     void destroy_ah(AhHandle handle) override;
 
     SrqHandle create_srq(const SrqSpec& spec) override;
@@ -359,9 +362,12 @@ public:
     [[nodiscard]] std::uint32_t open_session_here(const SessionOptions& options, HostMemory block, SessionBells bells,
                                                   std::shared_ptr<ClientShare> client);
     /// Where it is not to be waited for what it still submits (`abandoned`), that has no end.
-    bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);
-    /// Without waiting for its worker. It takes nothing more from here on. Throws Error when a queue pair of it does not end.
-    void begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned = false);
+    bool close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
+                            bool abandoned = false);
+    /// Without waiting for its worker. It takes nothing more from here on. Throws Error when a queue pair of it does
+    /// not end.
+    void begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
+                                    bool abandoned = false);
     /// After that: whether it is closed.
     [[nodiscard]] bool session_closed_here(std::uint32_t session_id);
     /// That its worker refused since its library should not have let them through; until release_session().
@@ -369,41 +375,47 @@ public:
     [[nodiscard]] std::uint32_t choose_worker(const std::string& name) const;
     [[nodiscard]] const WorkerConfig& worker_config(std::uint32_t worker) const { return workers_[worker]->config; }
     [[nodiscard]] bool worker_sleeps(std::uint32_t worker) const { return workers_[worker]->bell.valid(); }
-    [[nodiscard]] ConnectionKey begin_connect_here(QpHandle handle, const std::string& address, const ConnectOptions& options);
-    [[nodiscard]] ConnectionKey begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle, const FlowBlock& flow,
-                                                  const ConnectOptions& options);
+    [[nodiscard]] ConnectionKey begin_connect_here(QpHandle handle, const std::string& address,
+                                                   const ConnectOptions& options);
+    [[nodiscard]] ConnectionKey begin_accept_here(std::uint32_t device, ConnectionId request, QpHandle handle,
+                                                  const FlowBlock& flow, const ConnectOptions& options);
     [[nodiscard]] bool has_outcome(const ConnectionKey& key);
     /// Nobody waits for its outcome any more.
     void drop_attempt_here(const ConnectionKey& key) noexcept;
     std::vector<std::byte> conclude_here(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
                                          const std::string& what);
     /// Nothing: there is nothing in flight any more, or no such queue pair.
-    [[nodiscard]] std::optional<Retirement> begin_retiring_here(QpHandle handle, std::chrono::steady_clock::time_point deadline);
+    [[nodiscard]] std::optional<Retirement> begin_retiring_here(QpHandle handle,
+                                                                std::chrono::steady_clock::time_point deadline);
     /// Nothing: not yet. Else whether all was flushed in time.
     [[nodiscard]] std::optional<bool> retired_here(Retirement& retirement);
     /// After that.
     void end_retired_here(QpHandle handle, bool drained);
     std::pair<QpHandle, bool> restart_retired_here(QpHandle handle, bool drained);
     [[nodiscard]] bool has_qp(QpHandle handle) noexcept { return find_qp(handle) != nullptr; }
-    /// Whose regions lie at addresses of another process (H8). Throws Error(EOPNOTSUPP) where the device cannot do without touching them.
+    /// Whose regions lie at addresses of another process (H8). Throws Error(EOPNOTSUPP) where the device cannot do
+    /// without touching them.
     [[nodiscard]] PdId create_foreign_pd_here(const std::string& device, std::uint32_t client);
     /// False: something is left in it, and it is there as before.
     [[nodiscard]] bool release_pd_here(PdId pd);
-    [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access, const std::string& device,
-                                              PdId pd);
+    [[nodiscard]] RegionPlan plan_region_here(void* data, std::size_t bytes, std::uint64_t iova, Access access,
+                                              const std::string& device, PdId pd);
     /// Takes `mr`, unless it throws.
     RegionInfo add_region_here(const RegionPlan& plan, UniqueMr& mr, HostMemory memory);
-    // What is to be ended may still be named by work requests: the search says so, and is over before the end begins. An empty one
-    // will do where there is no queue pair left that could name it. Each throws Error(EBUSY) when one was found.
+    // What is to be ended may still be named by work requests: the search says so, and is over before the end begins.
+    // An empty one will do where there is no queue pair left that could name it. Each throws Error(EBUSY) when one was
+    // found.
     [[nodiscard]] UseSearch search_region_here(std::uint64_t id);
     /// Nothing: its registration has ended with the runtime, and so has it.
     [[nodiscard]] std::optional<RegionEnd> begin_deregistering_here(std::uint64_t id, const UseSearch& search);
-    /// After that, with what the provider answered; ECANCELED: it was not asked. Throws it as an Error; then the region is what it was before.
+    /// After that, with what the provider answered; ECANCELED: it was not asked. Throws it as an Error; then the region
+    /// is what it was before.
     void end_deregistering_here(std::uint64_t id, int error);
     [[nodiscard]] UseSearch search_window_here(MwHandle handle);
     void end_window_here(MwHandle handle, const UseSearch& search);
     [[nodiscard]] UseSearch search_ah_here(AhHandle handle);
-    /// No send that comes from here on finds it, until end_ah_here() or restore_ah_here(). One that came before is searched for.
+    /// No send that comes from here on finds it, until end_ah_here() or restore_ah_here(). One that came before is
+    /// searched for.
     [[nodiscard]] UseSearch begin_removing_ah_here(AhHandle handle, const UseSearch& search);
     void end_ah_here(AhHandle handle, const UseSearch& removal);
     void restore_ah_here(AhHandle handle) noexcept;
@@ -412,12 +424,13 @@ public:
     /// Its worker takes no more buffers of it. Throws Error(EBUSY) when it is used. Its region is ended next.
     void begin_closing_pool_here(PoolHandle handle);
     void end_closing_pool_here(PoolHandle handle) noexcept;
-    [[nodiscard]] AhPlan plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd);
-    [[nodiscard]] AhPlan plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh, const std::string& device,
+    [[nodiscard]] AhPlan plan_ah_here(const QpInfo& peer, const PathAttributes& path, const std::string& device,
                                       PdId pd);
+    [[nodiscard]] AhPlan plan_ah_here(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
+                                      const std::string& device, PdId pd);
     AhHandle add_ah_here(const AhPlan& plan, UniqueAh ah);
-    /// To where connect() would move it. Once find_neighbour() has returned, moving the queue pair, for which its worker waits, takes no longer
-    /// than a call.
+    /// To where connect() would move it. Once find_neighbour() has returned, moving the queue pair, for which its
+    /// worker waits, takes no longer than a call.
     [[nodiscard]] AhPlan plan_way_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     void connect_here(QpHandle handle, const QpInfo& peer, const PathAttributes& path);
     /// Between looks, in jobs that have a limit: the thread does not hang meanwhile.
@@ -453,7 +466,9 @@ private:
     struct Attempt {
         bool done = false;
         ConnectEvent event;
-        [[nodiscard]] bool established() const noexcept { return done && event.kind == ConnectEvent::Kind::established; }
+        [[nodiscard]] bool established() const noexcept {
+            return done && event.kind == ConnectEvent::Kind::established;
+        }
     };
     using Attempts = std::map<ConnectionKey, Attempt>;
     using ListenerKey = std::pair<std::uint32_t, ListenerId>;
@@ -488,7 +503,8 @@ private:
 
     // receive_pools.cc
     [[nodiscard]] PoolSlot& usable_pool(PoolHandle pool, std::uint32_t session, std::uint32_t device, PdId pd);
-    static void shape_buffers(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec, const RegionSlot& region);
+    static void shape_buffers(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec,
+                              const RegionSlot& region);
     void shape_ring(PoolSlot& slot, const WorkerPool::Options& options, const PoolSpec& spec, const RegionSlot& region);
     void require_ring_here(const PoolSlot& slot) const;
     [[nodiscard]] PoolSlot* find_pool(PoolHandle handle) noexcept;
@@ -530,7 +546,8 @@ private:
 
     // completion_queues.cc
     [[nodiscard]] std::uint32_t choose_cq(WorkerSlot& worker, DeviceSlot& device, std::uint32_t entries,
-                                          const SrqSlot* srq, bool device_time, std::optional<std::uint32_t> other_than);
+                                          const SrqSlot* srq, bool device_time,
+                                          std::optional<std::uint32_t> other_than);
     void reserve_entries(const QpSlot& qp);
     void release_entries(const QpSlot& qp);
     void close_idle_cqs(WorkerSlot& worker, const DeviceSlot& device);
@@ -546,7 +563,8 @@ private:
     void take_connect_events(DeviceSlot& device);
     void on_connect_event(DeviceSlot& device, ConnectEvent event);
     void take_request(DeviceSlot& device, ConnectEvent request);
-    void turn_away_here(std::uint32_t device, ConnectionId request, std::span<const std::byte> private_data = {}) noexcept;
+    void turn_away_here(std::uint32_t device, ConnectionId request,
+                        std::span<const std::byte> private_data = {}) noexcept;
     [[nodiscard]] static Attempts::node_type new_attempt();
     [[nodiscard]] ConnectionKey await_outcome_here(Attempts::node_type attempt, const ConnectionKey& key) noexcept;
     void drop_request(DeviceSlot& device, ConnectionId request);
@@ -554,7 +572,8 @@ private:
     std::vector<std::byte> await_connection(const ConnectionKey& key, QpHandle handle, const ConnectOptions& options,
                                             const std::string& what);
     [[nodiscard]] Attempt take_attempt(const ConnectionKey& key, const std::string& what);
-    std::vector<std::byte> conclude_here(Attempt& attempt, QpHandle handle, const ConnectOptions& options, const std::string& what);
+    std::vector<std::byte> conclude_here(Attempt& attempt, QpHandle handle, const ConnectOptions& options,
+                                         const std::string& what);
     void tell_waiting();
     [[nodiscard]] QpSlot* qp_of_connection(std::uint32_t device, ConnectionId connection) noexcept;
     void fail_connection_here(QpSlot& qp) noexcept;
@@ -568,10 +587,12 @@ private:
     [[nodiscard]] QpAndOwner with_owner(const QpSlot& qp) const noexcept;
     /// Within a budget. Without memory for it the line is left out, and counted.
     template <class... Args>
-    void log_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::format_string<Args...> what, Args&&... args) noexcept {
+    void log_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::format_string<Args...> what,
+                   Args&&... args) noexcept {
         log_line_of_qp(level, which, what, fmt::make_format_args(args...));
     }
-    void log_line_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::string_view what, fmt::format_args args) noexcept;
+    void log_line_of_qp(LogLevel level, const std::optional<QpAndOwner>& which, fmt::string_view what,
+                        fmt::format_args args) noexcept;
     void tell_application(Event event, const DeviceSlot& device, const WorkerSlot* worker = nullptr) noexcept;
     void lose_device(DeviceSlot& device);
     [[nodiscard]] bool lost_meanwhile(DeviceSlot& device);

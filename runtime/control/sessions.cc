@@ -1,10 +1,11 @@
 // Opening and closing sessions.
-#include <fmt/format.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <exception>
+
+#include <fmt/format.h>
 
 #include "base/event_fd.hpp"
 #include "base/log.hpp"
@@ -24,9 +25,8 @@ std::uint32_t RuntimeState::choose_worker(const std::string& name) const {
         const auto sessions = [](const auto& worker) {
             return std::count_if(worker->sessions.begin(), worker->sessions.end(), [](auto id) { return id != 0; });
         };
-        const auto least = std::min_element(workers_.begin(), workers_.end(), [&](const auto& a, const auto& b) {
-            return sessions(a) < sessions(b);
-        });
+        const auto least = std::min_element(workers_.begin(), workers_.end(),
+                                            [&](const auto& a, const auto& b) { return sessions(a) < sessions(b); });
         return static_cast<std::uint32_t>(least - workers_.begin());
     }
     for (std::size_t i = 0; i < workers_.size(); ++i) {
@@ -45,13 +45,15 @@ OpenedSession RuntimeState::open_session(const SessionOptions& options) {
         if (options.events) {
             application_fd = make_event_fd("a session that waits");
         }
-        const std::uint32_t id = open_session_here(options, {}, {.visitor = {}, .application = std::move(application_fd)}, nullptr);
+        const std::uint32_t id =
+            open_session_here(options, {}, {.visitor = {}, .application = std::move(application_fd)}, nullptr);
         const SessionSlot& slot = sessions_.at(id);
-        return OpenedSession{.id = id,
-                             .worker = slot.worker,
-                             .block = slot.block.data(),
-                             .layout = slot.layout,
-                             .waking = {workers_[slot.worker]->bell.get(), slot.application_fd.get(), options.wait_spin}};
+        return OpenedSession{
+            .id = id,
+            .worker = slot.worker,
+            .block = slot.block.data(),
+            .layout = slot.layout,
+            .waking = {workers_[slot.worker]->bell.get(), slot.application_fd.get(), options.wait_spin}};
     });
 }
 
@@ -64,26 +66,29 @@ std::uint32_t RuntimeState::open_session_here(const SessionOptions& options, Hos
     const auto free = std::find(worker.sessions.begin(), worker.sessions.end(), 0u);
     const auto index = static_cast<std::uint32_t>(free - worker.sessions.begin());
     if (index >= kSessionsPerWorkerMax) {
-        throw Error(ENOSPC, fmt::format("worker \"{}\" has {} sessions, the most one serves", worker.config.name, kSessionsPerWorkerMax));
+        throw Error(ENOSPC, fmt::format("worker \"{}\" has {} sessions, the most one serves", worker.config.name,
+                                        kSessionsPerWorkerMax));
     }
     SessionSlot slot;
     slot.id = next_session_++;
     slot.worker = worker_index;
     slot.index = index;
-    slot.layout = {config.qps_max, options.submission_slots, options.completion_slots,
-                   options.wide_completions, worker.bell.valid(), options.pool_buffers};
+    slot.layout = {config.qps_max,           options.submission_slots, options.completion_slots,
+                   options.wide_completions, worker.bell.valid(),      options.pool_buffers};
     slot.visitor_fd = std::move(bells.visitor);
     slot.application_fd = std::move(bells.application);
-    slot.block = block.data() != nullptr
-                     ? std::move(block)
-                     : platform->allocate(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
+    slot.block =
+        block.data() != nullptr
+            ? std::move(block)
+            : platform->allocate(slot.layout.bytes(), devices_.front()->device->numa_node(), "rings of a session");
     format_session(slot.block.data(), slot.layout);
-    slot.end = std::make_unique<WorkerSession>(slot.block.data(), slot.layout,
-                                               WorkerSession::Options{.id = slot.id,
-                                                                      .client = client.get(),
-                                                                      .application_fd = options.events ? slot.application_fd.get() : -1,
-                                                                      .application_socket = shared,
-                                                                      .device_time = options.device_time});
+    slot.end = std::make_unique<WorkerSession>(
+        slot.block.data(), slot.layout,
+        WorkerSession::Options{.id = slot.id,
+                               .client = client.get(),
+                               .application_fd = options.events ? slot.application_fd.get() : -1,
+                               .application_socket = shared,
+                               .device_time = options.device_time});
     slot.client = std::move(client);
     if (free == worker.sessions.end()) {
         worker.sessions.push_back(0);
@@ -127,15 +132,18 @@ SessionSlot& RuntimeState::session_slot(std::uint32_t id) {
     return found->second;
 }
 
-bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned) {
+bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
+                                      bool abandoned) {
     const Counter& cut_short = counters.cut_short;
     const std::uint64_t before = cut_short.value();
     begin_here([&] { begin_closing_session_here(session_id, deadline, abandoned); });
     auto warn_at = platform->now() + kLettingGoUsual;
     while (!session_closed_here(session_id)) {
         if (platform->now() > warn_at) {
-            log_error("session {} has not been let go of by its worker for {} ms: that is stuck inside a provider's call, or its core is taken",
-                      session_id, kLettingGoUsual.count());
+            log_error(
+                "session {} has not been let go of by its worker for {} ms: that is stuck inside a provider's call, or "
+                "its core is taken",
+                session_id, kLettingGoUsual.count());
             warn_at += kLettingGoUsual;
         }
         wait_a_little_here();
@@ -143,13 +151,15 @@ bool RuntimeState::close_session_here(std::uint32_t session_id, std::chrono::ste
     return cut_short.value() == before;
 }
 
-void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline, bool abandoned) {
+void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chrono::steady_clock::time_point deadline,
+                                              bool abandoned) {
     const auto found = sessions_.find(session_id);
     if (found == sessions_.end() || found->second.end == nullptr || found->second.remove_command) {
         return;
     }
     SessionSlot& session = found->second;
-    std::exception_ptr kept;  // a queue pair that the provider does not destroy, which must not keep the others from ending
+    std::exception_ptr
+        kept;  // a queue pair that the provider does not destroy, which must not keep the others from ending
     for (std::size_t i = 0; i < qps_.size(); ++i) {
         if (qps_[i] != nullptr && qps_[i]->worker == session.worker && qps_[i]->end != nullptr &&
             std::any_of(qps_[i]->end->options().shares.begin(), qps_[i]->end->options().shares.end(),
@@ -161,7 +171,8 @@ void RuntimeState::begin_closing_session_here(std::uint32_t session_id, std::chr
             }
         }
     }
-    // The queue pairs of its shared receive queues have a share in it, so they were closed above, but for one that was kept.
+    // The queue pairs of its shared receive queues have a share in it, so they were closed above, but for one that was
+    // kept.
     for (const auto& srq : srqs_) {
         if (srq != nullptr && srq->session == session_id && (!kept || srq->qps == 0)) {
             close_srq_here(*srq);
@@ -202,9 +213,8 @@ void RuntimeState::end_session_here(SessionSlot& session) noexcept {
 
 void RuntimeState::close_session(std::uint32_t session_id) noexcept {
     try {
-        executor_->run([&] {
-            return close_session_here(session_id, platform->now() + config.drain_timeout);
-        }, Executor::Patience::unlimited);
+        executor_->run([&] { return close_session_here(session_id, platform->now() + config.drain_timeout); },
+                       Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_error("closing session {}: {}", session_id, error.what());
     }
@@ -212,13 +222,15 @@ void RuntimeState::close_session(std::uint32_t session_id) noexcept {
 
 void RuntimeState::release_session(std::uint32_t session_id) noexcept {
     try {
-        executor_->run([&] {
-            const auto found = sessions_.find(session_id);
-            // A worker that did not let go of the session may still write its rings; then the memory stays.
-            if (found != sessions_.end() && found->second.end == nullptr) {
-                sessions_.erase(found);
-            }
-        }, Executor::Patience::unlimited);
+        executor_->run(
+            [&] {
+                const auto found = sessions_.find(session_id);
+                // A worker that did not let go of the session may still write its rings; then the memory stays.
+                if (found != sessions_.end() && found->second.end == nullptr) {
+                    sessions_.erase(found);
+                }
+            },
+            Executor::Patience::unlimited);
     } catch (const std::exception& error) {
         log_error("releasing session {}: {}", session_id, error.what());
     }

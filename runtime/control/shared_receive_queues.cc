@@ -1,7 +1,7 @@
 // Shared receive queues: making them, their limit, their end.
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "control/runtime_state.hpp"
@@ -24,13 +24,16 @@ SrqHandle RuntimeState::create_srq_here(const SrqSpec& spec) {
     DeviceSlot& device = device_slot(spec.device.string());
     const std::uint32_t sges_max = std::max(spec.sges_max, 1u);
     if (spec.depth < 1 || spec.depth > kQueueDepthMax || sges_max > kSgesMax) {
-        throw Error(EINVAL, fmt::format("depth = {}, sges_max = {} of a shared receive queue: accepted is a depth of 1 to {}, "
-                                        "and up to {} SGEs",
-                                        spec.depth, spec.sges_max, kQueueDepthMax, kSgesMax));
+        throw Error(EINVAL,
+                    fmt::format("depth = {}, sges_max = {} of a shared receive queue: accepted is a depth of 1 to {}, "
+                                "and up to {} SGEs",
+                                spec.depth, spec.sges_max, kQueueDepthMax, kSgesMax));
     }
     if (spec.credit_connections > spec.depth) {
-        throw Error(EINVAL, fmt::format("credit_connections = {} of a shared receive queue of {} receives: accepted is up to that",
-                                        spec.credit_connections, spec.depth));
+        throw Error(
+            EINVAL,
+            fmt::format("credit_connections = {} of a shared receive queue of {} receives: accepted is up to that",
+                        spec.credit_connections, spec.depth));
     }
     const auto free = std::find(srqs_.begin(), srqs_.end(), nullptr);
     if (free == srqs_.end()) {
@@ -97,9 +100,10 @@ SrqSlot& RuntimeState::srq_slot(SrqHandle handle) {
 SrqSlot& RuntimeState::live_srq_slot(SrqHandle handle) {
     SrqSlot& srq = srq_slot(handle);
     if (srq.srq == nullptr) {
-        throw Error(ENODEV, fmt::format("shared receive queue {}.{} ended with its device \"{}\", which was lost; it can only "
-                                        "be closed",
-                                        handle.index, handle.generation, devices_[srq.device]->config.name));
+        throw Error(ENODEV,
+                    fmt::format("shared receive queue {}.{} ended with its device \"{}\", which was lost; it can only "
+                                "be closed",
+                                handle.index, handle.generation, devices_[srq.device]->config.name));
     }
     return srq;
 }
@@ -109,8 +113,9 @@ void RuntimeState::arm_limit(SrqHandle handle, std::uint32_t limit) {
     executor_->run([&] {
         SrqSlot& srq = live_srq_slot(handle);
         if (limit > srq.depth) {
-            throw Error(EINVAL, fmt::format("limit = {} of a shared receive queue of {} receives: accepted is up to that",
-                                            limit, srq.depth));
+            throw Error(EINVAL,
+                        fmt::format("limit = {} of a shared receive queue of {} receives: accepted is up to that",
+                                    limit, srq.depth));
         }
         ibv_srq_attr attr{};
         attr.srq_limit = limit;
@@ -126,19 +131,23 @@ std::uint32_t RuntimeState::limit(SrqHandle handle) {
 }
 
 void RuntimeState::close_srq(SrqHandle handle) {
-    executor_->run([&] {
-        if (SrqSlot* srq = find_srq(handle); srq != nullptr) {  // else it was closed with its session or the runtime
-            close_srq_here(*srq);
-        }
-    }, Executor::Patience::unlimited);
+    executor_->run(
+        [&] {
+            if (SrqSlot* srq = find_srq(handle);
+                srq != nullptr) {  // else it was closed with its session or the runtime
+                close_srq_here(*srq);
+            }
+        },
+        Executor::Patience::unlimited);
 }
 
 // First nothing more is posted to it, then it is destroyed, and only then its receives are completed by the runtime: no
 // device may write their buffers any more (H2).
 void RuntimeState::close_srq_here(SrqSlot& srq) {
     if (srq.qps != 0) {
-        throw Error(EBUSY, fmt::format("a shared receive queue of device \"{}\" is used by {} queue pairs; close them first",
-                                       devices_[srq.device]->config.name, srq.qps));
+        throw Error(EBUSY,
+                    fmt::format("a shared receive queue of device \"{}\" is used by {} queue pairs; close them first",
+                                devices_[srq.device]->config.name, srq.qps));
     }
     WorkerProxy& worker = *workers_[srq.worker]->proxy;
     if (srq.srq != nullptr) {

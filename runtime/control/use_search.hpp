@@ -1,5 +1,5 @@
-// Whether a work request names something that shall end, and on which worker. Each worker looks in its own time, a part in each
-// step: an application's ring may be long.
+// Whether a work request names something that shall end, and on which worker. Each worker looks in its own time, a part
+// in each step: an application's ring may be long.
 //
 // Thread safety: the control thread's alone, while its workers are there.
 #pragma once

@@ -1,15 +1,14 @@
 // Memory windows, and the regions that they may be bound to. A bind names both by handles, which its worker looks up: a
 // window at the one worker that it was made for, a region at all of them.
-#include "pollcore/memory.hpp"
+#include <algorithm>
 
 #include <fmt/format.h>
-
-#include <algorithm>
 
 #include "base/log.hpp"
 #include "base/planted.hpp"
 #include "base/undo.hpp"
 #include "control/runtime_state.hpp"
+#include "pollcore/memory.hpp"
 
 namespace pollcore {
 
@@ -18,12 +17,13 @@ namespace pollcore {
 MrHandle RuntimeState::add_bindable_here(ibv_mr& mr, std::uint32_t pd) {
     const std::optional<MrHandle> handle = region_handles_.take();
     if (!handle) {
-        throw Error(ENOSPC, fmt::format("all {} memory regions that windows may be bound to are in use",
-                                        kBindableRegionsMax));
+        throw Error(ENOSPC,
+                    fmt::format("all {} memory regions that windows may be bound to are in use", kBindableRegionsMax));
     }
     const BindableRegion region{.handle = *handle, .pd = pd, .mr = &mr};
     Undo take_back([&]() noexcept { region_handles_.give_back(*handle); });
-    // First room at each: a hostile process may bind to it as soon as one worker knows it, and then it could not be taken back.
+    // First room at each: a hostile process may bind to it as soon as one worker knows it, and then it could not be
+    // taken back.
     for (const auto& worker : workers_) {
         worker->proxy->make_room(region);
     }
@@ -79,7 +79,8 @@ MwHandle RuntimeState::create_window(std::uint32_t session, WindowType type, con
         if (!handle) {
             throw Error(ENOSPC, fmt::format("all {} memory windows are in use", kMemoryWindowsMax));
         }
-        slot->end = std::make_unique<WorkerWindow>(WorkerWindow::Options{.handle = *handle, .pd = pd_id, .client = pds_.at(pd_id).client});
+        slot->end = std::make_unique<WorkerWindow>(
+            WorkerWindow::Options{.handle = *handle, .pd = pd_id, .client = pds_.at(pd_id).client});
         slot->end->renew(*slot->mw);
         Undo give_back([&]() noexcept { window_handles_.give_back(*handle); });
         windows_.resize(std::max<std::size_t>(windows_.size(), handle->index + std::size_t{1}));
@@ -103,11 +104,13 @@ std::uint32_t RuntimeState::window_rkey(MwHandle handle) {
 }
 
 void RuntimeState::deallocate(MwHandle handle) {
-    executor_->run([&] {
-        UseSearch search = begin_here([&] { return search_window_here(handle); });
-        await_here(search);
-        end_window_here(handle, search);
-    }, Executor::Patience::unlimited);
+    executor_->run(
+        [&] {
+            UseSearch search = begin_here([&] { return search_window_here(handle); });
+            await_here(search);
+            end_window_here(handle, search);
+        },
+        Executor::Patience::unlimited);
 }
 
 UseSearch RuntimeState::search_window_here(MwHandle handle) {
@@ -127,24 +130,27 @@ void RuntimeState::end_window_here(MwHandle handle, const UseSearch& search) {
     WindowSlot* slot = window_slot(handle);
     WorkerSlot& worker = *workers_[slot->worker];
     if (search.user() != nullptr || !worker.proxy->remove_window(handle)) {
-        throw Error(EBUSY, fmt::format("memory window {}.{} is named by binds in flight on worker \"{}\"; poll their completions first",
-                                       handle.index, handle.generation, worker.config.name));
+        throw Error(
+            EBUSY, fmt::format(
+                       "memory window {}.{} is named by binds in flight on worker \"{}\"; poll their completions first",
+                       handle.index, handle.generation, worker.config.name));
     }
     const int error = slot->mw != nullptr ? devices_[slot->device]->device->destroy(slot->mw.get()) : 0;
     // As with memory regions: a device that the kernel has let go of answers EIO.
     if (error != 0 && !(error == EIO && lost_meanwhile(*devices_[slot->device]))) {
         worker.proxy->add_window(*slot->end);
-        throw Error(error, fmt::format("device \"{}\" does not end a memory window", devices_[slot->device]->config.name));
+        throw Error(error,
+                    fmt::format("device \"{}\" does not end a memory window", devices_[slot->device]->config.name));
     }
     (void)slot->mw.release();
     windows_[handle.index].reset();
     window_handles_.give_back(handle);
 }
 
-// A type 2 window that is bound to a queue pair must end before that is destroyed: Soft-RoCE waits for it in vain otherwise,
-// and then both point to what is gone. One that is reset begins a life of its own, of which the window knows nothing. And a
-// window of which the last binds were lost with their queue pair cannot be bound again, since nobody knows its key. What takes
-// its place has the same handle.
+// A type 2 window that is bound to a queue pair must end before that is destroyed: Soft-RoCE waits for it in vain
+// otherwise, and then both point to what is gone. One that is reset begins a life of its own, of which the window knows
+// nothing. And a window of which the last binds were lost with their queue pair cannot be bound again, since nobody
+// knows its key. What takes its place has the same handle.
 void RuntimeState::renew_windows_here(const QpSlot& qp) {
     if (devices_[qp.device]->lost) {
         return;  // its windows can only be deallocated
@@ -155,7 +161,8 @@ void RuntimeState::renew_windows_here(const QpSlot& qp) {
             continue;
         }
         // The worker stored both before the answer that the control thread has by now.
-        const bool bound = slot->mw->type == IBV_MW_TYPE_2 && slot->end->bound_on() == bits_of(qp.handle) && !planted(Bug::window_kept);
+        const bool bound = slot->mw->type == IBV_MW_TYPE_2 && slot->end->bound_on() == bits_of(qp.handle) &&
+                           !planted(Bug::window_kept);
         if (!bound && !slot->end->lost()) {
             continue;
         }

@@ -1,9 +1,10 @@
 // Starting workers.
-#include <fmt/format.h>
 #include <sys/epoll.h>
 
 #include <cerrno>
 #include <chrono>
+
+#include <fmt/format.h>
 
 #include "base/event_fd.hpp"
 #include "control/runtime_state.hpp"
@@ -11,34 +12,37 @@
 namespace pollcore {
 namespace {
 
-// How soon what waits for a peer's credit begins to learn that the peer has vanished; the transport's retries come on top.
+// How soon what waits for a peer's credit begins to learn that the peer has vanished; the transport's retries come on
+// top.
 constexpr std::chrono::seconds kProbeEvery{1};
 
 // What a worker was configured to do, and the device cannot.
 void require_offered(const WorkerConfig& worker, Device& device) {
     const DeviceLimits& limits = device.limits();
     if (worker.poll == PollVerbs::extended && !limits.extended_cqs) {
-        throw Error(EOPNOTSUPP, fmt::format("worker \"{}\" has poll = \"extended\", and {} has no extended completion queues; "
-                                            "\"auto\" uses them where there are any",
-                                            worker.name, device.describe()));
+        throw Error(EOPNOTSUPP,
+                    fmt::format("worker \"{}\" has poll = \"extended\", and {} has no extended completion queues; "
+                                "\"auto\" uses them where there are any",
+                                worker.name, device.describe()));
     }
     if (worker.comp_vector && *worker.comp_vector >= limits.comp_vectors) {
-        throw Error(EINVAL, fmt::format("worker \"{}\" has comp_vector = {}, and the completion vectors of {} are 0 to {}; "
-                                        "\"spread\" uses all of them",
-                                        worker.name, *worker.comp_vector, device.describe(), limits.comp_vectors - 1));
+        throw Error(EINVAL,
+                    fmt::format("worker \"{}\" has comp_vector = {}, and the completion vectors of {} are 0 to {}; "
+                                "\"spread\" uses all of them",
+                                worker.name, *worker.comp_vector, device.describe(), limits.comp_vectors - 1));
     }
-    if (worker.moderation_count > 1 &&
-        (worker.moderation_count > limits.moderation_count_max ||
-         worker.moderation_period.count() > limits.moderation_period_max_us)) {
-        throw Error(EOPNOTSUPP,
-                    limits.moderation_count_max == 0
-                        ? fmt::format("worker \"{}\" has moderation_count = {}, and {} does not moderate its completion "
-                                      "events; without the key each completion wakes the worker",
-                                      worker.name, worker.moderation_count, device.describe())
-                        : fmt::format("worker \"{}\" has moderation_count = {} and moderation_period = \"{}us\", and {} takes "
-                                      "up to {} and \"{}us\"",
-                                      worker.name, worker.moderation_count, worker.moderation_period.count(),
-                                      device.describe(), limits.moderation_count_max, limits.moderation_period_max_us));
+    if (worker.moderation_count > 1 && (worker.moderation_count > limits.moderation_count_max ||
+                                        worker.moderation_period.count() > limits.moderation_period_max_us)) {
+        throw Error(
+            EOPNOTSUPP,
+            limits.moderation_count_max == 0
+                ? fmt::format("worker \"{}\" has moderation_count = {}, and {} does not moderate its completion "
+                              "events; without the key each completion wakes the worker",
+                              worker.name, worker.moderation_count, device.describe())
+                : fmt::format("worker \"{}\" has moderation_count = {} and moderation_period = \"{}us\", and {} takes "
+                              "up to {} and \"{}us\"",
+                              worker.name, worker.moderation_count, worker.moderation_period.count(), device.describe(),
+                              limits.moderation_count_max, limits.moderation_period_max_us));
     }
 }
 
@@ -67,13 +71,15 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
                                                           .solicited_only = worker_config.wake_on == WakeOn::solicited,
                                                           .clock = platform->cycles_function(),
                                                           .probe_cycles = platform->cycles_from(kProbeEvery)});
-    slot->proxy = std::make_unique<WorkerProxy>(*slot->worker, worker_config.name, counters,
-                                                [this] { platform->sleep(std::chrono::microseconds(20)); },
-                                                [this] { return platform->now(); });
+    slot->proxy = std::make_unique<WorkerProxy>(
+        *slot->worker, worker_config.name, counters, [this] { platform->sleep(std::chrono::microseconds(20)); },
+        [this] { return platform->now(); });
     for (const auto& device : devices_) {
-        ThreadDomain* domain = device->domains.emplace(index, device->device->create_thread_domain()).first->second.get();
+        ThreadDomain* domain =
+            device->domains.emplace(index, device->device->create_thread_domain()).first->second.get();
         if (sleeps) {
-            slot->worker->add_channel(*device->channels.emplace(index, device->device->create_channel(domain)).first->second);
+            slot->worker->add_channel(
+                *device->channels.emplace(index, device->device->create_channel(domain)).first->second);
         }
     }
     WorkerSlot& worker = *slot;
@@ -81,7 +87,9 @@ void RuntimeState::start_worker(const WorkerConfig& worker_config, std::uint32_t
     worker.thread = platform->start_worker(worker_config, *worker.worker);
 }
 
-const WorkerCounters& RuntimeState::worker_counters(std::size_t index) { return worker(index).worker->counters(); }
+const WorkerCounters& RuntimeState::worker_counters(std::size_t index) {
+    return worker(index).worker->counters();
+}
 
 WorkerSlot& RuntimeState::worker(std::size_t index) {
     if (index >= workers_.size()) {

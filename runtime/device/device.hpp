@@ -3,16 +3,13 @@
 // The data path never comes here: it calls ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_start_poll on the genuine
 // objects that this class makes, whatever the device behind them.
 //
-// Thread safety: all calls are made by one control thread at a time, but for register_memory(), which may be called beside the others,
-// for a domain that nobody destroys meanwhile. They may block (H17).
-// Ownership: what create_* and register_memory return belongs to the caller and goes back through
-// destroy(); the UniqueX types below do so. A device outlives everything made on it.
-// Errors: create_*, register_memory, modify and query throw pollcore::Error, which says what was asked
-// and, where a limit was passed, what the device has. destroy() returns 0 or an errno value, since
+// Thread safety: all calls are made by one control thread at a time, but for register_memory(), which may be called
+// beside the others, for a domain that nobody destroys meanwhile. They may block (H17). Ownership: what create_* and
+// register_memory return belongs to the caller and goes back through destroy(); the UniqueX types below do so. A device
+// outlives everything made on it. Errors: create_*, register_memory, modify and query throw pollcore::Error, which says
+// what was asked and, where a limit was passed, what the device has. destroy() returns 0 or an errno value, since
 // "still in use" is an answer (EBUSY).
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -23,6 +20,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <infiniband/verbs.h>
 
 #include "base/log.hpp"
 #include "device/completion_channel.hpp"
@@ -45,7 +44,7 @@ struct DeviceLimits {
     std::uint32_t srq_depth_max = 0;  ///< max_srq_wr
     std::uint32_t srq_sges_max = 0;   ///< per receive of a shared receive queue
     std::uint64_t memory_region_max = 0;
-    std::uint32_t comp_vectors = 1;   ///< num_comp_vectors
+    std::uint32_t comp_vectors = 1;          ///< num_comp_vectors
     std::uint32_t moderation_count_max = 0;  ///< completions to one event; 0: events are not moderated
     std::uint32_t moderation_period_max_us = 0;
     bool atomics = false;
@@ -53,11 +52,12 @@ struct DeviceLimits {
     bool memory_windows_1 = false;         ///< IBV_DEVICE_MEM_WINDOW
     bool memory_windows_2 = false;         ///< IBV_DEVICE_MEM_WINDOW_TYPE_2A or _2B
     bool invalidation = false;             ///< IBV_WR_LOCAL_INV and _SEND_WITH_INV (IBV_DEVICE_MEM_MGT_EXTENSIONS)
-    bool thread_domains = false;  ///< objects of a ThreadDomain do without the provider's locks
-    bool extended_cqs = false;    ///< CQs can be polled by ibv_start_poll and its kin
-    PollChoice poll = kPollOfOthers;  ///< how CQs are polled in fewer cycles, where extended_cqs is true
-    std::uint64_t completion_timestamp_mask = 0;  ///< CQs can be made with CqOptions::device_time, with these bits; 0: they cannot
-    std::uint64_t hca_core_clock_khz = 0;         ///< of those time stamps; 0: it does not say
+    bool thread_domains = false;           ///< objects of a ThreadDomain do without the provider's locks
+    bool extended_cqs = false;             ///< CQs can be polled by ibv_start_poll and its kin
+    PollChoice poll = kPollOfOthers;       ///< how CQs are polled in fewer cycles, where extended_cqs is true
+    std::uint64_t completion_timestamp_mask =
+        0;  ///< CQs can be made with CqOptions::device_time, with these bits; 0: they cannot
+    std::uint64_t hca_core_clock_khz = 0;  ///< of those time stamps; 0: it does not say
     /// ibv_next_poll keeps its word when the CQ has run empty. Where it does not, each completion is taken between a
     /// start and an end of its own.
     bool next_poll = true;
@@ -87,15 +87,16 @@ public:
 };
 
 struct CqOptions {
-    std::uint32_t cqe = 0;              ///< entries wanted; the device may give more
-    ThreadDomain* domain = nullptr;     ///< null: any thread may use it
+    std::uint32_t cqe = 0;                ///< entries wanted; the device may give more
+    ThreadDomain* domain = nullptr;       ///< null: any thread may use it
     ibv_comp_channel* channel = nullptr;  ///< CompletionChannel::verbs() of the domain's; null: the CQ has no events
     std::uint32_t comp_vector = 0;        ///< which of limits().comp_vectors interrupts
     void* cq_context = nullptr;
     /// To be polled by ibv_start_poll: the CQ is an ibv_cq_ex, whose immediates and standard fields can be read. With
     /// a domain it is single-threaded where the device has that. EOPNOTSUPP where DeviceLimits::extended_cqs is false.
     bool extended = false;
-    /// Only with `extended`: ibv_wc_read_completion_ts can be called, too. EOPNOTSUPP where DeviceLimits::completion_timestamp_mask is 0.
+    /// Only with `extended`: ibv_wc_read_completion_ts can be called, too. EOPNOTSUPP where
+    /// DeviceLimits::completion_timestamp_mask is 0.
     bool device_time = false;
 };
 
@@ -108,8 +109,9 @@ struct QpOptions {
     ibv_qp_type type = IBV_QPT_RC;
     ibv_qp_cap cap{};
     bool signal_all = false;
-    /// SGEs hold addresses at which this process has something else, or nothing: the provider's code must not read or write there,
-    /// as some do that let the NIC put small messages into CQEs (H8). EOPNOTSUPP where DeviceLimits::foreign_addresses is false.
+    /// SGEs hold addresses at which this process has something else, or nothing: the provider's code must not read or
+    /// write there, as some do that let the NIC put small messages into CQEs (H8). EOPNOTSUPP where
+    /// DeviceLimits::foreign_addresses is false.
     bool foreign_addresses = false;
     void* qp_context = nullptr;
 };
@@ -156,16 +158,17 @@ public:
     [[nodiscard]] virtual SendQueueLines send_queue_lines(ibv_qp*) { return {}; }
     /// Receives that several QPs share. `options.depth` and `options.sges_max` are raised to what the device gave.
     [[nodiscard]] virtual ibv_srq* create_srq(SrqOptions& options) = 0;
-    /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3). An Error names `iova` and not `addr`: it may be
-    /// told to another process, which is to learn no address of this one.
+    /// `iova` is the address that work requests and peers use; ibv_reg_mr_iova(3). An Error names `iova` and not
+    /// `addr`: it may be told to another process, which is to learn no address of this one.
     [[nodiscard]] virtual ibv_mr* register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
                                                   int access) = 0;
     /// Bound to nothing. ibv_alloc_mw(3).
     [[nodiscard]] virtual ibv_mw* create_mw(ibv_pd* pd, ibv_mw_type type) = 0;
     /// A way for the datagrams of QPs of this PD. May ask the network for the neighbour's address (H15).
     [[nodiscard]] virtual ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr& attr) = 0;
-    /// Returns when the kernel knows where the address is, or throws Error since nobody answers for it: then connecting a queue pair to it does
-    /// not wait (H15). Any thread; may take a second. Where connecting never waits, this does nothing.
+    /// Returns when the kernel knows where the address is, or throws Error since nobody answers for it: then connecting
+    /// a queue pair to it does not wait (H15). Any thread; may take a second. Where connecting never waits, this does
+    /// nothing.
     virtual void find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) {
         (void)pd;
         (void)attr;
@@ -175,8 +178,8 @@ public:
     [[nodiscard]] virtual ibv_ah_attr way_back(ibv_wc& wc, ibv_grh& grh) = 0;
     virtual void modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) = 0;
     virtual ibv_qp_attr query(ibv_qp* qp, int mask) = 0;
-    /// Whether the bytes of an RDMA write that the QP receives arrive in their order, so that the last one stands for all (H12).
-    /// The QP is in RTS. ibv_query_qp_data_in_order(3).
+    /// Whether the bytes of an RDMA write that the QP receives arrive in their order, so that the last one stands for
+    /// all (H12). The QP is in RTS. ibv_query_qp_data_in_order(3).
     [[nodiscard]] virtual bool writes_in_order(ibv_qp* qp) = 0;
     virtual void modify(ibv_srq* srq, ibv_srq_attr& attr, int mask) = 0;
     virtual ibv_srq_attr query(ibv_srq* srq) = 0;

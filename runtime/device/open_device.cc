@@ -22,8 +22,8 @@ SoftProfile profile_of(DeviceConfig::Profile profile) {
 std::unique_ptr<Device> open_soft(const DeviceConfig& config) {
     constexpr std::uint8_t kOnlyPort = 1;
     if (config.port != kOnlyPort) {
-        throw Error(EINVAL, fmt::format("device '{}' has no port {}: a software device has port {} only",
-                                        config.name, config.port, kOnlyPort));
+        throw Error(EINVAL, fmt::format("device '{}' has no port {}: a software device has port {} only", config.name,
+                                        config.port, kOnlyPort));
     }
     SoftDeviceOptions options;
     options.name = config.name;
@@ -38,8 +38,7 @@ std::unique_ptr<Device> open_device(const DeviceConfig& config) {
         case DeviceConfig::Kind::soft: return open_soft(config);
         case DeviceConfig::Kind::verbs: return VerbsDevice::open(config.verbs_name, config.port);
     }
-    throw Error(EINVAL,
-                fmt::format("device '{}' is of a kind that this pollcore does not know", config.name));
+    throw Error(EINVAL, fmt::format("device '{}' is of a kind that this pollcore does not know", config.name));
 }
 
 }  // namespace pollcore

@@ -1,6 +1,8 @@
-// The lines of memory in which a provider posts the next work request of a send queue: a worker fetches them before it posts.
+// The lines of memory in which a provider posts the next work request of a send queue: a worker fetches them before it
+// posts.
 //
-// Thread safety: the memory is the provider's. The thread that posts writes it, and a thread that resets or destroys the QP.
+// Thread safety: the memory is the provider's. The thread that posts writes it, and a thread that resets or destroys
+// the QP.
 #pragma once
 
 #include <arpa/inet.h>
@@ -10,7 +12,8 @@
 
 namespace pollcore {
 
-/// As mlx5 has it (mlx5dv_init_obj(3), struct mlx5dv_qp): a ring of blocks, and a doorbell record that says how many of them were posted.
+/// As mlx5 has it (mlx5dv_init_obj(3), struct mlx5dv_qp): a ring of blocks, and a doorbell record that says how many of
+/// them were posted.
 class SendQueueLines {
 public:
     static constexpr std::size_t kBlock = 64;
@@ -23,7 +26,8 @@ public:
 
     [[nodiscard]] bool known() const noexcept { return posted_ != nullptr; }
     void prefetch_posted() const noexcept { __builtin_prefetch(posted_, 1); }
-    /// Where the next work request begins. Reads the doorbell record: the QP is there, and nobody resets or destroys it meanwhile.
+    /// Where the next work request begins. Reads the doorbell record: the QP is there, and nobody resets or destroys it
+    /// meanwhile.
     [[nodiscard]] const std::byte* next_block() const noexcept { return blocks_ + (ntohl(*posted_) & mask_) * kBlock; }
     void prefetch_next_block() const noexcept { __builtin_prefetch(next_block(), 1); }
 

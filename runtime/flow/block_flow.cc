@@ -5,8 +5,8 @@
 namespace pollcore {
 namespace {
 
-// How often a worker that sleeps looks at control blocks, whose writing makes no event: for credit that requests wait for, and for the
-// terms of a peer that has not begun.
+// How often a worker that sleeps looks at control blocks, whose writing makes no event: for credit that requests wait
+// for, and for the terms of a peer that has not begun.
 constexpr std::uint64_t kLookForCreditNs = 50'000;
 constexpr std::uint64_t kLookForTermsNs = 1'000'000;
 
@@ -52,14 +52,17 @@ bool BlockFlow::admit(Opcode opcode, std::uint32_t length) noexcept {
 
 /// Whether the peer has said that it takes no message so long.
 bool BlockFlow::is_too_long(const WorkRequest& request, std::uint64_t length) const noexcept {
-    return agreed_ && is_send(request.opcode) && (length > message_max_ || depth_ == 0) && !can_announce(request, length);
+    return agreed_ && is_send(request.opcode) && (length > message_max_ || depth_ == 0) &&
+           !can_announce(request, length);
 }
 
-bool BlockFlow::hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept {
+bool BlockFlow::hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
+                     std::size_t slot) noexcept {
     return hold_unless([this](std::uint32_t length) { return consume(length); }, turn, session, share, request, slot);
 }
 
-[[gnu::noinline]] bool BlockFlow::hold_back(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot,
+[[gnu::noinline]] bool BlockFlow::hold_back(Turn& turn, WorkerSession& session, Share& share,
+                                            const WorkRequest& request, std::size_t slot,
                                             std::uint64_t length) noexcept {
     const auto bytes = static_cast<std::uint32_t>(length);
     if (is_too_long(request, length)) {
@@ -77,7 +80,8 @@ bool BlockFlow::hold(Turn& turn, WorkerSession& session, Share& share, const Wor
 }
 
 /// For what cannot go by what is known. False: it goes now, since more is known.
-bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot, std::uint32_t length) noexcept {
+bool BlockFlow::keep_waiting(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot,
+                             std::uint32_t length) noexcept {
     if (flows() && (!take_grants(turn) || admit(request.opcode, length))) {
         return false;  // or it is in error now, and says so when the request is posted
     }
@@ -164,7 +168,9 @@ bool BlockFlow::refused(Opcode opcode, bool others) noexcept {
     return false;
 }
 
-void BlockFlow::completed(Turn&, const InFlightEntry&, const ibv_wc&) noexcept { --writes_; }
+void BlockFlow::completed(Turn&, const InFlightEntry&, const ibv_wc&) noexcept {
+    --writes_;
+}
 
 bool BlockFlow::passed_over(Turn&, const InFlightEntry&, Status) noexcept {
     --writes_;
@@ -173,8 +179,8 @@ bool BlockFlow::passed_over(Turn&, const InFlightEntry&, Status) noexcept {
 
 // ---- Each step ----
 
-// A peer that has vanished is silent, as one is that has no receives. So that what waits for it learns of it, it is told once more what it
-// knows: that write ends by the transport's retries, and the queue pair with it.
+// A peer that has vanished is silent, as one is that has no receives. So that what waits for it learns of it, it is
+// told once more what it knows: that write ends by the transport's retries, and the queue pair with it.
 [[gnu::always_inline]] inline bool BlockFlow::probe(Turn& turn) noexcept {
     if ((waiting().empty() && !announced_) || turn.options.probe_cycles == 0) {
         probe_at_ = 0;
@@ -215,8 +221,8 @@ bool BlockFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
     return unsettled();
 }
 
-/// The first who has something to say begins. A peer that is not connected yet would answer nothing, and nothing may be lost by asking it too
-/// early: what waits here was submitted by an application that counts on it.
+/// The first who has something to say begins. A peer that is not connected yet would answer nothing, and nothing may be
+/// lost by asking it too early: what waits here was submitted by an application that counts on it.
 std::uint32_t BlockFlow::agree(Turn& turn) noexcept {
     std::uint32_t work = 0;
     if (const auto terms = agreed_ ? std::nullopt : block_.read_terms()) {
@@ -244,7 +250,8 @@ bool BlockFlow::has_news(std::uint64_t now) const noexcept {
         return false;
     }
     // What is due and could not be written is tried again.
-    if ((agreed_ && owes()) || (busy_ && announced_news()) || (!terms_sent_ && (agreed_ || !waiting().empty())) || (probe_at_ != 0 && now >= probe_at_)) {
+    if ((agreed_ && owes()) || (busy_ && announced_news()) || (!terms_sent_ && (agreed_ || !waiting().empty())) ||
+        (probe_at_ != 0 && now >= probe_at_)) {
         return true;
     }
     if (!agreed_) {
@@ -253,13 +260,16 @@ bool BlockFlow::has_news(std::uint64_t now) const noexcept {
     return !waiting().empty() && !announced_ && news_of_grants().has_value();
 }
 
-std::uint64_t BlockFlow::look_every_ns() const noexcept { return !waiting().empty() || announced_ ? kLookForCreditNs : kLookForTermsNs; }
+std::uint64_t BlockFlow::look_every_ns() const noexcept {
+    return !waiting().empty() || announced_ ? kLookForCreditNs : kLookForTermsNs;
+}
 
 // ---- Into the peer's block ----
 
 bool BlockFlow::write_grants(Turn& turn) noexcept {
     std::array<std::uint64_t, 2> words{GrantWord::pack(offered_), GrantWord::pack(read_)};
-    if (!write(turn, {.addr = reinterpret_cast<std::uintptr_t>(words.data()), .length = sizeof(words), .lkey = 0}, ControlBlock::kGrants, IBV_SEND_INLINE)) {
+    if (!write(turn, {.addr = reinterpret_cast<std::uintptr_t>(words.data()), .length = sizeof(words), .lkey = 0},
+               ControlBlock::kGrants, IBV_SEND_INLINE)) {
         return false;
     }
     told_ = offered_;
@@ -271,7 +281,9 @@ bool BlockFlow::write_grants(Turn& turn) noexcept {
 bool BlockFlow::write_terms(Turn& turn) noexcept {
     complete_terms(turn, terms_);
     block_.set_own(terms_);
-    return write(turn, {.addr = reinterpret_cast<std::uintptr_t>(block_.own.data()), .length = sizeof(FlowTerms), .lkey = lkey_}, ControlBlock::kTerms, 0);
+    return write(
+        turn, {.addr = reinterpret_cast<std::uintptr_t>(block_.own.data()), .length = sizeof(FlowTerms), .lkey = lkey_},
+        ControlBlock::kTerms, 0);
 }
 
 /// False: not now, since all its slots are in flight or the provider refused.

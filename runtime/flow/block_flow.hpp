@@ -1,7 +1,9 @@
-// What flow controls by control blocks have in common: each end has a block that the other may write (peer/control_block.hpp).
+// What flow controls by control blocks have in common: each end has a block that the other may write
+// (peer/control_block.hpp).
 //
-// First come the terms, from whoever has something to send, and the other's in answer. Then the receiver writes what it grants, and the
-// sender sends no more than that. A request that finds no credit waits, and everything behind it with it.
+// First come the terms, from whoever has something to send, and the other's in answer. Then the receiver writes what it
+// grants, and the sender sends no more than that. A request that finds no credit waits, and everything behind it with
+// it.
 //
 // What stands in a block is a peer's: it may be torn (H11), stale or a lie. Nothing is used before it was checked.
 //
@@ -26,7 +28,11 @@ public:
     static constexpr std::uint32_t kWritesMax = 4;
 
     BlockFlow(WorkerQp& qp, FlowParts& parts)
-        : Flow(qp, std::move(parts.waiting)), block_(*parts.block), lkey_(parts.block_lkey), terms_(parts.terms), counts_from_(parts.counts_from) {
+        : Flow(qp, std::move(parts.waiting)),
+          block_(*parts.block),
+          lkey_(parts.block_lkey),
+          terms_(parts.terms),
+          counts_from_(parts.counts_from) {
         (void)qp.gate().close();
     }
 
@@ -38,7 +44,8 @@ public:
     /// Of the peer's terms.
     [[nodiscard]] std::uint32_t depth() const noexcept { return depth_; }
 
-    [[nodiscard]] bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept override;
+    [[nodiscard]] bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
+                            std::size_t slot) noexcept override;
     [[nodiscard]] bool refused(Opcode opcode, bool others) noexcept override;
     void completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept override;
     [[nodiscard]] bool passed_over(Turn& turn, const InFlightEntry& entry, Status status) noexcept override;
@@ -75,11 +82,13 @@ protected:
 
     /// hold(), for a kind whose consume() is known: the short way of what need not wait.
     template <class Consume>
-    [[nodiscard]] [[gnu::always_inline]] bool hold_unless(Consume&& consumes, Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
+    [[nodiscard]] [[gnu::always_inline]] bool hold_unless(Consume&& consumes, Turn& turn, WorkerSession& session,
+                                                          Share& share, const WorkRequest& request,
                                                           std::size_t slot) noexcept {
         const std::uint64_t length = message_length(request, session.submissions(), slot);
         const bool fits = length <= message_max_ || !is_send(request.opcode);
-        if (fits && waiting().empty() && !announced_ && (!takes_receive(request.opcode) || (agreed_ && consumes(static_cast<std::uint32_t>(length))))) [[likely]] {
+        if (fits && waiting().empty() && !announced_ &&
+            (!takes_receive(request.opcode) || (agreed_ && consumes(static_cast<std::uint32_t>(length))))) [[likely]] {
             return false;
         }
         return hold_back(turn, session, share, request, slot, length);
@@ -96,8 +105,8 @@ protected:
     [[nodiscard]] Peer peer() const noexcept { return {start_.peer_addr, start_.peer_rkey}; }
     [[nodiscard]] const FlowStart& start() const noexcept { return start_; }
     [[nodiscard]] bool running() const noexcept { return connected_ && qp().life() == QpLife::ready && !qp().parked(); }
-    /// `open`: the message that was announced last has not ended, so everything waits for it. `busy`: turn_announced() may have something
-    /// to do.
+    /// `open`: the message that was announced last has not ended, so everything waits for it. `busy`: turn_announced()
+    /// may have something to do.
     void set_announced(bool open, bool busy) noexcept {
         announced_ = open;
         busy_ = busy;
@@ -139,11 +148,15 @@ protected:
 private:
     [[nodiscard]] bool flows() const noexcept { return agreed_ && waiting().empty() && !announced_; }
     [[nodiscard]] std::uint32_t credit() const noexcept { return gate_open_ ? qp().gate().credit() : credit_; }
-    [[nodiscard]] bool hold_back(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot, std::uint64_t length) noexcept;
+    [[nodiscard]] bool hold_back(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
+                                 std::size_t slot, std::uint64_t length) noexcept;
     [[nodiscard]] bool admit(Opcode opcode, std::uint32_t length) noexcept;
     [[nodiscard]] bool is_too_long(const WorkRequest& request, std::uint64_t length) const noexcept;
-    [[nodiscard]] bool must_announce(Opcode opcode, std::uint32_t length) const noexcept { return agreed_ && is_send(opcode) && length > message_max_; }
-    [[nodiscard]] bool keep_waiting(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot, std::uint32_t length) noexcept;
+    [[nodiscard]] bool must_announce(Opcode opcode, std::uint32_t length) const noexcept {
+        return agreed_ && is_send(opcode) && length > message_max_;
+    }
+    [[nodiscard]] bool keep_waiting(Turn& turn, WorkerSession& session, const WorkRequest& request, std::size_t slot,
+                                    std::uint32_t length) noexcept;
     [[nodiscard]] bool take_grants(Turn& turn) noexcept;
     [[nodiscard]] std::optional<std::uint32_t> news_of_grants() const noexcept;
     [[nodiscard]] std::uint32_t agree(Turn& turn) noexcept;
@@ -162,21 +175,21 @@ private:
     FlowTerms terms_;
     std::uint32_t counts_from_;
     FlowStart start_;
-    bool connected_ = false;   // the peer's block is known
+    bool connected_ = false;  // the peer's block is known
     bool terms_sent_ = false;
-    bool agreed_ = false;      // its terms are there, and accepted
+    bool agreed_ = false;  // its terms are there, and accepted
     bool gate_open_ = false;
     bool announced_ = false;
     bool busy_ = false;
     std::uint32_t depth_ = 0;  // of the peer's terms
     std::uint32_t message_max_ = 0;
     std::uint32_t granted_ = 0;
-    std::uint32_t credit_ = 0;   // what is left of it; the gate has it while that is open
+    std::uint32_t credit_ = 0;  // what is left of it; the gate has it while that is open
     std::uint32_t offered_ = 0;
     std::uint32_t told_ = 0;
     std::uint32_t read_ = 0;
     std::uint32_t read_told_ = 0;
-    std::uint32_t writes_ = 0;   // of ours in flight
+    std::uint32_t writes_ = 0;  // of ours in flight
     std::uint32_t unsignaled_writes_ = 0;
     std::uint64_t probe_at_ = 0;  // cycles; 0: nothing waits for the peer
 };

@@ -8,12 +8,17 @@ constinit const FlowKind flow_kinds::credits{
     .needs_receives = true,
     .shares_receives = true,
     .rendezvous_reads = Rendezvous::kReadsMax,
-    .terms = [](const FlowParts& parts) {
-        return FlowTerms{.depth = parts.grants != nullptr ? parts.grants->each() : parts.receives, .message_max = parts.message_max};
-    },
-    .make = [](WorkerQp& qp, FlowParts& parts) -> std::unique_ptr<Flow> { return std::make_unique<CreditFlow>(qp, parts); }};
+    .terms =
+        [](const FlowParts& parts) {
+            return FlowTerms{.depth = parts.grants != nullptr ? parts.grants->each() : parts.receives,
+                             .message_max = parts.message_max};
+        },
+    .make = [](WorkerQp& qp, FlowParts& parts) -> std::unique_ptr<Flow> {
+        return std::make_unique<CreditFlow>(qp, parts);
+    }};
 
-CreditFlow::CreditFlow(WorkerQp& qp, FlowParts& parts) : BlockFlow(qp, parts), shared_(parts.grants), rendezvous_(qp, *this, block()) {
+CreditFlow::CreditFlow(WorkerQp& qp, FlowParts& parts)
+    : BlockFlow(qp, parts), shared_(parts.grants), rendezvous_(qp, *this, block()) {
     if (shared_ != nullptr) {
         watch_receives();
     } else {
@@ -45,7 +50,9 @@ void CreditFlow::dismiss(Turn& turn) noexcept {
     rendezvous_.dismiss();
 }
 
-void CreditFlow::complete_terms(Turn&, FlowTerms& terms) noexcept { terms.rendezvous_max = BlockFlow::start().reads ? rendezvous_.read_max() : 0; }
+void CreditFlow::complete_terms(Turn&, FlowTerms& terms) noexcept {
+    terms.rendezvous_max = BlockFlow::start().reads ? rendezvous_.read_max() : 0;
+}
 
 void CreditFlow::take_terms(const FlowTerms& terms) noexcept {
     rendezvous_.set_announce_max(BlockFlow::start().readable ? terms.rendezvous_max : 0);
@@ -58,7 +65,9 @@ void CreditFlow::receives_posted(Turn& turn, std::uint32_t n) noexcept {
     turn.flows.add(*this);
 }
 
-void CreditFlow::grants_added(Turn& turn, std::uint32_t n) noexcept { receives_posted(turn, n); }
+void CreditFlow::grants_added(Turn& turn, std::uint32_t n) noexcept {
+    receives_posted(turn, n);
+}
 
 bool CreditFlow::received(Turn& turn, const Completion& completion, bool pooled) noexcept {
     bool announcement = false;

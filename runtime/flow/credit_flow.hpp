@@ -1,4 +1,5 @@
-// Credits: a message is sent when the peer has a receive for it. What is too long for its receives it reads by rendezvous.
+// Credits: a message is sent when the peer has a receive for it. What is too long for its receives it reads by
+// rendezvous.
 //
 // Thread safety: as Flow.
 #pragma once
@@ -28,7 +29,9 @@ public:
     [[nodiscard]] bool expects_message() const noexcept override { return rendezvous_.reading(); }
     void completed(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc) noexcept override;
     [[nodiscard]] bool passed_over(Turn& turn, const InFlightEntry& entry, Status status) noexcept override;
-    [[nodiscard]] Limits limits() const noexcept override { return {BlockFlow::limits().message_max, rendezvous_.announce_max(), false}; }
+    [[nodiscard]] Limits limits() const noexcept override {
+        return {BlockFlow::limits().message_max, rendezvous_.announce_max(), false};
+    }
     [[nodiscard]] bool peer_may_act() const noexcept override { return rendezvous_.open(); }
     void flush(Turn& turn) noexcept override {
         rendezvous_.flush(turn);
@@ -58,9 +61,12 @@ private:
     /// After whatever may have changed the rendezvous.
     void settle() noexcept { set_announced(rendezvous_.open(), rendezvous_.open() || rendezvous_.waits_for_buffer()); }
     /// Messages that have taken receives, as the peer's consumed(); counted where receives are shared or a pool's.
-    [[nodiscard]] std::uint32_t used() const noexcept { return counts_from() + (shared_ != nullptr ? used_ : qp().recvs().messages()); }
+    [[nodiscard]] std::uint32_t used() const noexcept {
+        return counts_from() + (shared_ != nullptr ? used_ : qp().recvs().messages());
+    }
 
-    SharedGrants* shared_;  // of the shared receive queue that the queue pair takes its receives from; null: it has its own
+    SharedGrants*
+        shared_;  // of the shared receive queue that the queue pair takes its receives from; null: it has its own
     Rendezvous rendezvous_;
     std::uint32_t used_ = 0;  // of a shared receive queue
 };

@@ -1,5 +1,5 @@
-// What is particular to a kind of flow control where queue pairs are made. Each kind has a row in pollcore/flow_control.h and defines its
-// FlowKind beside its class; nothing else asks which kind it is.
+// What is particular to a kind of flow control where queue pairs are made. Each kind has a row in
+// pollcore/flow_control.h and defines its FlowKind beside its class; nothing else asks which kind it is.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,8 @@ class WorkerQp;
 struct FlowParts {
     ControlBlock* block = nullptr;  ///< registered for the peer to write
     std::uint32_t block_lkey = 0;
-    FlowTerms terms;  ///< what FlowKind::terms said; into the block only when they are sent, since a peer can write there
+    FlowTerms
+        terms;  ///< what FlowKind::terms said; into the block only when they are sent, since a peer can write there
     std::uint32_t counts_from = 0;  ///< with which its counts begin, and its peer's
     WaitingRequests waiting;
 
@@ -48,19 +49,21 @@ struct FlowKind {
     /// Bytes of inline data that it takes to send as many.
     std::uint32_t (*inline_bytes)(std::uint32_t length) = [](std::uint32_t length) { return length; };
     std::uint32_t entry_bytes = 0;
-    RemoteAccess access{};           ///< of the peer
-    OpcodeMask without = 0;          ///< what its sessions cannot submit
+    RemoteAccess access{};   ///< of the peer
+    OpcodeMask without = 0;  ///< what its sessions cannot submit
 
     // ---- What it can do, and what it cannot do without ----
 
-    bool needs_receives = false;   ///< a queue pair takes receives of its own, or of a shared receive queue
-    bool shares_receives = false;  ///< with a shared receive queue that has SharedReceiveQueueOptions::credit_connections
+    bool needs_receives = false;  ///< a queue pair takes receives of its own, or of a shared receive queue
+    bool shares_receives =
+        false;  ///< with a shared receive queue that has SharedReceiveQueueOptions::credit_connections
     std::uint32_t rendezvous_reads = 0;  ///< at a time; 0: QueuePairOptions::rendezvous_pool is of no use
 
     // ---- Its end ----
 
     FlowTerms (*terms)(const FlowParts& parts) = [](const FlowParts&) { return FlowTerms{}; };
-    std::unique_ptr<Flow> (*make)(WorkerQp& qp, FlowParts& parts) = nullptr;  ///< null: no flow control. Takes parts.waiting
+    std::unique_ptr<Flow> (*make)(WorkerQp& qp,
+                                  FlowParts& parts) = nullptr;  ///< null: no flow control. Takes parts.waiting
 };
 
 namespace flow_kinds {

@@ -14,8 +14,9 @@ void Rendezvous::begin_life() noexcept {
 
 // ---- As a sender ----
 
-[[gnu::noinline]] void Rendezvous::announce(Turn& turn, WorkerSession& session, const WorkRequest& request, std::uint32_t number,
-                                            std::uint64_t peer_block, std::uint32_t rkey) noexcept {
+[[gnu::noinline]] void Rendezvous::announce(Turn& turn, WorkerSession& session, const WorkRequest& request,
+                                            std::uint32_t number, std::uint64_t peer_block,
+                                            std::uint32_t rkey) noexcept {
     turn.chains.ring(turn);  // what was taken before goes out before it
     InFlightEntry entry = entry_of(session, request, InFlightEntry::known(request.flags), 1);
     if (qp_.in_error()) {
@@ -67,7 +68,8 @@ void Rendezvous::complete_announced(Turn& turn, const InFlightEntry& entry, cons
 
 bool Rendezvous::peer_has_read() const noexcept {
     // Acquire: what it stands for has happened.
-    return state_ == State::arrived && GrantWord::unpack(block_.grants[1].load(std::memory_order_acquire)) == read_by_peer_ + 1;
+    return state_ == State::arrived &&
+           GrantWord::unpack(block_.grants[1].load(std::memory_order_acquire)) == read_by_peer_ + 1;
 }
 
 std::uint32_t Rendezvous::end_announced(Turn& turn) noexcept {
@@ -128,8 +130,9 @@ std::uint32_t Rendezvous::read(Turn& turn) noexcept {
     wr.send_flags = IBV_SEND_SIGNALED;
     wr.wr.rdma.remote_addr = what_.addr;
     wr.wr.rdma.rkey = what_.rkey;
-    const InFlightEntry entry{
-        .tag = pool_tag(pool_.pool()->handle(), buffer), .opcode = Opcode::rdma_read, .kind = InFlightEntry::Kind::reading};
+    const InFlightEntry entry{.tag = pool_tag(pool_.pool()->handle(), buffer),
+                              .opcode = Opcode::rdma_read,
+                              .kind = InFlightEntry::Kind::reading};
     if (!qp_.sends().post_now(turn, qp_.handle(), entry, wr)) {
         pool_.return_unused(buffer);
         qp_.fail_flow(turn, FlowFault::post_refused);

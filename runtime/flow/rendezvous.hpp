@@ -1,7 +1,8 @@
-// Messages by rendezvous: announced to a peer that reads them, and read from one that has announced. One at a time each way.
+// Messages by rendezvous: announced to a peer that reads them, and read from one that has announced. One at a time each
+// way.
 //
-// The announcement is a request of the send queue like the message that it stands for, so what was posted before it has ended when it has.
-// The message's own request ends when the peer's count of messages that it has read says so.
+// The announcement is a request of the send queue like the message that it stands for, so what was posted before it has
+// ended when it has. The message's own request ends when the peer's count of messages that it has read says so.
 //
 // Thread safety: as Flow.
 #pragma once
@@ -27,7 +28,9 @@ public:
     /// Before the worker has it: messages are read into buffers of this pool.
     void read_into(BufferPool& pool, std::uint32_t buffers) noexcept { pool_.begin(pool, kReadsMax, buffers); }
     /// The longest that is read; 0: none.
-    [[nodiscard]] std::uint32_t read_max() const noexcept { return pool_.pool() != nullptr ? pool_.pool()->memory().buffer_bytes : 0; }
+    [[nodiscard]] std::uint32_t read_max() const noexcept {
+        return pool_.pool() != nullptr ? pool_.pool()->memory().buffer_bytes : 0;
+    }
 
     // ---- As a sender ----
 
@@ -35,11 +38,13 @@ public:
     void set_announce_max(std::uint32_t bytes) noexcept { announce_max_ = bytes; }
     [[nodiscard]] std::uint32_t announce_max() const noexcept { return announce_max_; }
     [[nodiscard]] bool can_announce(const WorkRequest& request, std::uint64_t length) const noexcept {
-        return length <= announce_max_ && request.num_sge == 1 && request.rkey != 0 && request.opcode != Opcode::send_with_inv &&
-               (request.flags & kInline) == 0;
+        return length <= announce_max_ && request.num_sge == 1 && request.rkey != 0 &&
+               request.opcode != Opcode::send_with_inv && (request.flags & kInline) == 0;
     }
-    /// In place of the message, which has its credit. `number`: which of this life's messages it is. `peer_block`: where its peer's block is.
-    void announce(Turn& turn, WorkerSession& session, const WorkRequest& request, std::uint32_t number, std::uint64_t peer_block, std::uint32_t rkey) noexcept;
+    /// In place of the message, which has its credit. `number`: which of this life's messages it is. `peer_block`:
+    /// where its peer's block is.
+    void announce(Turn& turn, WorkerSession& session, const WorkRequest& request, std::uint32_t number,
+                  std::uint64_t peer_block, std::uint32_t rkey) noexcept;
     /// An announced message has not ended.
     [[nodiscard]] bool open() const noexcept { return state_ != State::none; }
     /// The announcement has arrived at the peer.
@@ -50,11 +55,14 @@ public:
     std::uint32_t end_announced(Turn& turn) noexcept;
     /// The queue pair is in error. What the peer has not said to have read fails, behind everything that was posted.
     void flush(Turn& turn) noexcept;
-    [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept { return state_ == State::arrived && request_.lkey == lkey; }
+    [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
+        return state_ == State::arrived && request_.lkey == lkey;
+    }
 
     // ---- As a receiver ----
 
-    /// A write with immediate has taken a receive, before which `used` messages had. True: it was an announcement's, and holds no message.
+    /// A write with immediate has taken a receive, before which `used` messages had. True: it was an announcement's,
+    /// and holds no message.
     [[nodiscard]] bool take_announcement(Turn& turn, const Completion& completion, std::uint32_t used) noexcept;
     /// A message is to be read, or is being read.
     [[nodiscard]] bool reading() const noexcept { return reading_ == Reading::under_way; }

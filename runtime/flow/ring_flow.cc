@@ -11,14 +11,17 @@ constinit const FlowKind flow_kinds::ring{
     .entry_bytes = sizeof(RecordFrame),
     .access = {.write = true},
     .without = static_cast<OpcodeMask>(opcode_bit(Opcode::rdma_write_with_imm) | opcode_bit(Opcode::send_with_inv)),
-    .terms = [](const FlowParts& parts) {
-        return parts.ring == nullptr ? FlowTerms{}
-                                     : FlowTerms{.depth = parts.ring->ring().lines(),
-                                                 .message_max = parts.ring->message_max(),
-                                                 .ring_addr = parts.ring->addr(),
-                                                 .ring_rkey = parts.ring->rkey()};
-    },
-    .make = [](WorkerQp& qp, FlowParts& parts) -> std::unique_ptr<Flow> { return std::make_unique<RingFlow>(qp, parts); }};
+    .terms =
+        [](const FlowParts& parts) {
+            return parts.ring == nullptr ? FlowTerms{}
+                                         : FlowTerms{.depth = parts.ring->ring().lines(),
+                                                     .message_max = parts.ring->message_max(),
+                                                     .ring_addr = parts.ring->addr(),
+                                                     .ring_rkey = parts.ring->rkey()};
+        },
+    .make = [](WorkerQp& qp, FlowParts& parts) -> std::unique_ptr<Flow> {
+        return std::make_unique<RingFlow>(qp, parts);
+    }};
 
 RingFlow::RingFlow(WorkerQp& qp, FlowParts& parts)
     : BlockFlow(qp, parts),
@@ -69,10 +72,14 @@ void RingFlow::take_terms(const FlowTerms& terms) noexcept {
     return true;
 }
 
-bool RingFlow::consume(std::uint32_t length) noexcept { return take_lines(length); }
+bool RingFlow::consume(std::uint32_t length) noexcept {
+    return take_lines(length);
+}
 
-bool RingFlow::hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept {
-    return hold_unless([this](std::uint32_t length) { return take_lines(length); }, turn, session, share, request, slot);
+bool RingFlow::hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
+                    std::size_t slot) noexcept {
+    return hold_unless([this](std::uint32_t length) { return take_lines(length); }, turn, session, share, request,
+                       slot);
 }
 
 /// Makes the send of what `wr` has gathered a write of a record, in the room that it was given.
@@ -90,7 +97,8 @@ void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t 
     if ((request.flags & kInline) != 0) {
         auto* tail = reinterpret_cast<std::byte*>(wr.sg_list->addr) + length + zeros;
         if (zeros != 0) {
-            // A whole word, as it was written and will be read: smaller stores would have to leave the store buffer first.
+            // A whole word, as it was written and will be read: smaller stores would have to leave the store buffer
+            // first.
             std::uint64_t last = 0;
             std::memcpy(&last, tail - sizeof(last), sizeof(last));
             last &= ~std::uint64_t{0} >> 8 * zeros;
@@ -111,7 +119,8 @@ void RingFlow::frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t 
     wr.opcode = IBV_WR_RDMA_WRITE;
     wr.send_flags &= ~unsigned{IBV_SEND_SOLICITED};
     wr.imm_data = 0;
-    wr.wr.rdma.remote_addr = target_.addr + std::uint64_t{target_.lines - (at & (target_.lines - 1))} * kCacheLine - bytes;
+    wr.wr.rdma.remote_addr =
+        target_.addr + std::uint64_t{target_.lines - (at & (target_.lines - 1))} * kCacheLine - bytes;
     wr.wr.rdma.rkey = target_.rkey;
 }
 
@@ -140,7 +149,8 @@ bool RingFlow::turn(Turn& turn, std::uint32_t& work) noexcept {
         work += pool_->take_records(turn);
         return receives();
     }
-    // Told a quarter at a time: a writer has room for any message as long as the last quarter is all that it does not know of.
+    // Told a quarter at a time: a writer has room for any message as long as the last quarter is all that it does not
+    // know of.
     if (pool_->ring().granted() - told() >= pool_->ring().lines() / 4) {
         offer(pool_->ring().granted());
         pool_->set_told(offered());

@@ -1,7 +1,8 @@
-// Write rings: a message is a record that is written into the peer's ring (peer/record.hpp), where the peer finds it by looking.
+// Write rings: a message is a record that is written into the peer's ring (peer/record.hpp), where the peer finds it by
+// looking.
 //
-// As a sender a ring is a matter of credits: what the peer has read is granted again, in lines, and what finds no room waits with everything
-// behind it. As a receiver the worker looks at its own ring (worker/ring_pool.hpp).
+// As a sender a ring is a matter of credits: what the peer has read is granted again, in lines, and what finds no room
+// waits with everything behind it. As a receiver the worker looks at its own ring (worker/ring_pool.hpp).
 //
 // Thread safety: as Flow.
 #pragma once
@@ -18,11 +19,16 @@ class RingFlow final : public BlockFlow {
 public:
     RingFlow(WorkerQp& qp, FlowParts& parts);
 
-    [[nodiscard]] bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept override;
-    [[nodiscard]] std::uint32_t framed_bytes(std::uint32_t length) const noexcept override { return record_bytes(length); }
+    [[nodiscard]] bool hold(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
+                            std::size_t slot) noexcept override;
+    [[nodiscard]] std::uint32_t framed_bytes(std::uint32_t length) const noexcept override {
+        return record_bytes(length);
+    }
     void frame(ibv_send_wr& wr, const WorkRequest& request, std::uint32_t position) noexcept override;
     [[nodiscard]] bool turn(Turn& turn, std::uint32_t& work) noexcept override;
-    [[nodiscard]] Limits limits() const noexcept override { return {BlockFlow::limits().message_max, 0, !agreed() || target_.sums}; }
+    [[nodiscard]] Limits limits() const noexcept override {
+        return {BlockFlow::limits().message_max, 0, !agreed() || target_.sums};
+    }
     void end_life(Turn& turn) noexcept override;
     void leave(Turn& turn) noexcept override;
     void begin_life(Turn& turn) noexcept override;

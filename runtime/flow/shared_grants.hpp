@@ -1,5 +1,5 @@
-// The receives of a shared receive queue, as they are granted to the peers of its queue pairs: together no more than are posted, and to each
-// no more than its part.
+// The receives of a shared receive queue, as they are granted to the peers of its queue pairs: together no more than
+// are posted, and to each no more than its part.
 //
 // Thread safety: made by the control thread, with room for its grantees; then the worker's.
 #pragma once
@@ -43,7 +43,9 @@ public:
     };
 
     /// `each`: the most that one has.
-    SharedGrants(const RecvQueue& queue, std::uint32_t each, std::size_t grantees) : queue_(queue), each_(each) { grantees_.reserve(grantees); }
+    SharedGrants(const RecvQueue& queue, std::uint32_t each, std::size_t grantees) : queue_(queue), each_(each) {
+        grantees_.reserve(grantees);
+    }
 
     [[nodiscard]] std::uint32_t each() const noexcept { return each_; }
 
@@ -98,7 +100,7 @@ private:
     const RecvQueue& queue_;
     std::uint32_t each_;
     std::uint32_t granted_ = 0;
-    std::size_t next_ = 0;       // whose turn it is
+    std::size_t next_ = 0;  // whose turn it is
     std::vector<Grantee*> grantees_;
 };
 

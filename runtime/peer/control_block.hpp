@@ -1,9 +1,10 @@
-// What each end of a connection with flow control writes in the other's memory, so that no send meets a receiver that is not ready.
+// What each end of a connection with flow control writes in the other's memory, so that no send meets a receiver that
+// is not ready.
 //
-// Each end has a control block that the other may write. First come the terms, from whoever has something to send, and the
-// other's in answer. Then the receiver writes how many receives it has posted in this life (grants), and the sender sends no more
-// messages than that.
-// With write rings the receiver says up to where its ring may be filled, and the sender fills it by RDMA writes.
+// Each end has a control block that the other may write. First come the terms, from whoever has something to send, and
+// the other's in answer. Then the receiver writes how many receives it has posted in this life (grants), and the sender
+// sends no more messages than that. With write rings the receiver says up to where its ring may be filled, and the
+// sender fills it by RDMA writes.
 //
 // What stands there is a peer's: it may be torn (H11), stale or a lie. Nothing is used before it was checked.
 //
@@ -47,12 +48,13 @@ struct FlowTerms {
     std::uint32_t magic = kMagic;
     std::uint16_t version = kVersion;
     std::uint16_t features = 0;
-    std::uint32_t depth = 0;        ///< the most receives that it has posted at a time; lines of its write ring, 0: it has none
+    std::uint32_t depth =
+        0;  ///< the most receives that it has posted at a time; lines of its write ring, 0: it has none
     std::uint32_t message_max = 0;  ///< the longest message that they take
     std::uint64_t ring_addr = 0;
     std::uint64_t ring_seed = 0;  ///< of the stamps and seals of records
     std::uint32_t ring_rkey = 0;
-    std::uint32_t ring_position = 0;  ///< where the first record goes
+    std::uint32_t ring_position = 0;   ///< where the first record goes
     std::uint32_t rendezvous_max = 0;  ///< the longest message that it reads from its sender's memory; 0: none
     std::uint32_t reserved32 = 0;
     std::uint64_t reserved = 0;
@@ -79,20 +81,22 @@ static_assert(sizeof(FlowTerms) == kCacheLine && sizeof(FlowTerms::Words) == siz
 /// Why a peer's terms or grants are not accepted.
 enum class FlowFault : std::uint8_t {
     none,
-    not_terms,       ///< they are sealed, and something else
+    not_terms,  ///< they are sealed, and something else
     other_version,
     other_features,
     no_depth,           ///< of no receive, or of more than there can be
     no_ring,            ///< of a write ring that cannot be
     too_many_grants,    ///< more than its terms allow
     too_many_messages,  ///< more than it was granted, from a shared receive queue or in a write ring
-    bad_announcement,  ///< of a message that is too long, or while another is being read
+    bad_announcement,   ///< of a message that is too long, or while another is being read
     // None of the peer's:
     post_refused,     ///< the provider refused what the next requests must not go without
     signal_refused,   ///< the provider refused the request with which others were to complete
     completion_lost,  ///< the provider lost the completion of an announcement, or of a read
 };
-[[nodiscard]] constexpr bool is_own(FlowFault fault) noexcept { return fault >= FlowFault::post_refused; }
+[[nodiscard]] constexpr bool is_own(FlowFault fault) noexcept {
+    return fault >= FlowFault::post_refused;
+}
 
 /// How a queue pair ends of it.
 [[nodiscard]] constexpr Status status_of(FlowFault fault) noexcept {
@@ -109,7 +113,7 @@ struct alignas(kCacheLine) ControlBlock {
     using Line = std::array<std::atomic<std::uint64_t>, 8>;
 
     // By the peer.
-    Line grants{};        ///< its grants, and how many announced messages it has read
+    Line grants{};  ///< its grants, and how many announced messages it has read
     Line terms{};
     Line announcement{};  ///< of the message whose receive completes next
     // Our terms, while they are sent; the peer could write here too.
@@ -143,7 +147,8 @@ struct alignas(kCacheLine) ControlBlock {
         for (std::size_t i = 0; i + 1 < words.size(); ++i) {
             words[i] = terms[i].load(std::memory_order_relaxed);
         }
-        return words.back() == FlowTerms::check_of(words) ? std::optional(std::bit_cast<FlowTerms>(words)) : std::nullopt;
+        return words.back() == FlowTerms::check_of(words) ? std::optional(std::bit_cast<FlowTerms>(words))
+                                                          : std::nullopt;
     }
     /// Once the receive has completed that came with it.
     [[nodiscard]] Announcement read_announcement() const noexcept {
@@ -173,8 +178,9 @@ static_assert(sizeof(ControlBlock) == 4 * kCacheLine);
     if ((features & FlowTerms::kRing) == 0) {
         return terms.depth == 0 || terms.depth > kQueueDepthMax ? FlowFault::no_depth : FlowFault::none;
     }
-    const bool possible = std::has_single_bit(terms.depth) && terms.depth >= kRingLinesMin && terms.depth <= kRingLinesMax &&
-                          terms.message_max <= ring_message_max(terms.depth) && terms.ring_addr % kCacheLine == 0;
+    const bool possible = std::has_single_bit(terms.depth) && terms.depth >= kRingLinesMin &&
+                          terms.depth <= kRingLinesMax && terms.message_max <= ring_message_max(terms.depth) &&
+                          terms.ring_addr % kCacheLine == 0;
     return terms.depth == 0 || possible ? FlowFault::none : FlowFault::no_ring;
 }
 

@@ -5,12 +5,12 @@
 //   word 1    with immediate 1 | lines skipped before it 31 | immediate 32
 //   seal      which ends with a line
 //
-// A ring is filled from its end to its beginning, so that the reader knows where the next record ends, before it knows how long
-// that is, and so that the words stand behind the payload, which is how a write arrives where the device keeps the order. Where a
-// record does not fit before the beginning, it stands at the end, and says how many lines it has skipped.
-// Position: lines written since the ring was made, modulo 2^32. The stamp stands for the position, so what an earlier lap left there
-// is not taken for news. The seal stands for everything: it arrives last, or, where nothing promises that (H12), there is a sum of
-// the payload in it.
+// A ring is filled from its end to its beginning, so that the reader knows where the next record ends, before it knows
+// how long that is, and so that the words stand behind the payload, which is how a write arrives where the device keeps
+// the order. Where a record does not fit before the beginning, it stands at the end, and says how many lines it has
+// skipped. Position: lines written since the ring was made, modulo 2^32. The stamp stands for the position, so what an
+// earlier lap left there is not taken for news. The seal stands for everything: it arrives last, or, where nothing
+// promises that (H12), there is a sum of the payload in it.
 //
 // Thread safety: pure functions, but for reading what a peer writes, which is by atomic words.
 #pragma once
@@ -28,13 +28,14 @@
 
 namespace pollcore {
 
-/// The longest message in a ring of so many lines: a quarter of it, so that there is room for it, and for what it skips, before
-/// the peer says again what it has read.
+/// The longest message in a ring of so many lines: a quarter of it, so that there is room for it, and for what it
+/// skips, before the peer says again what it has read.
 [[nodiscard]] constexpr std::uint32_t ring_message_max(std::uint32_t lines) noexcept {
     return lines / 4 * kCacheLine - kRecordTail;
 }
 
-/// A sum of the payload, in which no part of an old message goes unnoticed. Not against people, who may write what they like.
+/// A sum of the payload, in which no part of an old message goes unnoticed. Not against people, who may write what they
+/// like.
 class PayloadSum {
 public:
     void add(const std::byte* bytes, std::size_t size) noexcept {
@@ -106,7 +107,8 @@ struct RecordHeader {
 };
 
 /// `sum` is PayloadSum's, or 0 where the receiver's device keeps the order.
-[[nodiscard]] constexpr std::uint64_t seal_of(const RecordHeader::Words& words, std::uint64_t seed, std::uint64_t sum) noexcept {
+[[nodiscard]] constexpr std::uint64_t seal_of(const RecordHeader::Words& words, std::uint64_t seed,
+                                              std::uint64_t sum) noexcept {
     return (words[0] ^ seed) * 0xd6e8feb86659fd93 ^ std::rotl(words[1] * 0x9fb21c651e98df25, 29) ^ sum;
 }
 

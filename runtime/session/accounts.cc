@@ -8,7 +8,8 @@ namespace pollcore {
     const auto qp = QpStatusWord::unpack(status);
     const bool plain = qp.sges_max > 0 && (qp.flags & QpStatusWord::kSums) == 0;
     const auto ordinary = plain ? static_cast<OpcodeMask>(opcodes & RequestHead::kOrdinary) : OpcodeMask{0};
-    const auto limited = (qp.flags & QpStatusWord::kFlow) != 0 ? static_cast<OpcodeMask>(ordinary & kSends) : OpcodeMask{0};
+    const auto limited =
+        (qp.flags & QpStatusWord::kFlow) != 0 ? static_cast<OpcodeMask>(ordinary & kSends) : OpcodeMask{0};
     known_status_ = status;
     ordinary_ = static_cast<OpcodeMask>((ordinary & ~limited) | limited << kShort);
     send_depth_ = send_depth;
@@ -17,7 +18,8 @@ namespace pollcore {
 
 [[gnu::noinline]] void Accounts::refresh_retired(QpHandle qp) noexcept {
     QpAccount& mine = renewed(qp);
-    if (const RetiredWord now = retired_word(qp.index); now.generation == qp.generation) {  // else it was reset meanwhile
+    if (const RetiredWord now = retired_word(qp.index);
+        now.generation == qp.generation) {  // else it was reset meanwhile
         mine.retire(now.count);
     }
 }

@@ -1,5 +1,5 @@
-// What a session has in flight, as its own side counts it: per queue pair, per shared receive queue, and in all. Beside it stands what the
-// worker publishes, in the session's block.
+// What a session has in flight, as its own side counts it: per queue pair, per shared receive queue, and in all. Beside
+// it stands what the worker publishes, in the session's block.
 //
 // Thread safety: the session's.
 #pragma once
@@ -45,7 +45,9 @@ public:
     void learn(std::uint64_t status, OpcodeMask opcodes, std::uint32_t send_depth) noexcept;
     [[nodiscard]] bool admits(RequestHead head) const noexcept { return head.is_one_of(ordinary_); }
     /// As admits(), where the message is no longer than the peer's receives.
-    [[nodiscard]] bool admits_short(RequestHead head) const noexcept { return head.is_one_of(static_cast<OpcodeMask>(ordinary_ >> kShort)); }
+    [[nodiscard]] bool admits_short(RequestHead head) const noexcept {
+        return head.is_one_of(static_cast<OpcodeMask>(ordinary_ >> kShort));
+    }
     [[nodiscard]] std::uint32_t send_depth() const noexcept { return send_depth_; }
     [[nodiscard]] std::uint32_t inline_max() const noexcept { return inline_max_; }
 
@@ -93,13 +95,18 @@ public:
     [[nodiscard]] std::uint32_t qps_mask() const noexcept { return qps_mask_; }
     [[nodiscard]] const QpRecord& record(std::uint32_t index) const noexcept { return records_[index]; }
     // Acquire, with the worker's release: the limits belong to this status.
-    [[nodiscard]] std::uint64_t status(std::uint32_t index) const noexcept { return records_[index].status.load(std::memory_order_acquire); }
+    [[nodiscard]] std::uint64_t status(std::uint32_t index) const noexcept {
+        return records_[index].status.load(std::memory_order_acquire);
+    }
     /// With flow control: the longest message that the peer receives; any, as long as it has not said.
     [[nodiscard]] std::uint32_t message_max(std::uint32_t index) const noexcept {
-        const std::uint32_t longest = MessageLimitsWord::unpack(records_[index].longest.load(std::memory_order_relaxed)).message_max;
+        const std::uint32_t longest =
+            MessageLimitsWord::unpack(records_[index].longest.load(std::memory_order_relaxed)).message_max;
         return longest != 0 ? longest : ~std::uint32_t{0};
     }
-    [[nodiscard]] std::uint64_t srq_status(std::uint32_t index) const noexcept { return srq_records_[index].status.load(std::memory_order_acquire); }
+    [[nodiscard]] std::uint64_t srq_status(std::uint32_t index) const noexcept {
+        return srq_records_[index].status.load(std::memory_order_acquire);
+    }
     [[nodiscard]] RetiredWord retired_word(std::uint32_t index) const noexcept {
         // Acquire, with the release in WorkerSession::retire: buffers of retired requests are free.
         return RetiredWord::unpack(retired_[index].load(std::memory_order_acquire));
@@ -107,8 +114,8 @@ public:
 
     // ---- Room (I3) ----
 
-    /// Requests beside those that are owed a completion. `given_back`: completions whose places the worker knows to be free. More than the
-    /// slots may be owed, where messages of pools were taken and their places not yet given back.
+    /// Requests beside those that are owed a completion. `given_back`: completions whose places the worker knows to be
+    /// free. More than the slots may be owed, where messages of pools were taken and their places not yet given back.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t room(std::uint64_t given_back) const noexcept {
         const std::uint64_t owed = accepted_ + pooled_taken_ - retired_seen_ - given_back;
         return completion_slots_ - std::min<std::uint64_t>(owed, completion_slots_);
@@ -178,9 +185,12 @@ public:
     }
     [[nodiscard]] SrqHandle srq_at(std::uint16_t index) const noexcept { return {index, srqs_[index].generation}; }
 
-    /// The daemon is gone: `left` requests of all are in flight, so all others have ended one way or another. `polled`: completions that were
-    /// taken. Of the two places where the worker counted what it retired, one may be a burst behind.
-    void settle_retired(std::uint64_t left, std::uint64_t polled) noexcept { retired_seen_ = accepted_ - polled + pooled_taken_ - left; }
+    /// The daemon is gone: `left` requests of all are in flight, so all others have ended one way or another. `polled`:
+    /// completions that were taken. Of the two places where the worker counted what it retired, one may be a burst
+    /// behind.
+    void settle_retired(std::uint64_t left, std::uint64_t polled) noexcept {
+        retired_seen_ = accepted_ - polled + pooled_taken_ - left;
+    }
 
 private:
     struct SrqAccount {
@@ -190,16 +200,16 @@ private:
     void count_shared(SrqHandle srq) noexcept;
 
     SessionHeader& header_;
-    QpRecord* records_;                       // written by the worker
-    std::atomic<std::uint64_t>* retired_;     // per QP, written by the worker
-    OwnLines<QpAccount> qps_;                 // by index
+    QpRecord* records_;                    // written by the worker
+    std::atomic<std::uint64_t>* retired_;  // per QP, written by the worker
+    OwnLines<QpAccount> qps_;              // by index
     std::uint32_t qps_mask_;
     std::uint32_t completion_slots_;
     std::uint64_t accepted_ = 0;
     std::uint64_t retired_seen_ = 0;  // over all queue pairs
     std::uint64_t pooled_taken_ = 0;
     bool past_lives_ = false;
-    SrqRecord* srq_records_;  // written by the worker
+    SrqRecord* srq_records_;     // written by the worker
     OwnLines<SrqAccount> srqs_;  // by index
 };
 

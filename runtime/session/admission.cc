@@ -7,8 +7,8 @@ namespace pollcore {
     accounts_.refresh();
 }
 
-/// The generation has come again, and nothing of the life that the account is of is in flight any more. False as long as what that one
-/// completed with may stand in the ring.
+/// The generation has come again, and nothing of the life that the account is of is in flight any more. False as long
+/// as what that one completed with may stand in the ring.
 [[gnu::cold, gnu::noinline]] bool SessionCore::begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept {
     if ((account.sends() != 0 || account.recvs() != 0) && (inbox_.ready() || inbox_.awaits_reply())) {
         return false;
@@ -32,8 +32,8 @@ namespace pollcore {
     return admit(request, 0, 0, 0, 1, ahead);
 }
 
-[[gnu::noinline]] Refusal SessionCore::admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
-                                                std::size_t ahead) noexcept {
+[[gnu::noinline]] Refusal SessionCore::admit_shared(const WorkRequest& request, std::uint32_t num_sge,
+                                                    std::uint32_t slots, std::size_t ahead) noexcept {
     const SrqHandle handle = request.srq;
     if (handle.index >= kSrqsMax || !handle.valid()) {
         return Refusal::stale_handle;

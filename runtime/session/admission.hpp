@@ -1,5 +1,5 @@
-// What decides whether a request is taken (I3). admit() asks everything. What it has let through once is known, and more of it passes by
-// admits_at_once() and ordinary_room(). All of it is inlined into each way of submitting.
+// What decides whether a request is taken (I3). admit() asks everything. What it has let through once is known, and
+// more of it passes by admits_at_once() and ordinary_room(). All of it is inlined into each way of submitting.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,9 @@
 namespace pollcore {
 
 /// Of `n` requests or completions that are given to no session.
-constexpr Submitted without_session(std::size_t n) noexcept { return {0, n == 0 ? Refusal::none : Refusal::session_closed}; }
+constexpr Submitted without_session(std::size_t n) noexcept {
+    return {0, n == 0 ? Refusal::none : Refusal::session_closed};
+}
 
 // ---- Room ----
 
@@ -59,32 +61,36 @@ constexpr Submitted without_session(std::size_t n) noexcept { return {0, n == 0 
 
 // ---- What a request says ----
 
-/// For a plain request: the account of its queue pair, when all that admit() looks at of that is as it was when it let a request through, and
-/// another one has room. Else null.
+/// For a plain request: the account of its queue pair, when all that admit() looks at of that is as it was when it let
+/// a request through, and another one has room. Else null.
 [[gnu::always_inline]] inline QpAccount* SessionCore::known(RequestHead head, std::uint32_t inline_length) noexcept {
     const std::uint32_t index = head.qp_index();
     if (index > accounts_.qps_mask()) [[unlikely]] {
         return nullptr;
     }
     QpAccount& mine = accounts_.at(index);
-    const bool as_it_was = mine.knows(accounts_.status(index)) && head.qp_generation() == mine.generation() && inline_length <= mine.inline_max() &&
-                           (!kAdmission || mine.sends() < mine.send_depth());
+    const bool as_it_was = mine.knows(accounts_.status(index)) && head.qp_generation() == mine.generation() &&
+                           inline_length <= mine.inline_max() && (!kAdmission || mine.sends() < mine.send_depth());
     return as_it_was ? &mine : nullptr;
 }
 
-[[gnu::always_inline]] inline bool SessionCore::admits_at_once(RequestHead head, std::uint32_t inline_length, std::uint64_t bytes) noexcept {
+[[gnu::always_inline]] inline bool SessionCore::admits_at_once(RequestHead head, std::uint32_t inline_length,
+                                                               std::uint64_t bytes) noexcept {
     const QpAccount* const mine = known(head, inline_length);
-    return mine != nullptr && (mine->admits(head) || (mine->admits_short(head) && bytes <= accounts_.message_max(head.qp_index())));
+    return mine != nullptr &&
+           (mine->admits(head) || (mine->admits_short(head) && bytes <= accounts_.message_max(head.qp_index())));
 }
 
 // Each way of submitting has only those checks that it can fail.
-[[gnu::always_inline]] inline Refusal SessionCore::admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
-                                                         std::uint64_t bytes, std::uint32_t slots, std::size_t ahead) noexcept {
+[[gnu::always_inline]] inline Refusal SessionCore::admit(const WorkRequest& request, std::uint32_t num_sge,
+                                                         std::uint32_t inline_length, std::uint64_t bytes,
+                                                         std::uint32_t slots, std::size_t ahead) noexcept {
     if ((attention_ & kUnusable) != 0) [[unlikely]] {
         return Refusal::session_closed;
     }
     const RequestHead head = head_of(request);
-    if (slots == 1 && head.is_plain(kInline | RequestHead::kReplyInLine) && admits_at_once(head, inline_length, bytes)) [[likely]] {
+    if (slots == 1 && head.is_plain(kInline | RequestHead::kReplyInLine) && admits_at_once(head, inline_length, bytes))
+        [[likely]] {
         return admit_slots(slots, ahead);
     }
     if (request.opcode == Opcode::srq_recv) [[unlikely]] {
@@ -139,8 +145,8 @@ constexpr Submitted without_session(std::size_t n) noexcept { return {0, n == 0 
                 return Refusal::bad_flags;
             }
         }
-        if (is_atomic(request.opcode) &&
-            (request.remote_addr % sizeof(std::uint64_t) != 0 || num_sge != 1 || bytes != sizeof(std::uint64_t))) [[unlikely]] {
+        if (is_atomic(request.opcode) && (request.remote_addr % sizeof(std::uint64_t) != 0 || num_sge != 1 ||
+                                          bytes != sizeof(std::uint64_t))) [[unlikely]] {
             return Refusal::misaligned_atomic;
         }
         if (qp.state != QpState::ready) [[unlikely]] {
@@ -169,7 +175,8 @@ constexpr Submitted without_session(std::size_t n) noexcept { return {0, n == 0 
             }
         }
         if (!mine.knows(status)) [[unlikely]] {
-            mine.learn(status, limits.opcodes, limits.send_depth);  // from here on admits_at_once() knows what this status means
+            mine.learn(status, limits.opcodes,
+                       limits.send_depth);  // from here on admits_at_once() knows what this status means
         }
     }
     if (slots > submissions_.capacity()) [[unlikely]] {
@@ -180,7 +187,8 @@ constexpr Submitted without_session(std::size_t n) noexcept { return {0, n == 0 
 
 /// Admits a request that has its SGE, if any, in itself.
 [[gnu::always_inline]] inline Refusal SessionCore::admit_own(const WorkRequest& request, std::size_t ahead) noexcept {
-    return request.num_sge == 1 ? admit(request, 1, 0, request.sge.length, 1, ahead) : admit_without_sge(request, ahead);
+    return request.num_sge == 1 ? admit(request, 1, 0, request.sge.length, 1, ahead)
+                                : admit_without_sge(request, ahead);
 }
 
 [[gnu::always_inline]] inline void SessionCore::count_refused() noexcept {

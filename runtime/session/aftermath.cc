@@ -16,7 +16,8 @@ bool SessionCore::left_to_complete() noexcept {
 }
 
 template <class Record>
-[[gnu::cold, gnu::noinline]] std::size_t SessionCore::complete_rest(std::uint32_t closed, std::span<Record> out) noexcept {
+[[gnu::cold, gnu::noinline]] std::size_t SessionCore::complete_rest(std::uint32_t closed,
+                                                                    std::span<Record> out) noexcept {
     return closed == SessionHeader::kDaemonGone && logs() ? complete_gone(out) : complete_untaken(out);
 }
 template std::size_t SessionCore::complete_rest(std::uint32_t, std::span<Completion>) noexcept;

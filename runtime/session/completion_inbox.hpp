@@ -1,8 +1,9 @@
 // What comes back to a session: the completion ring, and the line of a request that may be answered there.
 //
-// At most one request is marked at a time, and when it is submitted nothing else of this session is in flight on its send queue, nor stands
-// in the ring of it. So whatever else of that queue this session is given comes after it. take() looks at its slot and at the completion
-// ring, and one of them says that it has ended. The worker's side: worker/worker_session.hpp.
+// At most one request is marked at a time, and when it is submitted nothing else of this session is in flight on its
+// send queue, nor stands in the ring of it. So whatever else of that queue this session is given comes after it. take()
+// looks at its slot and at the completion ring, and one of them says that it has ended. The worker's side:
+// worker/worker_session.hpp.
 //
 // Thread safety: the session's.
 #pragma once
@@ -42,7 +43,8 @@ public:
     /// A request's line is looked at, beside the ring.
     [[nodiscard]] bool awaits_reply() const noexcept { return awaited_ != 0; }
 
-    /// Takes up to `out.size()`. `Settle` writes what ended into the books: ends(completion), of any, and sends(qp, n), of ordinary sends.
+    /// Takes up to `out.size()`. `Settle` writes what ended into the books: ends(completion), of any, and sends(qp, n),
+    /// of ordinary sends.
     template <class Record, class Settle>
     [[nodiscard]] [[gnu::always_inline]] std::size_t take(std::span<Record> out, Settle&& settle) noexcept {
         if (awaited_ != 0) {
@@ -52,23 +54,29 @@ public:
     }
 
     /// Completions that were taken.
-    [[nodiscard]] [[gnu::always_inline]] std::uint64_t taken() const noexcept { return (completions_.released() >> wide_) + replied_; }
+    [[nodiscard]] [[gnu::always_inline]] std::uint64_t taken() const noexcept {
+        return (completions_.released() >> wide_) + replied_;
+    }
     /// Those of them whose places the worker knows to be free.
-    [[nodiscard]] [[gnu::always_inline]] std::uint64_t given_back() const noexcept { return (completions_.published() >> wide_) + replied_; }
+    [[nodiscard]] [[gnu::always_inline]] std::uint64_t given_back() const noexcept {
+        return (completions_.published() >> wide_) + replied_;
+    }
     /// The worker gets to know of all.
     void give_back() noexcept { completions_.publish(); }
 
-    /// A request was counted and is being written into the next slot, alone in its send queue if `alone`. Bits for its last word.
+    /// A request was counted and is being written into the next slot, alone in its send queue if `alone`. Bits for its
+    /// last word.
     [[nodiscard]] [[gnu::always_inline]] std::uint64_t expect_reply(RequestHead head, bool alone) noexcept {
-        if (marked_ || wide_ != 0 || (head.flags() & kSignaled) == 0 || !allows(RequestHead::kRepliable, head.opcode()) || !alone) {
+        if (marked_ || wide_ != 0 || (head.flags() & kSignaled) == 0 ||
+            !allows(RequestHead::kRepliable, head.opcode()) || !alone) {
             return 0;
         }
         marked_ = true;
         awaited_ = submissions_.produced() + 1;
         return std::uint64_t{RequestHead::kReplyInLine} << RequestHead::kFlags;
     }
-    /// The next `n` slots are about to be written. When the worker has given back that of the marked request, an answer stands there already,
-    /// and is kept, or the completion comes by the ring.
+    /// The next `n` slots are about to be written. When the worker has given back that of the marked request, an answer
+    /// stands there already, and is kept, or the completion comes by the ring.
     [[gnu::always_inline]] void make_way(std::size_t n) noexcept {
         if (awaited_ != 0 && submissions_.produced() + n - awaited_ >= submissions_.capacity()) [[unlikely]] {
             keep_reply();
@@ -83,10 +91,13 @@ private:
     static constexpr unsigned kFlags = 8 * (offsetof(Completion, flags) % sizeof(Word));
     static constexpr unsigned kSampledAt = 8 * (offsetof(Completion, sampled_at) % sizeof(Word));
 
-    [[nodiscard]] static constexpr std::uint32_t sampled_at(std::uint64_t last) noexcept { return static_cast<std::uint32_t>(last >> kSampledAt); }
+    [[nodiscard]] static constexpr std::uint32_t sampled_at(std::uint64_t last) noexcept {
+        return static_cast<std::uint32_t>(last >> kSampledAt);
+    }
     // A send that succeeded and was not followed: nothing is to be done about it but counting.
     [[nodiscard]] static constexpr bool is_ordinary(std::uint64_t last) noexcept {
-        constexpr std::uint64_t kOther = std::uint64_t{0xff} << kStatus | std::uint64_t{kFromRecvQueue | kPooled | kNotInLine} << kFlags |
+        constexpr std::uint64_t kOther = std::uint64_t{0xff} << kStatus |
+                                         std::uint64_t{kFromRecvQueue | kPooled | kNotInLine} << kFlags |
                                          std::uint64_t{0xffffffff} << kSampledAt;
         return (last & kOther) == 0;
     }
@@ -102,10 +113,12 @@ private:
     };
     // `slot`: the first of a completion's, which is ready, with its last word.
     template <class Record, class Settle>
-    [[gnu::always_inline]] void take_one(Record& record, const Completion* slot, std::uint64_t last, Ended& ended, Settle&& settle) noexcept {
+    [[gnu::always_inline]] void take_one(Record& record, const Completion* slot, std::uint64_t last, Ended& ended,
+                                         Settle&& settle) noexcept {
         static_cast<Completion&>(record) = *slot;
         if constexpr (std::is_same_v<Record, WideCompletion>) {
-            static_cast<CompletionExtension&>(record) = wide_ != 0 ? std::bit_cast<CompletionExtension>(slot[1]) : CompletionExtension{};
+            static_cast<CompletionExtension&>(record) =
+                wide_ != 0 ? std::bit_cast<CompletionExtension>(slot[1]) : CompletionExtension{};
         }
         if (!kAdmission) {  // nothing is in the books
             return;
@@ -140,7 +153,8 @@ private:
                 take_one(out[n], &completions_.slot(n * kSlots), last, ended, settle);
             }
         } else {
-            // A worker publishes bursts. Where the last was one, so is this, and asking for all of its lines at once takes a fifth off the poll.
+            // A worker publishes bursts. Where the last was one, so is this, and asking for all of its lines at once
+            // takes a fifth off the poll.
             completions_.prefetch_next(std::min<std::size_t>(last_burst_, out.size()) * kSlots);
             const auto front = completions_.front();
             for (bool more = true; more;) {
@@ -171,7 +185,8 @@ private:
         return wide_ == 0 ? take_from_ring<1>(out, settle) : take_wide(out, settle);
     }
 
-    // The line is looked at after the ring: of what stood in the ring before, nothing is behind an answer that is not there yet.
+    // The line is looked at after the ring: of what stood in the ring before, nothing is behind an answer that is not
+    // there yet.
     template <class Record, class Settle>
     [[nodiscard]] [[gnu::always_inline]] std::size_t take_awaiting(std::span<Record> out, Settle&& settle) noexcept {
         std::size_t n = 0;
@@ -241,12 +256,13 @@ private:
     const RingProducer<WorkRequest>& submissions_;
     std::uint32_t wide_;            // a completion takes 1 << wide_ slots of the ring
     std::uint32_t last_burst_ = 0;  // what the last poll that found something took from the ring
-    // One more than the index of the slot where the marked request may be answered; 0: nowhere; kKept: it was, and kept_ is the answer.
+    // One more than the index of the slot where the marked request may be answered; 0: nowhere; kKept: it was, and
+    // kept_ is the answer.
     std::uint64_t awaited_ = 0;
     std::uint64_t replied_ = 0;  // completions that came so
     bool marked_ = false;        // a request that was marked to be answered in its line has not completed
     SessionStages& stages_;
-    Completion kept_;            // of a request whose slot was written again before this was polled
+    Completion kept_;  // of a request whose slot was written again before this was polled
 };
 
 }  // namespace pollcore

@@ -12,16 +12,17 @@ namespace pollcore {
 
 /// By Opcode, of the send queue.
 inline constexpr CompletionOpcode kSendCompletions[] = {
-    CompletionOpcode::rdma_write, CompletionOpcode::rdma_write, CompletionOpcode::send,      CompletionOpcode::send,
-    CompletionOpcode::rdma_read,  CompletionOpcode::comp_swap,  CompletionOpcode::fetch_add, CompletionOpcode::local_inv,
-    CompletionOpcode::bind_mw,    CompletionOpcode::send,
+    CompletionOpcode::rdma_write, CompletionOpcode::rdma_write, CompletionOpcode::send,
+    CompletionOpcode::send,       CompletionOpcode::rdma_read,  CompletionOpcode::comp_swap,
+    CompletionOpcode::fetch_add,  CompletionOpcode::local_inv,  CompletionOpcode::bind_mw,
+    CompletionOpcode::send,
 };
 static_assert(std::size(kSendCompletions) == static_cast<std::size_t>(Opcode::send_with_inv) + 1);
 
 /// Whatever byte `opcode` is.
 [[nodiscard]] constexpr CompletionOpcode completion_opcode(Opcode opcode) noexcept {
     const auto value = static_cast<std::size_t>(opcode);
-    return is_recv(opcode)                      ? CompletionOpcode::recv
+    return is_recv(opcode)                       ? CompletionOpcode::recv
            : value < std::size(kSendCompletions) ? kSendCompletions[value]
                                                  : CompletionOpcode::send;
 }

@@ -13,7 +13,9 @@
 namespace pollcore {
 namespace {
 
-PdId id_of(const ProtectionDomain* pd) noexcept { return pd == nullptr ? 0 : pd->id(); }
+PdId id_of(const ProtectionDomain* pd) noexcept {
+    return pd == nullptr ? 0 : pd->id();
+}
 
 std::uint32_t id_of(const Session* session, const char* what) {
     if (session == nullptr || !session->valid()) {
@@ -77,7 +79,8 @@ QpSpec spec_of(const QueuePairOptions& options) {
 }
 
 /// The pool ends the region, or else the runtime does.
-ReceivePool pool_in(const std::shared_ptr<ControlSide>& control, MemoryRegion memory, PoolSpec spec, std::uint32_t message_max, std::uint32_t stride) {
+ReceivePool pool_in(const std::shared_ptr<ControlSide>& control, MemoryRegion memory, PoolSpec spec,
+                    std::uint32_t message_max, std::uint32_t stride) {
     spec.region = memory.id();
     const PoolInfo made = control->create_pool(spec);
     std::byte* const data = memory.data();
@@ -122,13 +125,13 @@ QueuePair Context::create_queue_pair(const QueuePairOptions& options) {
 SharedReceiveQueue Context::create_shared_receive_queue(const SharedReceiveQueueOptions& options) {
     require_valid(options.pool, "the receive pool of a shared receive queue");
     return {control_, control().create_srq({.device = NameText(options.device),
-                                          .pd = id_of(options.pd),
-                                          .session = id_of(options.session, "a shared receive queue"),
-                                          .depth = options.depth,
-                                          .sges_max = options.sges_max,
-                                          .pool_share = options.pool_share,
-                                          .credit_connections = options.credit_connections,
-                                          .pool = handle_of(options.pool)})};
+                                            .pd = id_of(options.pd),
+                                            .session = id_of(options.session, "a shared receive queue"),
+                                            .depth = options.depth,
+                                            .sges_max = options.sges_max,
+                                            .pool_share = options.pool_share,
+                                            .credit_connections = options.credit_connections,
+                                            .pool = handle_of(options.pool)})};
 }
 
 // ---- Pools ----
@@ -137,12 +140,14 @@ ReceivePool Context::create_receive_pool(const ReceivePoolOptions& options) {
     const std::uint32_t session = id_of(options.session, "a receive pool");
     if (options.buffers < 1 || options.buffers > kPoolBuffersMax || options.buffer_bytes < 1 ||
         options.buffer_bytes > kPoolBufferBytesMax) {
-        throw Error(EINVAL, "buffers = " + std::to_string(options.buffers) + ", buffer_bytes = " + std::to_string(options.buffer_bytes) +
-                                " of a receive pool: accepted is 1 to " + std::to_string(kPoolBuffersMax) + " buffers of 1 to " +
-                                std::to_string(kPoolBufferBytesMax) + " bytes");
+        throw Error(EINVAL, "buffers = " + std::to_string(options.buffers) +
+                                ", buffer_bytes = " + std::to_string(options.buffer_bytes) +
+                                " of a receive pool: accepted is 1 to " + std::to_string(kPoolBuffersMax) +
+                                " buffers of 1 to " + std::to_string(kPoolBufferBytesMax) + " bytes");
     }
     const std::uint32_t stride = pool_stride(options.buffer_bytes);
-    return pool_in(control_, allocate(std::size_t{options.buffers} * stride, Access::local(), options.device, options.pd),
+    return pool_in(control_,
+                   allocate(std::size_t{options.buffers} * stride, Access::local(), options.device, options.pd),
                    {.device = NameText(options.device),
                     .pd = id_of(options.pd),
                     .session = session,
@@ -157,26 +162,33 @@ ReceivePool Context::create_write_ring(const WriteRingOptions& options) {
     const std::uint32_t lines = options.bytes / kCacheLine;
     if (!std::has_single_bit(options.bytes) || lines < kRingLinesMin || lines > kRingLinesMax || options.messages < 1 ||
         options.messages > kPoolBuffersMax) {
-        throw Error(EINVAL, "bytes = " + std::to_string(options.bytes) + ", messages = " + std::to_string(options.messages) +
-                                " of a write ring: accepted is a power of two from " + std::to_string(kRingLinesMin * kCacheLine) + " to " +
-                                std::to_string(std::uint64_t{kRingLinesMax} * kCacheLine) + ", and 1 to " + std::to_string(kPoolBuffersMax) +
-                                " messages");
+        throw Error(EINVAL, "bytes = " + std::to_string(options.bytes) +
+                                ", messages = " + std::to_string(options.messages) +
+                                " of a write ring: accepted is a power of two from " +
+                                std::to_string(kRingLinesMin * kCacheLine) + " to " +
+                                std::to_string(std::uint64_t{kRingLinesMax} * kCacheLine) + ", and 1 to " +
+                                std::to_string(kPoolBuffersMax) + " messages");
     }
-    return pool_in(control_, allocate(options.bytes, Access{.local_write = true, .remote_write = true}, options.device, options.pd),
-                   {.device = NameText(options.device),
-                    .pd = id_of(options.pd),
-                    .session = session,
-                    .buffers = options.messages,
-                    .buffer_bytes = options.bytes,
-                    .ring = true},
-                   ring_message_max(lines), kCacheLine);
+    return pool_in(
+        control_,
+        allocate(options.bytes, Access{.local_write = true, .remote_write = true}, options.device, options.pd),
+        {.device = NameText(options.device),
+         .pd = id_of(options.pd),
+         .session = session,
+         .buffers = options.messages,
+         .buffer_bytes = options.bytes,
+         .ring = true},
+        ring_message_max(lines), kCacheLine);
 }
 
 // ---- Memory ----
 
-ProtectionDomain Context::create_protection_domain(const std::string& device) { return {control_, control().create_pd(device)}; }
+ProtectionDomain Context::create_protection_domain(const std::string& device) {
+    return {control_, control().create_pd(device)};
+}
 
-MemoryRegion Context::allocate(std::size_t bytes, Access access, const std::string& device, const ProtectionDomain* pd) {
+MemoryRegion Context::allocate(std::size_t bytes, Access access, const std::string& device,
+                               const ProtectionDomain* pd) {
     require_bytes(bytes);
     return {control_, control().allocate(bytes, access, device, id_of(pd))};
 }
@@ -184,8 +196,8 @@ MemoryRegion Context::register_memory(void* data, std::size_t bytes, Access acce
                                       const ProtectionDomain* pd) {
     return register_memory_at(reinterpret_cast<std::uintptr_t>(data), data, bytes, access, device, pd);
 }
-MemoryRegion Context::register_memory_at(std::uint64_t iova, void* data, std::size_t bytes, Access access, const std::string& device,
-                                         const ProtectionDomain* pd) {
+MemoryRegion Context::register_memory_at(std::uint64_t iova, void* data, std::size_t bytes, Access access,
+                                         const std::string& device, const ProtectionDomain* pd) {
     require_bytes(bytes);
     return {control_, control().register_memory(data, bytes, iova, access, device, id_of(pd))};
 }
@@ -202,10 +214,11 @@ AddressHandle Context::create_address_handle(const QpInfo& peer, const PathAttri
     return {control_, control().create_ah(peer, path, device, id_of(pd))};
 }
 
-AddressHandle Context::create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer, const std::string& device,
-                                             const ProtectionDomain* pd) {
+AddressHandle Context::create_address_handle(const WideCompletion& received, std::span<const std::byte> buffer,
+                                             const std::string& device, const ProtectionDomain* pd) {
     if (!received.ok() || (received.flags & kDatagram) == 0 || buffer.size() < kGrhBytes) {
-        throw Error(EINVAL, "the way back is asked of a completion that is no datagram's, or without its first 40 bytes");
+        throw Error(EINVAL,
+                    "the way back is asked of a completion that is no datagram's, or without its first 40 bytes");
     }
     return {control_, control().create_ah(received, buffer.first<kGrhBytes>(), device, id_of(pd))};
 }
@@ -214,14 +227,30 @@ Listener Context::listen(const std::string& address, const std::string& device) 
     return {control_, control().listen(address, device)};
 }
 
-std::optional<Event> Context::next_event(std::chrono::milliseconds timeout) { return control().events().next(timeout); }
-std::optional<Event> Context::poll_event() { return next_event(std::chrono::milliseconds(0)); }
-int Context::event_fd() const { return control().events().fd(); }
+std::optional<Event> Context::next_event(std::chrono::milliseconds timeout) {
+    return control().events().next(timeout);
+}
+std::optional<Event> Context::poll_event() {
+    return next_event(std::chrono::milliseconds(0));
+}
+int Context::event_fd() const {
+    return control().events().fd();
+}
 
-RuntimeReport Context::report() const { return control().report(); }
-std::size_t Context::worker_count() const noexcept { return control_ == nullptr ? 0 : control_->worker_count(); }
-const WorkerCounters& Context::worker_counters(std::size_t worker) const { return control().worker_counters(worker); }
-const ControlCounters& Context::control_counters() const { return control().control_counters(); }
-std::optional<RnrCounts> Context::rnr_counts(const std::string& device) const { return control().rnr_counts(device); }
+RuntimeReport Context::report() const {
+    return control().report();
+}
+std::size_t Context::worker_count() const noexcept {
+    return control_ == nullptr ? 0 : control_->worker_count();
+}
+const WorkerCounters& Context::worker_counters(std::size_t worker) const {
+    return control().worker_counters(worker);
+}
+const ControlCounters& Context::control_counters() const {
+    return control().control_counters();
+}
+std::optional<RnrCounts> Context::rnr_counts(const std::string& device) const {
+    return control().rnr_counts(device);
+}
 
 }  // namespace pollcore

@@ -54,8 +54,8 @@ struct QpSpec {
     std::uint32_t rendezvous_share = 0;
     std::uint32_t sges_max = 1;
     std::uint32_t inline_max = 0;
-    SrqHandle srq;              ///< none: it has a receive queue
-    PoolHandle pool;            ///< none: the session posts receives
+    SrqHandle srq;    ///< none: it has a receive queue
+    PoolHandle pool;  ///< none: the session posts receives
     PoolHandle rendezvous_pool;
     QpType type = QpType::rc;
     FlowControl flow = FlowControl::off;
@@ -90,8 +90,8 @@ struct PoolSpec {
     std::array<std::uint8_t, 7> reserved{};
 };
 
-/// Bytes from one buffer of a receive pool to the next: whole lines, so that what the application writes to one never meets the
-/// device in the next.
+/// Bytes from one buffer of a receive pool to the next: whole lines, so that what the application writes to one never
+/// meets the device in the next.
 [[nodiscard]] constexpr std::uint32_t pool_stride(std::uint32_t buffer_bytes) noexcept {
     return (buffer_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
@@ -158,7 +158,8 @@ public:
     virtual std::pair<QpHandle, bool> reset(QpHandle handle) = 0;
     [[nodiscard]] virtual QpInfo info(QpHandle handle) = 0;
     virtual void connect(QpHandle handle, const QpInfo& peer, const PathAttributes& path) = 0;
-    virtual std::vector<std::byte> connect(QpHandle handle, const std::string& address, const ConnectOptions& options) = 0;
+    virtual std::vector<std::byte> connect(QpHandle handle, const std::string& address,
+                                           const ConnectOptions& options) = 0;
     virtual void disconnect(QpHandle handle) = 0;
     [[nodiscard]] virtual bool disconnected(QpHandle handle) = 0;
     [[nodiscard]] virtual std::uint32_t qp_num(QpHandle handle) = 0;
@@ -171,7 +172,8 @@ public:
                                                                          std::chrono::milliseconds timeout) = 0;
     virtual void accept(std::uint32_t device, std::uint64_t request, QpHandle handle, const FlowBlock& flow,
                         const ConnectOptions& options) = 0;
-    virtual void reject(std::uint32_t device, std::uint64_t request, const std::vector<std::byte>& private_data) noexcept = 0;
+    virtual void reject(std::uint32_t device, std::uint64_t request,
+                        const std::vector<std::byte>& private_data) noexcept = 0;
 
     [[nodiscard]] virtual PdId create_pd(const std::string& device) = 0;
     virtual void release_pd(PdId pd) noexcept = 0;
@@ -179,11 +181,13 @@ public:
     [[nodiscard]] virtual RegionInfo register_memory(void* data, std::size_t bytes, std::uint64_t iova, Access access,
                                                      const std::string& device, PdId pd) = 0;
     virtual void deregister(std::uint64_t region) = 0;
-    [[nodiscard]] virtual MwHandle create_window(std::uint32_t session, WindowType type, const std::string& device, PdId pd) = 0;
+    [[nodiscard]] virtual MwHandle create_window(std::uint32_t session, WindowType type, const std::string& device,
+                                                 PdId pd) = 0;
     [[nodiscard]] virtual std::uint32_t window_rkey(MwHandle handle) = 0;
     virtual void deallocate(MwHandle handle) = 0;
 
-    [[nodiscard]] virtual AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device, PdId pd) = 0;
+    [[nodiscard]] virtual AhHandle create_ah(const QpInfo& peer, const PathAttributes& path, const std::string& device,
+                                             PdId pd) = 0;
     /// `grh`: what the buffer of the datagram begins with.
     [[nodiscard]] virtual AhHandle create_ah(const WideCompletion& received, std::span<const std::byte, kGrhBytes> grh,
                                              const std::string& device, PdId pd) = 0;

@@ -1,12 +1,13 @@
-// What a session whose worker is in another process has in flight: so that each request gets its completion also when that
-// process dies, and its tables with it.
+// What a session whose worker is in another process has in flight: so that each request gets its completion also when
+// that process dies, and its tables with it.
 //
-// A send or receive queue completes in post order, so its requests in flight are those that were submitted last, and how many
-// these are the session counts anyway: submitting writes an entry, completing does nothing. What completes out of turn, since it
-// was refused, is taken out (forget). Receives of a shared receive queue complete in any order, and are looked for by their tags.
+// A send or receive queue completes in post order, so its requests in flight are those that were submitted last, and
+// how many these are the session counts anyway: submitting writes an entry, completing does nothing. What completes out
+// of turn, since it was refused, is taken out (forget). Receives of a shared receive queue complete in any order, and
+// are looked for by their tags.
 //
-// Thread safety: the session's thread; but prepare() is a control call's, for a queue that the session's thread does not
-// know yet.
+// Thread safety: the session's thread; but prepare() is a control call's, for a queue that the session's thread does
+// not know yet.
 #pragma once
 
 #include <algorithm>
@@ -51,8 +52,12 @@ public:
     [[nodiscard]] LoggedRequest oldest(std::uint32_t in_flight) const noexcept { return at(next_ - in_flight); }
 
 private:
-    [[nodiscard]] LoggedRequest& at(std::uint32_t position) noexcept { return entries_[position & (entries_.size() - 1)]; }
-    [[nodiscard]] const LoggedRequest& at(std::uint32_t position) const noexcept { return entries_[position & (entries_.size() - 1)]; }
+    [[nodiscard]] LoggedRequest& at(std::uint32_t position) noexcept {
+        return entries_[position & (entries_.size() - 1)];
+    }
+    [[nodiscard]] const LoggedRequest& at(std::uint32_t position) const noexcept {
+        return entries_[position & (entries_.size() - 1)];
+    }
 
     std::vector<LoggedRequest> entries_;
     std::uint32_t next_ = 0;  // modulo 2^32, of which the length is a divisor

@@ -1,17 +1,17 @@
 #include "session/layout.hpp"
 
-#include "pollcore/error.hpp"
-
 #include <new>
 #include <string>
+
+#include "pollcore/error.hpp"
 
 namespace pollcore {
 namespace {
 
 void require_ring_size(const char* what, std::uint32_t slots) {
     if (!std::has_single_bit(slots) || slots > kRingSlotsMax) {
-        throw Error(EINVAL, std::string(what) + " = " + std::to_string(slots) + ": accepted is a power of two from 1 to " +
-                                std::to_string(kRingSlotsMax));
+        throw Error(EINVAL, std::string(what) + " = " + std::to_string(slots) +
+                                ": accepted is a power of two from 1 to " + std::to_string(kRingSlotsMax));
     }
 }
 
@@ -31,7 +31,6 @@ void require_valid(const SessionOptions& options) {
         throw Error(EINVAL, "device_time needs wide_completions, where alone a completion has room for a time stamp");
     }
 }
-
 
 namespace {
 
@@ -66,9 +65,9 @@ void format_session(void* block, const SessionLayout& layout) noexcept {
 bool is_formatted(void* block, const SessionLayout& layout) noexcept {
     SessionHeader& header = *session_header(block);
     return std::atomic_ref(header.version).load(std::memory_order_acquire) == SessionHeader::kVersion &&
-           header.magic == SessionHeader::kMagic && header.features == features_of(layout) && header.qps_max == layout.qps_max &&
-           header.submission_slots == layout.submission_slots && header.completion_slots == layout.completion_slots &&
-           header.pool_buffers == layout.pool_buffers;
+           header.magic == SessionHeader::kMagic && header.features == features_of(layout) &&
+           header.qps_max == layout.qps_max && header.submission_slots == layout.submission_slots &&
+           header.completion_slots == layout.completion_slots && header.pool_buffers == layout.pool_buffers;
 }
 
 }  // namespace pollcore

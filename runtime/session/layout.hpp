@@ -67,7 +67,9 @@ struct MessageLimitsWord {
     [[nodiscard]] static constexpr MessageLimitsWord unpack(std::uint64_t word) noexcept {
         return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32)};
     }
-    [[nodiscard]] constexpr std::uint64_t pack() const noexcept { return std::uint64_t{rendezvous_max} << 32 | message_max; }
+    [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
+        return std::uint64_t{rendezvous_max} << 32 | message_max;
+    }
 };
 
 /// QpRecord::status, unpacked.
@@ -81,7 +83,8 @@ struct QpStatusWord {
     std::uint16_t inline_max = 0;
 
     static constexpr unsigned kEpoch = 16, kCause = 32, kSgesMaxAt = 40, kInlineMaxAt = 46, kState = 57, kFlags = 60;
-    static_assert(pollcore::kSgesMax < 1u << (kInlineMaxAt - kSgesMaxAt) && pollcore::kInlineMax < 1u << (kState - kInlineMaxAt));
+    static_assert(pollcore::kSgesMax < 1u << (kInlineMaxAt - kSgesMaxAt) &&
+                  pollcore::kInlineMax < 1u << (kState - kInlineMaxAt));
 
     static constexpr std::uint8_t kReceives = 1;  ///< this session owns the QP's receives
     static constexpr std::uint8_t kFlow = 2;      ///< with flow control: QpRecord::longest counts
@@ -97,9 +100,10 @@ struct QpStatusWord {
                 static_cast<std::uint16_t>(word >> kInlineMaxAt & 0x7ff)};
     }
     [[nodiscard]] constexpr std::uint64_t pack() const noexcept {
-        return std::uint64_t{generation} | std::uint64_t{epoch} << kEpoch | std::uint64_t{static_cast<std::uint8_t>(cause)} << kCause |
-               std::uint64_t{sges_max} << kSgesMaxAt | std::uint64_t{inline_max} << kInlineMaxAt |
-               std::uint64_t{static_cast<std::uint8_t>(state)} << kState | std::uint64_t{flags} << kFlags;
+        return std::uint64_t{generation} | std::uint64_t{epoch} << kEpoch |
+               std::uint64_t{static_cast<std::uint8_t>(cause)} << kCause | std::uint64_t{sges_max} << kSgesMaxAt |
+               std::uint64_t{inline_max} << kInlineMaxAt | std::uint64_t{static_cast<std::uint8_t>(state)} << kState |
+               std::uint64_t{flags} << kFlags;
     }
 };
 
@@ -113,7 +117,7 @@ struct SrqRecord {
 struct SrqStatusWord {
     std::uint16_t generation = 0;  ///< 0: not there
     std::uint8_t sges_max = 0;
-    std::uint32_t depth = 0;       ///< 0: a pool posts its receives
+    std::uint32_t depth = 0;  ///< 0: a pool posts its receives
 
     [[nodiscard]] static constexpr SrqStatusWord unpack(std::uint64_t word) noexcept {
         return {static_cast<std::uint16_t>(word), static_cast<std::uint8_t>(word >> 16),
@@ -124,8 +128,8 @@ struct SrqStatusWord {
     }
 };
 
-/// How many unsignaled requests of one session on one queue pair have succeeded. With the generation, so that a count that
-/// begins again is not taken for one that goes on.
+/// How many unsignaled requests of one session on one queue pair have succeeded. With the generation, so that a count
+/// that begins again is not taken for one that goes on.
 struct RetiredWord {
     std::uint16_t generation = 0;
     std::uint32_t count = 0;  ///< modulo 2^32
@@ -148,7 +152,8 @@ struct SessionHeader {
     static constexpr std::uint16_t kVersion = 5;
     static constexpr std::uint16_t kWideCompletions = 1;  ///< feature: completions take two slots of their ring
     static constexpr std::uint16_t kWorkerSleeps = 2;     ///< feature: who submits looks at worker_sleep
-    static constexpr std::uint32_t kDetached = 1;    ///< closed: the worker takes nothing more, and all that it took has completed
+    static constexpr std::uint32_t kDetached =
+        1;  ///< closed: the worker takes nothing more, and all that it took has completed
     static constexpr std::uint32_t kDaemonGone = 2;  ///< closed: its process has ended; said by the application's side
 
     std::uint32_t magic = kMagic;
@@ -171,7 +176,8 @@ struct SessionHeader {
     alignas(kCacheLine) SleepWord application_sleep;
 };
 static_assert(sizeof(SessionHeader) == 5 * kCacheLine);
-static_assert(offsetof(SessionHeader, worker_sleep) == 3 * kCacheLine && offsetof(SessionHeader, application_sleep) == 4 * kCacheLine);
+static_assert(offsetof(SessionHeader, worker_sleep) == 3 * kCacheLine &&
+              offsetof(SessionHeader, application_sleep) == 4 * kCacheLine);
 static_assert(offsetof(SessionHeader, retired) == kCacheLine);
 
 /// Sizes and offsets of a session block, from the figures that determine them.
@@ -187,7 +193,9 @@ struct SessionLayout {
         return std::bit_ceil(completion_slots + pool_buffers) << wide;
     }
 
-    static constexpr std::size_t align(std::size_t n) noexcept { return (n + kCacheLine - 1) / kCacheLine * kCacheLine; }
+    static constexpr std::size_t align(std::size_t n) noexcept {
+        return (n + kCacheLine - 1) / kCacheLine * kCacheLine;
+    }
 
     [[nodiscard]] constexpr std::size_t records() const noexcept { return sizeof(SessionHeader); }
     [[nodiscard]] constexpr std::size_t retired() const noexcept {
@@ -196,7 +204,9 @@ struct SessionLayout {
     [[nodiscard]] constexpr std::size_t srq_records() const noexcept {
         return retired() + align(qps_max * sizeof(std::atomic<std::uint64_t>));
     }
-    [[nodiscard]] constexpr std::size_t stages() const noexcept { return srq_records() + align(kSrqsMax * sizeof(SrqRecord)); }
+    [[nodiscard]] constexpr std::size_t stages() const noexcept {
+        return srq_records() + align(kSrqsMax * sizeof(SrqRecord));
+    }
     [[nodiscard]] constexpr std::size_t submissions() const noexcept { return stages() + sizeof(SessionStages); }
     [[nodiscard]] constexpr std::size_t completions() const noexcept {
         return submissions() + ring_bytes<WorkRequest>(submission_slots);

@@ -1,4 +1,5 @@
-// Which queue pairs a process has, for the sessions of it that have no part in one: they know nothing of it from their worker.
+// Which queue pairs a process has, for the sessions of it that have no part in one: they know nothing of it from their
+// worker.
 //
 // Thread safety: any.
 #pragma once
@@ -25,7 +26,8 @@ public:
     void remove(QpHandle qp) noexcept {
         // Another may have the index by now.
         std::uint16_t generation = qp.generation;
-        __atomic_compare_exchange_n(&generations_[qp.index], &generation, std::uint16_t{0}, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        __atomic_compare_exchange_n(&generations_[qp.index], &generation, std::uint16_t{0}, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED);
     }
     [[nodiscard]] bool has(QpHandle qp) const noexcept {
         return qp.valid() && __atomic_load_n(&generations_[qp.index], __ATOMIC_RELAXED) == qp.generation;

@@ -24,7 +24,9 @@ ControlSide& alive(const std::shared_ptr<ControlSide>& control, const char* what
 }
 
 /// For destructors: a forked child ends nothing, since all is its parent's.
-bool ends_here(const std::shared_ptr<ControlSide>& control) noexcept { return control != nullptr && !control->is_forked(); }
+bool ends_here(const std::shared_ptr<ControlSide>& control) noexcept {
+    return control != nullptr && !control->is_forked();
+}
 
 }  // namespace
 
@@ -40,8 +42,11 @@ QueuePair::~QueuePair() {
     }
 }
 
-QueuePair::QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle) noexcept : control_(std::move(control)), handle_(handle) {}
-QueuePair::QueuePair(QueuePair&& other) noexcept { *this = std::move(other); }
+QueuePair::QueuePair(std::shared_ptr<ControlSide> control, QpHandle handle) noexcept
+    : control_(std::move(control)), handle_(handle) {}
+QueuePair::QueuePair(QueuePair&& other) noexcept {
+    *this = std::move(other);
+}
 
 QueuePair& QueuePair::operator=(QueuePair&& other) noexcept {
     std::swap(control_, other.control_);
@@ -52,14 +57,24 @@ QueuePair& QueuePair::operator=(QueuePair&& other) noexcept {
 std::vector<std::byte> QueuePair::connect(const std::string& address, const ConnectOptions& options) {
     return alive(control_, "this queue pair").connect(handle_, address, options);
 }
-QpInfo QueuePair::info() const { return alive(control_, "this queue pair").info(handle_); }
+QpInfo QueuePair::info() const {
+    return alive(control_, "this queue pair").info(handle_);
+}
 void QueuePair::connect(const QpInfo& peer, const PathAttributes& path) {
     alive(control_, "this queue pair").connect(handle_, peer, path);
 }
-void QueuePair::disconnect() { alive(control_, "this queue pair").disconnect(handle_); }
-bool QueuePair::disconnected() const { return alive(control_, "this queue pair").disconnected(handle_); }
-std::optional<RnrCounts> QueuePair::rnr_counts() const { return alive(control_, "this queue pair").rnr_counts(handle_); }
-std::uint32_t QueuePair::qp_num() const { return alive(control_, "this queue pair").qp_num(handle_); }
+void QueuePair::disconnect() {
+    alive(control_, "this queue pair").disconnect(handle_);
+}
+bool QueuePair::disconnected() const {
+    return alive(control_, "this queue pair").disconnected(handle_);
+}
+std::optional<RnrCounts> QueuePair::rnr_counts() const {
+    return alive(control_, "this queue pair").rnr_counts(handle_);
+}
+std::uint32_t QueuePair::qp_num() const {
+    return alive(control_, "this queue pair").qp_num(handle_);
+}
 
 bool QueuePair::reset() {
     ControlSide& control = alive(control_, "this queue pair");
@@ -97,7 +112,9 @@ SharedReceiveQueue::~SharedReceiveQueue() {
 
 SharedReceiveQueue::SharedReceiveQueue(std::shared_ptr<ControlSide> control, SrqHandle handle) noexcept
     : control_(std::move(control)), handle_(handle) {}
-SharedReceiveQueue::SharedReceiveQueue(SharedReceiveQueue&& other) noexcept { *this = std::move(other); }
+SharedReceiveQueue::SharedReceiveQueue(SharedReceiveQueue&& other) noexcept {
+    *this = std::move(other);
+}
 
 SharedReceiveQueue& SharedReceiveQueue::operator=(SharedReceiveQueue&& other) noexcept {
     std::swap(control_, other.control_);
@@ -108,7 +125,9 @@ SharedReceiveQueue& SharedReceiveQueue::operator=(SharedReceiveQueue&& other) no
 void SharedReceiveQueue::arm_limit(std::uint32_t limit) {
     alive(control_, "this shared receive queue").arm_limit(handle_, limit);
 }
-std::uint32_t SharedReceiveQueue::limit() const { return alive(control_, "this shared receive queue").limit(handle_); }
+std::uint32_t SharedReceiveQueue::limit() const {
+    return alive(control_, "this shared receive queue").limit(handle_);
+}
 
 void SharedReceiveQueue::close() {
     if (control_ == nullptr) {
@@ -130,8 +149,8 @@ ReceivePool::~ReceivePool() {
     }
 }
 
-ReceivePool::ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& made, const PoolSpec& spec, std::byte* data, std::uint32_t message_max,
-                         std::uint32_t stride) noexcept
+ReceivePool::ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& made, const PoolSpec& spec,
+                         std::byte* data, std::uint32_t message_max, std::uint32_t stride) noexcept
     : control_(std::move(control)),
       handle_(made.handle),
       region_(spec.region),
@@ -141,7 +160,9 @@ ReceivePool::ReceivePool(std::shared_ptr<ControlSide> control, const PoolInfo& m
       stride_(stride),
       ring_(spec.ring),
       counters_(made.counters) {}
-ReceivePool::ReceivePool(ReceivePool&& other) noexcept { *this = std::move(other); }
+ReceivePool::ReceivePool(ReceivePool&& other) noexcept {
+    *this = std::move(other);
+}
 
 ReceivePool& ReceivePool::operator=(ReceivePool&& other) noexcept {
     std::swap(control_, other.control_);
@@ -180,14 +201,17 @@ ConnectionRequest::~ConnectionRequest() {
     }
 }
 
-ConnectionRequest::ConnectionRequest(std::shared_ptr<ControlSide> control, std::uint32_t device, IncomingConnection&& incoming) noexcept
+ConnectionRequest::ConnectionRequest(std::shared_ptr<ControlSide> control, std::uint32_t device,
+                                     IncomingConnection&& incoming) noexcept
     : control_(std::move(control)),
       connection_(incoming.id),
       device_(device),
       peer_(std::move(incoming.peer)),
       private_data_(std::move(incoming.private_data)),
       flow_(incoming.flow) {}
-ConnectionRequest::ConnectionRequest(ConnectionRequest&& other) noexcept { *this = std::move(other); }
+ConnectionRequest::ConnectionRequest(ConnectionRequest&& other) noexcept {
+    *this = std::move(other);
+}
 
 ConnectionRequest& ConnectionRequest::operator=(ConnectionRequest&& other) noexcept {
     std::swap(control_, other.control_);
@@ -219,7 +243,9 @@ Listener::~Listener() {
 
 Listener::Listener(std::shared_ptr<ControlSide> control, OpenedListener&& opened) noexcept
     : control_(std::move(control)), id_(opened.id), device_(opened.device), address_(std::move(opened.address)) {}
-Listener::Listener(Listener&& other) noexcept { *this = std::move(other); }
+Listener::Listener(Listener&& other) noexcept {
+    *this = std::move(other);
+}
 
 Listener& Listener::operator=(Listener&& other) noexcept {
     std::swap(control_, other.control_);
@@ -275,7 +301,9 @@ MemoryRegion::MemoryRegion(std::shared_ptr<ControlSide> control, const RegionInf
       lkey_(info.lkey),
       rkey_(info.rkey),
       handle_(info.handle) {}
-MemoryRegion::MemoryRegion(MemoryRegion&& other) noexcept { *this = std::move(other); }
+MemoryRegion::MemoryRegion(MemoryRegion&& other) noexcept {
+    *this = std::move(other);
+}
 
 MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
     std::swap(control_, other.control_);
@@ -316,7 +344,9 @@ MemoryWindow::~MemoryWindow() {
 
 MemoryWindow::MemoryWindow(std::shared_ptr<ControlSide> control, MwHandle handle, WindowType type) noexcept
     : control_(std::move(control)), handle_(handle), type_(type) {}
-MemoryWindow::MemoryWindow(MemoryWindow&& other) noexcept { *this = std::move(other); }
+MemoryWindow::MemoryWindow(MemoryWindow&& other) noexcept {
+    *this = std::move(other);
+}
 
 MemoryWindow& MemoryWindow::operator=(MemoryWindow&& other) noexcept {
     std::swap(control_, other.control_);
@@ -325,7 +355,9 @@ MemoryWindow& MemoryWindow::operator=(MemoryWindow&& other) noexcept {
     return *this;
 }
 
-std::uint32_t MemoryWindow::rkey() const { return alive(control_, "this memory window").window_rkey(handle_); }
+std::uint32_t MemoryWindow::rkey() const {
+    return alive(control_, "this memory window").window_rkey(handle_);
+}
 
 void MemoryWindow::deallocate() {
     if (control_ == nullptr) {
@@ -348,8 +380,11 @@ AddressHandle::~AddressHandle() {
     }
 }
 
-AddressHandle::AddressHandle(std::shared_ptr<ControlSide> control, AhHandle handle) noexcept : control_(std::move(control)), handle_(handle) {}
-AddressHandle::AddressHandle(AddressHandle&& other) noexcept { *this = std::move(other); }
+AddressHandle::AddressHandle(std::shared_ptr<ControlSide> control, AhHandle handle) noexcept
+    : control_(std::move(control)), handle_(handle) {}
+AddressHandle::AddressHandle(AddressHandle&& other) noexcept {
+    *this = std::move(other);
+}
 
 AddressHandle& AddressHandle::operator=(AddressHandle&& other) noexcept {
     std::swap(control_, other.control_);

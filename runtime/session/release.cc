@@ -11,7 +11,8 @@ namespace pollcore {
         return result;
     }
     std::size_t slots = 0;
-    // What was polled leaves the ring here, as far as the worker can see: a buffer that it gets back may fill the slot again.
+    // What was polled leaves the ring here, as far as the worker can see: a buffer that it gets back may fill the slot
+    // again.
     inbox_.give_back();
     while (result.accepted < completions.size()) {
         if (!completions[result.accepted].pooled()) {

@@ -1,8 +1,8 @@
 // When a session that waits for an answer in a request's own line looks there first (base/look.hpp).
 //
-// Just when the answer comes is best: a later look is late, an earlier one keeps the worker from writing it. How long that is depends on the
-// CPUs and the device, so it is learned: a look that finds the answer moves the next one a little to the front, one that does not moves it
-// eight times as far back. So one look in nine is too early.
+// Just when the answer comes is best: a later look is late, an earlier one keeps the worker from writing it. How long
+// that is depends on the CPUs and the device, so it is learned: a look that finds the answer moves the next one a
+// little to the front, one that does not moves it eight times as far back. So one look in nine is too early.
 //
 // Thread safety: the session's.
 #pragma once
@@ -38,8 +38,9 @@ public:
 private:
     static constexpr std::uint32_t kForward = 1;
     static constexpr std::uint32_t kBack = 8;
-    // In cycles. Some 200 between near CPUs, where waiting for the stores costs more than it brings; 300 and more between far ones. A device
-    // takes longer than that, and nobody is kept waiting for it for more than a tenth of a microsecond.
+    // In cycles. Some 200 between near CPUs, where waiting for the stores costs more than it brings; 300 and more
+    // between far ones. A device takes longer than that, and nobody is kept waiting for it for more than a tenth of a
+    // microsecond.
     static constexpr std::uint32_t kLeast = 10;
     static constexpr std::uint32_t kFar = 250;
     static constexpr std::uint32_t kMost = 400;

@@ -1,5 +1,5 @@
-// The last eight bytes of a work request as one word: which queue pair, and what. One look at it tells whether the request is
-// an ordinary one.
+// The last eight bytes of a work request as one word: which queue pair, and what. One look at it tells whether the
+// request is an ordinary one.
 //
 // Thread safety: pure.
 #pragma once
@@ -15,7 +15,9 @@
 namespace pollcore {
 
 /// A handle as it stands in records.
-[[nodiscard]] constexpr std::uint32_t bits_of(QpHandle handle) noexcept { return std::bit_cast<std::uint32_t>(handle); }
+[[nodiscard]] constexpr std::uint32_t bits_of(QpHandle handle) noexcept {
+    return std::bit_cast<std::uint32_t>(handle);
+}
 
 class RequestHead {
 public:
@@ -25,8 +27,8 @@ public:
     static constexpr unsigned kNumSge = 8 * (offsetof(WorkRequest, num_sge) % sizeof(std::uint64_t));
     static_assert(kOpcode == 32 && kFlags == 40 && kNumSge == 48 && offsetof(WorkRequest, ring_lap) == 63);
 
-    // Two bits beside the flags of a caller's. A session sets the first, where the worker may write the completion in the request's own
-    // line (worker/worker_session.hpp); the worker then sets the second.
+    // Two bits beside the flags of a caller's. A session sets the first, where the worker may write the completion in
+    // the request's own line (worker/worker_session.hpp); the worker then sets the second.
     static constexpr std::uint8_t kReplyInLine = 1 << 6;
     static constexpr std::uint8_t kReplied = 1 << 7;
     /// The word that then holds Completion::byte_len and, above it, sampled_at.
@@ -34,31 +36,40 @@ public:
     static_assert(((kFence | kSignaled | kSolicited | kInline) & (kReplyInLine | kReplied)) == 0);
 
     /// What may be marked so: all that is said of its success is how long it was.
-    static constexpr OpcodeMask kRepliable = kInlineOpcodes | opcode_bit(Opcode::rdma_read) | opcode_bit(Opcode::atomic_cmp_and_swp) |
+    static constexpr OpcodeMask kRepliable = kInlineOpcodes | opcode_bit(Opcode::rdma_read) |
+                                             opcode_bit(Opcode::atomic_cmp_and_swp) |
                                              opcode_bit(Opcode::atomic_fetch_and_add);
 
     /// What ordinary requests post: it needs no operands but an address, a key and an immediate.
     static constexpr OpcodeMask kOrdinary = opcode_bit(Opcode::rdma_write) | opcode_bit(Opcode::rdma_write_with_imm) |
-                                            opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) | opcode_bit(Opcode::rdma_read);
+                                            opcode_bit(Opcode::send) | opcode_bit(Opcode::send_with_imm) |
+                                            opcode_bit(Opcode::rdma_read);
 
     constexpr explicit RequestHead(std::uint64_t word) noexcept : word_(word) {}
 
     [[nodiscard]] constexpr std::uint64_t word() const noexcept { return word_; }
     [[nodiscard]] constexpr std::uint32_t qp_bits() const noexcept { return static_cast<std::uint32_t>(word_); }
     [[nodiscard]] constexpr std::uint16_t qp_index() const noexcept { return static_cast<std::uint16_t>(word_); }
-    [[nodiscard]] constexpr std::uint16_t qp_generation() const noexcept { return static_cast<std::uint16_t>(word_ >> 16); }
+    [[nodiscard]] constexpr std::uint16_t qp_generation() const noexcept {
+        return static_cast<std::uint16_t>(word_ >> 16);
+    }
     [[nodiscard]] constexpr Opcode opcode() const noexcept { return static_cast<Opcode>(word_ >> kOpcode & 0xff); }
     [[nodiscard]] constexpr unsigned flags() const noexcept { return static_cast<unsigned>(word_ >> kFlags & 0xff); }
-    [[nodiscard]] constexpr std::uint32_t num_sge() const noexcept { return static_cast<std::uint32_t>(word_ >> kNumSge & 0xff); }
+    [[nodiscard]] constexpr std::uint32_t num_sge() const noexcept {
+        return static_cast<std::uint32_t>(word_ >> kNumSge & 0xff);
+    }
 
-    /// One of the first eight opcodes, known flags and kReplyInLine without those of `but`, and one SGE at most. `opcode()` is one of a mask's bits then.
+    /// One of the first eight opcodes, known flags and kReplyInLine without those of `but`, and one SGE at most.
+    /// `opcode()` is one of a mask's bits then.
     [[nodiscard]] constexpr bool is_plain(unsigned but = 0) const noexcept { return (word_ & not_plain(but)) == 0; }
     /// That, with one SGE.
     [[nodiscard]] constexpr bool is_plain_with_sge(unsigned but) const noexcept {
         constexpr std::uint64_t kOne = std::uint64_t{1} << kNumSge;
         return (word_ & (not_plain(but) | kOne)) == kOne;
     }
-    [[nodiscard]] constexpr bool is_one_of(OpcodeMask opcodes) const noexcept { return (opcodes >> (word_ >> kOpcode & 7) & 1) != 0; }
+    [[nodiscard]] constexpr bool is_one_of(OpcodeMask opcodes) const noexcept {
+        return (opcodes >> (word_ >> kOpcode & 7) & 1) != 0;
+    }
 
     /// The same of an inline payload.
     [[nodiscard]] constexpr RequestHead as_inline() const noexcept {

@@ -1,13 +1,14 @@
 // A session's life, completions out, and what it can be asked.
 #include "pollcore/session.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cstdlib>
 #include <string_view>
+
+#include <fmt/format.h>
 
 #include "base/check.hpp"
 #include "session/session_core.hpp"
@@ -29,7 +30,9 @@ constexpr bool kThreadsAlwaysChecked = true;
 }  // namespace
 
 SessionHost::SessionHost() noexcept : process_(::getpid()) {}
-bool SessionHost::is_forked() const noexcept { return ::getpid() != process_; }
+bool SessionHost::is_forked() const noexcept {
+    return ::getpid() != process_;
+}
 
 // ---- Its life ----
 
@@ -38,7 +41,8 @@ SessionCore::SessionCore(std::shared_ptr<SessionHost> host, void* block, const S
       inbox_(block, layout, submissions_),
       accounts_(block, layout),
       header_(*session_header(block)),
-      attention_(static_cast<std::uint8_t>((options.check_thread || checks_threads() ? kThreadChecked : 0) | (options.log != nullptr ? kLogged : 0))),
+      attention_(static_cast<std::uint8_t>((options.check_thread || checks_threads() ? kThreadChecked : 0) |
+                                           (options.log != nullptr ? kLogged : 0))),
       worker_sleeps_(layout.worker_sleeps),
       stages_(*at_offset<SessionStages>(block, layout.stages())),
       waking_(options.waking),
@@ -69,8 +73,9 @@ void SessionCore::close() noexcept {
     // Relaxed: it orders nothing, and finds who came first.
     if (!std::atomic_ref(user).compare_exchange_strong(before, self, std::memory_order_relaxed) && before != self) {
         std::array<char, 160> text{};
-        fmt::format_to_n(text.data(), text.size() - 1, "thread {} uses session {} of thread {}: a session is used by one thread at a time", self,
-                         id_, before);
+        fmt::format_to_n(text.data(), text.size() - 1,
+                         "thread {} uses session {} of thread {}: a session is used by one thread at a time", self, id_,
+                         before);
         POLLCORE_CHECK(before == self, text.data());
     }
 }
@@ -94,7 +99,8 @@ template <class Record>
         accounts_.forget_past_lives();
     }
     // Acquire, with the worker's release when it lets the session go: what it took, and the last completions.
-    if (const std::uint32_t closed = header_.closed.load(std::memory_order_acquire); closed != 0 && !inbox_.ready()) [[unlikely]] {
+    if (const std::uint32_t closed = header_.closed.load(std::memory_order_acquire); closed != 0 && !inbox_.ready())
+        [[unlikely]] {
         return complete_rest(closed, out);
     }
     return 0;
@@ -175,14 +181,30 @@ std::uint32_t Session::retired(QpHandle qp) noexcept {
     return core_->retired(qp);
 }
 
-QpState Session::state(QpHandle qp) const noexcept { return core_ != nullptr ? core_->status(qp).state : QpState::closed; }
-Status Session::cause(QpHandle qp) const noexcept { return core_ != nullptr ? core_->status(qp).cause : Status::success; }
-std::uint32_t Session::message_max(QpHandle qp) const noexcept { return core_ != nullptr ? core_->message_limits(qp).message_max : 0; }
-std::uint32_t Session::rendezvous_max(QpHandle qp) const noexcept { return core_ != nullptr ? core_->message_limits(qp).rendezvous_max : 0; }
-StageLatency Session::stage_latency() const noexcept { return core_ != nullptr ? core_->stage_latency() : StageLatency{}; }
-int Session::event_fd() const noexcept { return core_ != nullptr ? core_->event_fd() : -1; }
-std::uint32_t Session::id() const noexcept { return core_ != nullptr ? core_->id() : 0; }
-std::uint32_t Session::worker() const noexcept { return core_ != nullptr ? core_->worker() : 0; }
+QpState Session::state(QpHandle qp) const noexcept {
+    return core_ != nullptr ? core_->status(qp).state : QpState::closed;
+}
+Status Session::cause(QpHandle qp) const noexcept {
+    return core_ != nullptr ? core_->status(qp).cause : Status::success;
+}
+std::uint32_t Session::message_max(QpHandle qp) const noexcept {
+    return core_ != nullptr ? core_->message_limits(qp).message_max : 0;
+}
+std::uint32_t Session::rendezvous_max(QpHandle qp) const noexcept {
+    return core_ != nullptr ? core_->message_limits(qp).rendezvous_max : 0;
+}
+StageLatency Session::stage_latency() const noexcept {
+    return core_ != nullptr ? core_->stage_latency() : StageLatency{};
+}
+int Session::event_fd() const noexcept {
+    return core_ != nullptr ? core_->event_fd() : -1;
+}
+std::uint32_t Session::id() const noexcept {
+    return core_ != nullptr ? core_->id() : 0;
+}
+std::uint32_t Session::worker() const noexcept {
+    return core_ != nullptr ? core_->worker() : 0;
+}
 
 SessionFigures Session::figures() noexcept {
     if (core_ == nullptr) {
@@ -192,7 +214,9 @@ SessionFigures Session::figures() noexcept {
     return core_->figures();
 }
 
-void Session::hand_over() noexcept { user_.thread = 0; }
+void Session::hand_over() noexcept {
+    user_.thread = 0;
+}
 
 void Session::close() noexcept {
     if (core_ != nullptr) {

@@ -19,8 +19,8 @@
 #include "base/planted.hpp"
 #include "pollcore/session.hpp"
 #include "session/accounts.hpp"
-#include "session/in_flight_log.hpp"
 #include "session/completion_inbox.hpp"
+#include "session/in_flight_log.hpp"
 #include "session/layout.hpp"
 #include "session/reply_delay.hpp"
 #include "session/session_host.hpp"
@@ -33,7 +33,8 @@ public:
         std::uint32_t id = 0;
         std::uint32_t worker = 0;
         SessionWaking waking{};
-        /// Where the worker may end without a word, since it is in another process; null: whoever serves this session ends it in order.
+        /// Where the worker may end without a word, since it is in another process; null: whoever serves this session
+        /// ends it in order.
         std::shared_ptr<InFlightLog> log{};
         bool check_thread = false;  ///< SessionOptions::check_thread
     };
@@ -72,8 +73,8 @@ public:
     [[nodiscard]] std::uint32_t worker() const noexcept { return worker_; }
     void close() noexcept;
 
-    /// Each call that changes something begins with this; close() may come from whoever ends the session. `user`: the thread that uses
-    /// it, or 0.
+    /// Each call that changes something begins with this; close() may come from whoever ends the session. `user`: the
+    /// thread that uses it, or 0.
     [[gnu::always_inline]] void check_thread(std::uint64_t& user) const noexcept {
         if ((attention_ & kThreadChecked) != 0) [[unlikely]] {
             check_user(user);
@@ -93,8 +94,8 @@ private:
     [[nodiscard]] std::size_t ordinary_room(std::size_t wanted) noexcept;
     [[nodiscard]] QpAccount* known(RequestHead head, std::uint32_t inline_length) noexcept;
     [[nodiscard]] bool admits_at_once(RequestHead head, std::uint32_t inline_length, std::uint64_t bytes) noexcept;
-    [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length, std::uint64_t bytes, std::uint32_t slots,
-                                std::size_t ahead = 0) noexcept;
+    [[nodiscard]] Refusal admit(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t inline_length,
+                                std::uint64_t bytes, std::uint32_t slots, std::size_t ahead = 0) noexcept;
     [[nodiscard]] Refusal admit_own(const WorkRequest& request, std::size_t ahead = 0) noexcept;
     void count_refused() noexcept;
 
@@ -103,7 +104,8 @@ private:
     [[nodiscard]] bool begin_epoch(QpAccount& account, std::uint16_t epoch) noexcept;
     [[gnu::cold]] Refusal refuse_unknown(QpHandle qp) const noexcept;
     [[nodiscard]] Refusal admit_without_sge(const WorkRequest& request, std::size_t ahead) noexcept;
-    [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots, std::size_t ahead) noexcept;
+    [[nodiscard]] Refusal admit_shared(const WorkRequest& request, std::uint32_t num_sge, std::uint32_t slots,
+                                       std::size_t ahead) noexcept;
 
     // submission.cc
     [[nodiscard]] std::size_t write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept;
@@ -154,8 +156,8 @@ private:
     SessionHeader& header_;
     std::uint8_t attention_ = 0;  // 0: an open session that needs no care
     bool worker_sleeps_ = false;
-    bool summing_ = false;  // the request that was just admitted needs the sum of its payload
-    bool wants_slots_ = false;  // a submission found the ring full, and wait() or arm() has not told of new room
+    bool summing_ = false;           // the request that was just admitted needs the sum of its payload
+    bool wants_slots_ = false;       // a submission found the ring full, and wait() or arm() has not told of new room
     std::uint64_t next_sample_ = 0;  // the next that is followed is the first for which as many were accepted
     std::uint32_t followed_ = 0;     // requests that were
     std::uint64_t refused_ = 0;
@@ -168,11 +170,11 @@ private:
     std::uint64_t retired_told_ = 0;  // by wait() or arm()
     bool end_told_ = false;           // by arm()
     std::shared_ptr<InFlightLog> log_;
-    std::uint64_t untaken_slots_ = 0;     // of those that no worker will take, completed here
+    std::uint64_t untaken_slots_ = 0;  // of those that no worker will take, completed here
     std::uint64_t untaken_requests_ = 0;
-    bool stock_taken_ = false;          // the daemon is gone, and what is left is known
-    std::uint32_t gone_left_ = 0;       // requests that complete as daemon_gone
-    std::uint32_t gone_index_ = 0;      // queues below have none
+    bool stock_taken_ = false;      // the daemon is gone, and what is left is known
+    std::uint32_t gone_left_ = 0;   // requests that complete as daemon_gone
+    std::uint32_t gone_index_ = 0;  // queues below have none
     std::shared_ptr<SessionHost> host_;
 };
 

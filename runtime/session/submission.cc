@@ -43,7 +43,9 @@ namespace {
 }
 
 /// Of a request with one SGE at most.
-[[nodiscard]] std::span<const Sge> own_sges(const WorkRequest& request) noexcept { return {&request.sge, request.num_sge}; }
+[[nodiscard]] std::span<const Sge> own_sges(const WorkRequest& request) noexcept {
+    return {&request.sge, request.num_sge};
+}
 
 /// Bug::published_early.
 void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noexcept {
@@ -78,8 +80,8 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     if (is_recv(opcode)) {
         return;
     }
-    // Up to 64 more or fewer, in no pattern: what a program repeats, a signal for every 64th send and 32 receives at once, would else be
-    // met always in the same place.
+    // Up to 64 more or fewer, in no pattern: what a program repeats, a signal for every 64th send and 32 receives at
+    // once, would else be met always in the same place.
     const std::uint32_t scattered = ++followed_ * 2654435761u >> 25;
     next_sample_ = accounts_.accepted() + kLatencySampleEvery - 64 + scattered;
     slot.submitted_at = static_cast<std::uint32_t>(cycles_now()) | 1;  // 0: it is not followed
@@ -129,11 +131,14 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return Refusal::none;
 }
 
-/// Of `requests` those at the front that admit() would let through at once, behind `ahead` that are written. Returns how many.
-[[gnu::noinline]] std::size_t SessionCore::write_ordinary(std::span<const WorkRequest> requests, std::size_t ahead) noexcept {
+/// Of `requests` those at the front that admit() would let through at once, behind `ahead` that are written. Returns
+/// how many.
+[[gnu::noinline]] std::size_t SessionCore::write_ordinary(std::span<const WorkRequest> requests,
+                                                          std::size_t ahead) noexcept {
     const std::size_t reserved = ordinary_room(ahead + requests.size());
     const std::size_t most = std::min(requests.size(), reserved - std::min(ahead, reserved));
-    // Requests of one queue pair often stand together: it is looked up, and its account is written, once for all of them.
+    // Requests of one queue pair often stand together: it is looked up, and its account is written, once for all of
+    // them.
     std::uint64_t looked_up = ~std::uint64_t{0};  // no handle's bits
     QpAccount* mine = nullptr;
     std::uint32_t more = 0;
@@ -172,20 +177,23 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
 }
 
 /// As write_ordinary(), of messages to one queue pair whose peer limits their length.
-[[gnu::noinline]] std::size_t SessionCore::write_short(std::span<const WorkRequest> requests, std::size_t ahead) noexcept {
+[[gnu::noinline]] std::size_t SessionCore::write_short(std::span<const WorkRequest> requests,
+                                                       std::size_t ahead) noexcept {
     const RequestHead first = head_of(requests.front());
-    if (!first.is_plain_with_sge(kInline | RequestHead::kReplyInLine) || !admits_at_once(first, 0, requests.front().sge.length)) {
+    if (!first.is_plain_with_sge(kInline | RequestHead::kReplyInLine) ||
+        !admits_at_once(first, 0, requests.front().sge.length)) {
         return 0;
     }
     const std::size_t reserved = ordinary_room(ahead + requests.size());
     QpAccount& mine = accounts_.at(first.qp_index());
-    const std::size_t most = std::min({requests.size(), reserved - std::min(ahead, reserved), std::size_t{mine.send_depth() - mine.sends()}});
+    const std::size_t most = std::min(
+        {requests.size(), reserved - std::min(ahead, reserved), std::size_t{mine.send_depth() - mine.sends()}});
     const std::uint32_t longest = accounts_.message_max(first.qp_index());
     std::size_t n = 0;
     for (; n < most; ++n) {
         const RequestHead head = head_of(requests[n]);
-        if (!head.is_plain_with_sge(kInline | RequestHead::kReplyInLine) || head.qp_bits() != first.qp_bits() || !mine.admits_short(head) ||
-            requests[n].sge.length > longest) {
+        if (!head.is_plain_with_sge(kInline | RequestHead::kReplyInLine) || head.qp_bits() != first.qp_bits() ||
+            !mine.admits_short(head) || requests[n].sge.length > longest) {
             break;
         }
         submissions_.write(ahead + n, requests[n]);
@@ -239,7 +247,8 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return result;
 }
 
-[[gnu::always_inline]] inline Refusal SessionCore::try_submit(const WorkRequest& request, std::span<const Sge> sges) noexcept {
+[[gnu::always_inline]] inline Refusal SessionCore::try_submit(const WorkRequest& request,
+                                                              std::span<const Sge> sges) noexcept {
     if (sges.size() > kSgesMax) {
         count_refused();
         return Refusal::too_many_sges;
@@ -279,7 +288,8 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
     return Refusal::none;
 }
 
-[[gnu::always_inline]] inline Refusal SessionCore::try_submit_inline(const WorkRequest& request, std::span<const std::byte> payload) noexcept {
+[[gnu::always_inline]] inline Refusal SessionCore::try_submit_inline(const WorkRequest& request,
+                                                                     std::span<const std::byte> payload) noexcept {
     if (payload.size() > kInlineMax) {
         count_refused();
         return Refusal::inline_too_long;
@@ -303,7 +313,8 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
             first.payload_sum = sum_of(payload);
         }
         if (length <= WorkRequest::kOwnPayload) {
-            std::copy(payload.begin(), payload.end(), reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
+            std::copy(payload.begin(), payload.end(),
+                      reinterpret_cast<std::byte*>(&first) + offsetof(WorkRequest, swap));
         }
         sample(first, request.opcode);
         return head_of(request).as_inline().word() | (slots == 1 ? expect_reply(request) : 0);
@@ -315,7 +326,8 @@ void push_early(RingProducer<WorkRequest>& ring, const WorkRequest& request) noe
         for (std::uint32_t slot = 1; slot < slots; ++slot) {
             const std::span<const std::byte> rest = payload.subspan((slot - 1) * WorkRequestContinuation::kPayload);
             submissions_.write(slot, [&](WorkRequest& more) {
-                std::memcpy(static_cast<void*>(&more), rest.data(), std::min(WorkRequestContinuation::kPayload, rest.size()));
+                std::memcpy(static_cast<void*>(&more), rest.data(),
+                            std::min(WorkRequestContinuation::kPayload, rest.size()));
                 return std::uint64_t{0};
             });
         }

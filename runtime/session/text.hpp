@@ -21,13 +21,15 @@ public:
     /// Throws Error(EINVAL) when it is too long.
     explicit Text(std::string_view text) {
         if (text.size() > N) {
-            throw Error(EINVAL, "\"" + std::string(text.substr(0, 64)) + "...\" is longer than " + std::to_string(N) + " characters");
+            throw Error(EINVAL, "\"" + std::string(text.substr(0, 64)) + "...\" is longer than " + std::to_string(N) +
+                                    " characters");
         }
         std::copy(text.begin(), text.end(), characters_.begin());
     }
 
     [[nodiscard]] std::string_view view() const noexcept {
-        return {characters_.data(), static_cast<std::size_t>(std::find(characters_.begin(), characters_.end(), '\0') - characters_.begin())};
+        return {characters_.data(), static_cast<std::size_t>(std::find(characters_.begin(), characters_.end(), '\0') -
+                                                             characters_.begin())};
     }
     [[nodiscard]] std::string string() const { return std::string(view()); }
 

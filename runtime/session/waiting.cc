@@ -124,7 +124,8 @@ namespace {
 
 // Most that is waited for comes soon: the look that finds it takes it.
 template <class Record>
-std::size_t poll_and_wait(Session& session, SessionCore* core, std::span<Record> out, std::chrono::nanoseconds timeout) noexcept {
+std::size_t poll_and_wait(Session& session, SessionCore* core, std::span<Record> out,
+                          std::chrono::nanoseconds timeout) noexcept {
     constexpr int kLooks = 16;
     if (const std::size_t n = session.poll(out); n != 0 || out.empty() || core == nullptr) {
         return n;

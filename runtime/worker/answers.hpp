@@ -1,6 +1,6 @@
-// What a worker says to the control thread: the answer to each command, and what it has to say unasked. Nothing of it is lost when the
-// control thread takes nothing for a while: a command is not carried out before its answer has a place in the ring, and what is unasked
-// waits here.
+// What a worker says to the control thread: the answer to each command, and what it has to say unasked. Nothing of it
+// is lost when the control thread takes nothing for a while: a command is not carried out before its answer has a place
+// in the ring, and what is unasked waits here.
 //
 // Thread safety: the worker's alone.
 #pragma once

@@ -6,8 +6,8 @@ static_assert(int{kWindowWrite} == int{IBV_ACCESS_REMOTE_WRITE} && int{kWindowRe
               int{kWindowAtomic} == int{IBV_ACCESS_REMOTE_ATOMIC} &&
               int{kWindowZeroBased} == int{IBV_ACCESS_ZERO_BASED});
 
-[[gnu::cold]] int WorkerWindow::post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, const ibv_mw_bind_info& info, std::uint8_t key_byte,
-                                     std::uint32_t qp_bits) noexcept {
+[[gnu::cold]] int WorkerWindow::post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, const ibv_mw_bind_info& info,
+                                     std::uint8_t key_byte, std::uint32_t qp_bits) noexcept {
     if (mw_->type == IBV_MW_TYPE_1) {
         ibv_mw_bind bind{.wr_id = wr_id, .send_flags = flags, .bind_info = info};
         return ibv_bind_mw(qp, mw_, &bind);
@@ -125,8 +125,8 @@ bool Binds::in_use(MrHandle handle) const noexcept {
     hold(request);
 }
 
-[[gnu::cold, gnu::noinline]] int Binds::post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, InFlightEntry& entry, const WorkRequest& request,
-                                             QpHandle handle) noexcept {
+[[gnu::cold, gnu::noinline]] int Binds::post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, InFlightEntry& entry,
+                                             const WorkRequest& request, QpHandle handle) noexcept {
     WorkerWindow& window = *windows_[entry.bind.window];
     const ibv_mw_bind_info info{.mr = regions_[entry.bind.region].what.mr,
                                 .addr = request.remote_addr,
@@ -139,7 +139,8 @@ bool Binds::in_use(MrHandle handle) const noexcept {
 
 [[gnu::cold, gnu::noinline]] void Binds::end(const InFlightEntry& entry, Status status) noexcept {
     WorkerWindow& window = *windows_[entry.bind.window];
-    const bool not_done = status == Status::mw_bind_err || status == Status::post_refused || entry.kind == InFlightEntry::Kind::unposted;
+    const bool not_done =
+        status == Status::mw_bind_err || status == Status::post_refused || entry.kind == InFlightEntry::Kind::unposted;
     if (status == Status::success) {
         take_over_key(entry);
     } else if (!not_done && window.rkey() != entry.new_rkey) {

@@ -1,16 +1,17 @@
 // Memory windows, and the regions that they may be bound to: which binds are in flight, and which key a window has.
 //
-// A bind is posted by itself and at once. Type 1 has a verb of its own, and a provider reads the window's current key from the ibv_mw when
-// a bind of type 2 is posted, so that key is kept here: as the binds posted so far will leave it.
+// A bind is posted by itself and at once. Type 1 has a verb of its own, and a provider reads the window's current key
+// from the ibv_mw when a bind of type 2 is posted, so that key is kept here: as the binds posted so far will leave it.
 //
-// Thread safety: the worker's alone. A WorkerWindow is made by the control thread, which may read it once no bind of it is in flight.
+// Thread safety: the worker's alone. A WorkerWindow is made by the control thread, which may read it once no bind of it
+// is in flight.
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <atomic>
 #include <cstdint>
 #include <vector>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/handle.hpp"
 #include "pollcore/own_lines.hpp"
@@ -59,15 +60,16 @@ public:
         }
     }
     /// Posts it. The entry's key is the one that it leaves. Returns what the provider did.
-    [[nodiscard]] int post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, const ibv_mw_bind_info& info, std::uint8_t key_byte, std::uint32_t qp_bits) noexcept;
+    [[nodiscard]] int post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, const ibv_mw_bind_info& info,
+                           std::uint8_t key_byte, std::uint32_t qp_bits) noexcept;
     [[nodiscard]] std::uint32_t posted_key() const noexcept { return mw_->rkey; }
     void set_key(std::uint32_t rkey) noexcept { rkey_.store(rkey, std::memory_order_relaxed); }
     void lose() noexcept { lost_.store(true, std::memory_order_relaxed); }
 
 private:
     Options options_;
-    ibv_mw* mw_ = nullptr;      // its rkey is as the binds posted so far will leave it
-    std::uint32_t binds_ = 0;   // in flight
+    ibv_mw* mw_ = nullptr;     // its rkey is as the binds posted so far will leave it
+    std::uint32_t binds_ = 0;  // in flight
     std::atomic<std::uint32_t> rkey_{0};
     std::atomic<std::uint32_t> bound_on_{0};
     std::atomic<bool> lost_{false};
@@ -95,8 +97,8 @@ public:
     [[nodiscard]] bool in_use(MwHandle window) const noexcept;
     [[nodiscard]] bool in_use(MrHandle region) const noexcept;
 
-    /// Whether a request that concerns keys can be carried out at all, on a queue pair of this protection domain. A window or region of
-    /// another one is as unknown as a stale one, since a provider may not look.
+    /// Whether a request that concerns keys can be carried out at all, on a queue pair of this protection domain. A
+    /// window or region of another one is as unknown as a stale one, since a provider may not look.
     [[nodiscard]] bool admits(std::uint32_t pd, const WorkRequest& request) const noexcept;
 
     /// A bind that waits: the window and the region stay where they are until let_go().
@@ -106,11 +108,12 @@ public:
     /// It has an entry. From here until end() the window and the region stay where they are.
     void begin(InFlightEntry& entry, const WorkRequest& request) noexcept;
     /// Posts the bind of the entry. Returns what the provider did.
-    [[nodiscard]] int post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, InFlightEntry& entry, const WorkRequest& request, QpHandle handle) noexcept;
+    [[nodiscard]] int post(ibv_qp* qp, std::uint64_t wr_id, unsigned flags, InFlightEntry& entry,
+                           const WorkRequest& request, QpHandle handle) noexcept;
     /// A request behind the bind has succeeded, so the bind was carried out, whatever becomes of its completion.
     void take_over_key(const InFlightEntry& bind) noexcept { windows_[bind.bind.window]->set_key(bind.new_rkey); }
-    /// It has ended so. With success the window has the key that the bind gave it. A bind that was flushed, or whose completion was lost, may
-    /// have been carried out.
+    /// It has ended so. With success the window has the key that the bind gave it. A bind that was flushed, or whose
+    /// completion was lost, may have been carried out.
     void end(const InFlightEntry& entry, Status status) noexcept;
     /// It ends, and nobody knows how, so its window's key is not known any more. end() follows.
     void lose(const InFlightEntry& bind) noexcept { windows_[bind.bind.window]->lose(); }

@@ -1,15 +1,16 @@
-// What a burst is built in before the doorbells ring: one chain of work requests per queue, in memory of the worker's own.
+// What a burst is built in before the doorbells ring: one chain of work requests per queue, in memory of the worker's
+// own.
 //
 // Thread safety: the worker's alone.
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/limits.hpp"
 #include "pollcore/own_lines.hpp"
@@ -87,12 +88,15 @@ public:
 
     /// For one more request.
     [[nodiscard]] [[gnu::always_inline]] bool room(std::size_t sges, std::size_t inline_bytes) const noexcept {
-        return wrs_used_ < kWrs && recv_wrs_used_ < kWrs && sges_used_ + sges < kSges && inline_used_ + inline_bytes <= kInline;
+        return wrs_used_ < kWrs && recv_wrs_used_ < kWrs && sges_used_ + sges < kSges &&
+               inline_used_ + inline_bytes <= kInline;
     }
     /// For one more request, whatever it is and however a flow control frames it.
     [[nodiscard]] bool room_for_any() const noexcept { return room(kSgesMax + 1, 2 * kInlineMax); }
     /// For `n` receives more, of one SGE each.
-    [[nodiscard]] bool recv_room(std::size_t n) const noexcept { return recv_wrs_used_ + n <= kWrs && sges_used_ + n <= kSges; }
+    [[nodiscard]] bool recv_room(std::size_t n) const noexcept {
+        return recv_wrs_used_ + n <= kWrs && sges_used_ + n <= kSges;
+    }
     [[nodiscard]] ibv_send_wr& take_send_wr() noexcept { return wrs_[wrs_used_++]; }
     [[nodiscard]] ibv_recv_wr& take_recv_wr() noexcept { return recv_wrs_[recv_wrs_used_++]; }
     [[nodiscard]] ibv_sge* take_sges(std::size_t n) noexcept {

@@ -1,4 +1,5 @@
-// What the control thread may ask of a worker, and what comes back. Both travel over bounded rings; only WorkerProxy writes commands.
+// What the control thread may ask of a worker, and what comes back. Both travel over bounded rings; only WorkerProxy
+// writes commands.
 //
 // Objects are named by their index at the worker.
 #pragma once
@@ -37,7 +38,8 @@ struct AddSession {
     WorkerSession* session;
     std::uint32_t index;
 };
-/// Takes nothing more from it; answered when nothing of it is in flight. `abandoned`: what is in its ring is not waited for.
+/// Takes nothing more from it; answered when nothing of it is in flight. `abandoned`: what is in its ring is not waited
+/// for.
 struct RemoveSession {
     std::uint32_t index;
     bool abandoned;
@@ -64,7 +66,8 @@ struct AddQp {
 struct ParkQp {
     std::uint32_t index;
 };
-/// Goes on, with `state` and `cause` for the QP. `device_lags`: in error, and not known to be in ERR at its device by now.
+/// Goes on, with `state` and `cause` for the QP. `device_lags`: in error, and not known to be in ERR at its device by
+/// now.
 struct UnparkQp {
     std::uint32_t index;
     QpState state;
@@ -168,9 +171,10 @@ struct FindWindow {
     MwHandle window;
 };
 
-using Any = std::variant<AddSession, RemoveSession, AddCq, RemoveCq, LoseCq, AddQp, ParkQp, UnparkQp, RetireQp, ForgetQp, RenewQp, LoseQp, StartFlow, AddSrq,
-                         RetireSrq, LoseSrq, ForgetSrq, AddPool, RemovePool, AddAh, RemoveAh, AddWindow, RemoveWindow, AddRegion, RemoveRegion, FindKey,
-                         FindAh, FindWindow>;
+using Any =
+    std::variant<AddSession, RemoveSession, AddCq, RemoveCq, LoseCq, AddQp, ParkQp, UnparkQp, RetireQp, ForgetQp,
+                 RenewQp, LoseQp, StartFlow, AddSrq, RetireSrq, LoseSrq, ForgetSrq, AddPool, RemovePool, AddAh,
+                 RemoveAh, AddWindow, RemoveWindow, AddRegion, RemoveRegion, FindKey, FindAh, FindWindow>;
 
 }  // namespace command
 
@@ -187,8 +191,8 @@ enum class AnswerKind : std::uint8_t {
     timed_out,  ///< RetireQp: the deadline came first
     found,      ///< Find*; Remove*: still in use
     not_found,
-    no_memory,  ///< Add*, Find*, RemoveAh: nothing has changed, and nothing was begun
-    cq_failed,  ///< unasked: polling CQ `index` failed, its QPs are in error and nothing more comes from it
+    no_memory,       ///< Add*, Find*, RemoveAh: nothing has changed, and nothing was begun
+    cq_failed,       ///< unasked: polling CQ `index` failed, its QPs are in error and nothing more comes from it
     session_broken,  ///< unasked: session `index` wrote what no session writes
     flow_failed,     ///< unasked: the peer of QP `index` broke the agreement; object_id: generation << 8 | FlowFault
 };

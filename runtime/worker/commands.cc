@@ -1,4 +1,5 @@
-// What the control thread asks of a worker. Each command is the concern of what it names; here it is found, and answered.
+// What the control thread asks of a worker. Each command is the concern of what it names; here it is found, and
+// answered.
 #include <algorithm>
 #include <new>
 
@@ -134,7 +135,8 @@ Worker::Result Worker::carry_out(std::uint64_t, const command::AddQp& what) {
     }
     if (!what.only_room) {
         tables_.add(qp);
-        qp.add(turn_, tables_.sessions().all(), *tables_.cqs().at(qp.options().send_cq), *tables_.cqs().at(qp.options().recv_cq));
+        qp.add(turn_, tables_.sessions().all(), *tables_.cqs().at(qp.options().send_cq),
+               *tables_.cqs().at(qp.options().recv_cq));
     }
     return Answered{};
 }
@@ -262,7 +264,12 @@ Worker::Result Worker::carry_out(std::uint64_t, const command::RemoveRegion& wha
 // ---- Searches ----
 
 Worker::Result Worker::carry_out(std::uint64_t id, const command::FindKey& what) {
-    in_use_.ask({.command = id, .device = what.device, .pd = what.pd, .client = what.client, .lkey = what.lkey, .region = what.region});
+    in_use_.ask({.command = id,
+                 .device = what.device,
+                 .pd = what.pd,
+                 .client = what.client,
+                 .lkey = what.lkey,
+                 .region = what.region});
     return std::nullopt;
 }
 

@@ -6,9 +6,9 @@
 // Thread safety: the worker's.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cerrno>
+
+#include <infiniband/verbs.h>
 
 #include "worker/worker_cq.hpp"
 #include "worker/wr_id.hpp"
@@ -49,9 +49,10 @@ namespace pollcore {
 }
 
 /// As ibv_poll_cq: takes up to `most` completions, `most` being at least 1, and returns how many there were, or -1 when
-/// there are none and never will be. A CQ that fails after some were taken says so at the next call. `times` is null, or gets the
-/// device's time of each that succeeded, and 0 of each that failed.
-[[nodiscard, gnu::always_inline]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs, std::uint64_t* times) noexcept {
+/// there are none and never will be. A CQ that fails after some were taken says so at the next call. `times` is null,
+/// or gets the device's time of each that succeeded, and 0 of each that failed.
+[[nodiscard, gnu::always_inline]] inline int read_extended(WorkerCq& cq, int most, ibv_wc* wcs,
+                                                           std::uint64_t* times) noexcept {
     ibv_cq_ex& from = *cq.options().extended;
     const bool datagrams = cq.datagram_qps() != 0;
     int taken = 0;

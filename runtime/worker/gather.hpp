@@ -5,14 +5,14 @@
 // Thread safety: the worker's alone.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/work_request.hpp"
 #include "session/request_head.hpp"
@@ -25,7 +25,8 @@ static_assert(sizeof(Sge) == sizeof(ibv_sge) && offsetof(Sge, addr) == offsetof(
 
 /// The first SGE from the request's line, the rest from its continuations.
 template <class Slots>
-[[gnu::always_inline]] inline std::span<ibv_sge> gather(Chains& chains, const WorkRequest& request, const Slots& slots, std::size_t slot) noexcept {
+[[gnu::always_inline]] inline std::span<ibv_sge> gather(Chains& chains, const WorkRequest& request, const Slots& slots,
+                                                        std::size_t slot) noexcept {
     const std::size_t n = request.num_sge;
     ibv_sge* const to = chains.take_sges(n);
     if (n > 0) {
@@ -58,8 +59,8 @@ template <class Slots>
 
 /// An inline payload, with `room` bytes.
 template <class Slots>
-[[gnu::always_inline]] inline ibv_sge* gather_inline(Chains& chains, const WorkRequest& request, const Slots& slots, std::size_t slot,
-                                                     std::size_t room) noexcept {
+[[gnu::always_inline]] inline ibv_sge* gather_inline(Chains& chains, const WorkRequest& request, const Slots& slots,
+                                                     std::size_t slot, std::size_t room) noexcept {
     std::byte* const bytes = chains.take_inline(room);
     const std::uint32_t length = request.sge.length;
     if (length <= WorkRequest::kOwnPayload) {
@@ -75,7 +76,8 @@ template <class Slots>
 }
 
 template <class Slots>
-[[nodiscard]] [[gnu::noinline]] std::uint64_t gathered_length(const WorkRequest& request, const Slots& slots, std::size_t slot) noexcept {
+[[nodiscard]] [[gnu::noinline]] std::uint64_t gathered_length(const WorkRequest& request, const Slots& slots,
+                                                              std::size_t slot) noexcept {
     std::uint64_t length = request.sge.length;
     for (std::size_t next = 1; next < request.num_sge;) {
         const auto more = std::bit_cast<WorkRequestContinuation>(slots.copy(++slot));

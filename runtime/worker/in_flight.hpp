@@ -1,15 +1,16 @@
-// What a worker knows of each work request between taking it from its session and completing it. One table per work queue, in post order.
+// What a worker knows of each work request between taking it from its session and completing it. One table per work
+// queue, in post order.
 //
 // Thread safety: the worker's alone.
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/completion.hpp"
 #include "pollcore/handle.hpp"
@@ -24,19 +25,22 @@ namespace pollcore {
 class WorkerSession;
 
 /// The completion of such a request says how many bytes came.
-[[nodiscard]] constexpr bool brings_bytes(Opcode opcode) noexcept { return opcode == Opcode::rdma_read || is_atomic(opcode); }
+[[nodiscard]] constexpr bool brings_bytes(Opcode opcode) noexcept {
+    return opcode == Opcode::rdma_read || is_atomic(opcode);
+}
 
 struct InFlightEntry {
     enum class Kind : std::uint8_t {
-        posted,    ///< the provider has it
-        covered,   ///< the provider has it, without the signal that it asked for: completes with one behind it (SendQueue::coalesce)
-        pooled,    ///< so it has, and a receive pool posted it
-        announced, ///< so it has, of a message the announcement; the request ends later
-        reading,   ///< so it has; reads what the peer has announced, into a buffer of a pool
-        flow,      ///< so it has; terms or grants for the peer
-        marker,    ///< so it has; both are the runtime's own and reach no session
-        unposted,  ///< it never will: completes with `status` when its turn comes
-        done,      ///< completed out of turn; only waits to leave the table
+        posted,     ///< the provider has it
+        covered,    ///< the provider has it, without the signal that it asked for: completes with one behind it
+                    ///< (SendQueue::coalesce)
+        pooled,     ///< so it has, and a receive pool posted it
+        announced,  ///< so it has, of a message the announcement; the request ends later
+        reading,    ///< so it has; reads what the peer has announced, into a buffer of a pool
+        flow,       ///< so it has; terms or grants for the peer
+        marker,     ///< so it has; both are the runtime's own and reach no session
+        unposted,   ///< it never will: completes with `status` when its turn comes
+        done,       ///< completed out of turn; only waits to leave the table
     };
 
     std::uint64_t tag = 0;
@@ -59,8 +63,8 @@ struct InFlightEntry {
         std::uint16_t region;
     };
     union {
-        AhHandle ah{};  ///< of a datagram that is sent
-        Bind bind;      ///< bind_mw
+        AhHandle ah{};          ///< of a datagram that is sent
+        Bind bind;              ///< bind_mw
         std::uint32_t brought;  ///< covered, and brings_bytes(): how many
     };
 
@@ -74,7 +78,8 @@ struct InFlightEntry {
     /// The application asked for a completion.
     [[nodiscard]] bool signaled() const noexcept { return (flags & kSignaled) != 0; }
 
-    /// Makes it that of an ordinary request, which the provider is given: RequestHead::is_plain, so the bit of kSampled is not set.
+    /// Makes it that of an ordinary request, which the provider is given: RequestHead::is_plain, so the bit of kSampled
+    /// is not set.
     void post(std::uint64_t its_tag, WorkerSession* its_session, std::uint32_t its_lkey, RequestHead head) noexcept {
         Word* const words = words_of(*this);
         words[0] = its_tag;
@@ -105,8 +110,10 @@ struct InFlightEntry {
     /// Whether it is one of an ordinary signaled request that the provider has.
     [[nodiscard]] bool is_ordinary(Kind its_kind) const noexcept {
         constexpr std::uint64_t kSignal = std::uint64_t{kSignaled} << RequestHead::kFlags;
-        constexpr std::uint64_t kOther = std::uint64_t{0xf8} << RequestHead::kOpcode | std::uint64_t{0xff} << kKind | std::uint64_t{kSampled} << RequestHead::kFlags;
-        return (words_of(const_cast<InFlightEntry&>(*this))[2] & (kOther | kSignal)) == (kSignal | std::uint64_t{static_cast<std::uint8_t>(its_kind)} << kKind);
+        constexpr std::uint64_t kOther = std::uint64_t{0xf8} << RequestHead::kOpcode | std::uint64_t{0xff} << kKind |
+                                         std::uint64_t{kSampled} << RequestHead::kFlags;
+        return (words_of(const_cast<InFlightEntry&>(*this))[2] & (kOther | kSignal)) ==
+               (kSignal | std::uint64_t{static_cast<std::uint8_t>(its_kind)} << kKind);
     }
 
 private:
@@ -114,12 +121,14 @@ private:
     static constexpr std::uint64_t kWhat = std::uint64_t{0xffffff} << RequestHead::kOpcode;
 };
 
-static_assert(sizeof(InFlightEntry) == 32 && offsetof(InFlightEntry, opcode) == 20 && offsetof(InFlightEntry, kind) == 23);
+static_assert(sizeof(InFlightEntry) == 32 && offsetof(InFlightEntry, opcode) == 20 &&
+              offsetof(InFlightEntry, kind) == 23);
 static_assert(InFlightEntry::Kind{} == InFlightEntry::Kind::posted);
 
-/// Of a request that a session has submitted. In no template: clang 14 finds no member of an unnamed union by its name there.
-[[nodiscard, gnu::always_inline]] inline InFlightEntry entry_of(WorkerSession& session, const WorkRequest& request, std::uint8_t flags,
-                                                                std::uint8_t num_sge) noexcept {
+/// Of a request that a session has submitted. In no template: clang 14 finds no member of an unnamed union by its name
+/// there.
+[[nodiscard, gnu::always_inline]] inline InFlightEntry entry_of(WorkerSession& session, const WorkRequest& request,
+                                                                std::uint8_t flags, std::uint8_t num_sge) noexcept {
     return {.tag = request.tag,
             .session = &session,
             .lkey = request.sge.lkey,
@@ -133,8 +142,7 @@ public:
     InFlightTable() = default;
     /// Room for `depth` entries; `sges_max` keys each.
     InFlightTable(std::uint32_t depth, std::uint32_t sges_max)
-        : mask_(std::bit_ceil(depth) - 1),
-          entries_(make_own_lines<InFlightEntry>(mask_ + 1)) {
+        : mask_(std::bit_ceil(depth) - 1), entries_(make_own_lines<InFlightEntry>(mask_ + 1)) {
         if (sges_max > 1) {
             const std::uint32_t per_entry = sges_max - 1;
             more_keys_ = make_own_lines<std::uint32_t>(1 + std::size_t{mask_ + 1} * per_entry);
@@ -218,11 +226,13 @@ public:
     }
 
 private:
-    // A table that was empty begins with its first entry: so it takes no more of the cache than is in flight, however long the
-    // queue is.
+    // A table that was empty begins with its first entry: so it takes no more of the cache than is in flight, however
+    // long the queue is.
     [[nodiscard]] std::size_t slot(std::uint32_t position) const noexcept { return (position - base_) & mask_; }
 
-    [[nodiscard]] std::uint32_t more_keys_per_entry() const noexcept { return more_keys_ == nullptr ? 0 : more_keys_[0]; }
+    [[nodiscard]] std::uint32_t more_keys_per_entry() const noexcept {
+        return more_keys_ == nullptr ? 0 : more_keys_[0];
+    }
     [[nodiscard]] std::uint32_t* more_keys_of(std::uint32_t position) const noexcept {
         return more_keys_ == nullptr ? nullptr : &more_keys_[1 + slot(position) * more_keys_[0]];
     }

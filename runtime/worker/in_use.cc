@@ -39,7 +39,8 @@ std::optional<InUse::Answer> InUse::turn() noexcept {
     std::optional<Answer> answer;
     if (const Looked looked = look_further(); looked != Looked::more) {
         // Binds in flight are counted.
-        const bool found = looked == Looked::found || turn_.binds.in_use(current_.what.window) || turn_.binds.in_use(current_.what.region);
+        const bool found = looked == Looked::found || turn_.binds.in_use(current_.what.window) ||
+                           turn_.binds.in_use(current_.what.region);
         answer = Answer{std::exchange(current_.what.command, 0), found};
     }
     if (!others_.empty()) {
@@ -79,7 +80,8 @@ InUse::Looked InUse::look_further() noexcept {
             }
             const Looked looked = look_through(kOfQp | bits_of(qp->handle()), qp->flow().waiting());
             current_.next_qp -= looked == Looked::more;
-            return looked == Looked::found || (looked == Looked::over && has_in_flight(*qp)) ? Looked::found : Looked::more;
+            return looked == Looked::found || (looked == Looked::over && has_in_flight(*qp)) ? Looked::found
+                                                                                             : Looked::more;
         }
         const WorkerSrq* srq = tables_.srqs().next(current_.next_srq);
         if (srq == nullptr) {
@@ -104,8 +106,8 @@ bool InUse::has_in_flight(const WorkerQp& qp) const noexcept {
     return qp.sends().entries().uses_key(lkey) || qp.recvs().uses_key(lkey) || qp.flow().uses_key(lkey);
 }
 
-// By a handle. What names a thing of another protection domain will be refused: it does not keep the thing from ending, or one process could
-// keep another's.
+// By a handle. What names a thing of another protection domain will be refused: it does not keep the thing from ending,
+// or one process could keep another's.
 bool InUse::names_it(const WorkRequest& request) const noexcept {
     if (request.opcode == Opcode::release || request.opcode == Opcode::srq_recv) {
         return false;
@@ -124,8 +126,8 @@ bool InUse::names_it(const WorkRequest& request) const noexcept {
     return qp->datagram() && request.ud.ah() == current_.what.ah;
 }
 
-// A session's ring, or what waits for its flow control: so much of it in a step, and no more than stood there at the beginning. What is taken
-// meanwhile will be found in the tables.
+// A session's ring, or what waits for its flow control: so much of it in a step, and no more than stood there at the
+// beginning. What is taken meanwhile will be found in the tables.
 template <class Slots>
 InUse::Looked InUse::look_through(std::uint64_t whose, const Slots& slots) noexcept {
     if (current_.whose != whose) {
@@ -172,7 +174,8 @@ bool InUse::names_key(const WorkRequest& request, const Slots& slots, std::size_
     for (std::uint32_t next = 1; next < num_sge && slots.ready(++at);) {
         const auto more = std::bit_cast<WorkRequestContinuation>(slots.copy(at));
         const auto sges = std::bit_cast<std::array<Sge, WorkRequestContinuation::kSges>>(
-            *reinterpret_cast<const std::array<std::byte, sizeof(Sge) * WorkRequestContinuation::kSges>*>(more.payload.data()));
+            *reinterpret_cast<const std::array<std::byte, sizeof(Sge) * WorkRequestContinuation::kSges>*>(
+                more.payload.data()));
         for (std::size_t k = 0; k < sges.size() && next < num_sge; ++k, ++next) {
             if (sges[k].lkey == lkey) {
                 return true;

@@ -1,8 +1,10 @@
-// Whether something that the control thread wants to end is in use: a memory region's key, a memory window, an address handle.
+// Whether something that the control thread wants to end is in use: a memory region's key, a memory window, an address
+// handle.
 //
-// A part of a ring, or some queue pairs or shared receive queues, per step. Requests move from rings to tables and never back, so looking at
-// the rings first misses none that was submitted before the question. Searches take turns, and an attached process has one at a time: what
-// one has in its rings is no measure for how long another's search takes.
+// A part of a ring, or some queue pairs or shared receive queues, per step. Requests move from rings to tables and
+// never back, so looking at the rings first misses none that was submitted before the question. Searches take turns,
+// and an attached process has one at a time: what one has in its rings is no measure for how long another's search
+// takes.
 //
 // Thread safety: the worker's.
 #pragma once
@@ -29,9 +31,9 @@ public:
         std::uint32_t pd = 0;
         std::uint32_t client = 0;  ///< whose sessions alone can name it
         std::uint32_t lkey = 0;
-        MrHandle region{};  ///< of the key's region, if windows may be bound to it
-        AhHandle ah{};      ///< valid: this is looked for, and no key
-        MwHandle window{};  ///< valid: this is looked for, and no key
+        MrHandle region{};        ///< of the key's region, if windows may be bound to it
+        AhHandle ah{};            ///< valid: this is looked for, and no key
+        MwHandle window{};        ///< valid: this is looked for, and no key
         bool skip_rings = false;  ///< what is still in a ring will be refused, so only what was posted counts
     };
     /// Throws std::bad_alloc.
@@ -51,7 +53,8 @@ private:
         std::uint32_t next_session = 0;
         std::uint32_t next_qp = 0;
         std::uint32_t next_srq = 0;
-        std::uint64_t whose = 0;  // it has come to `slot` of this session, by its id, or of this queue pair, by its handle
+        std::uint64_t whose =
+            0;  // it has come to `slot` of this session, by its id, or of this queue pair, by its handle
         std::uint64_t slot = 0;
         std::uint64_t slots_end = 0;
     };
@@ -71,7 +74,7 @@ private:
 
     const Turn& turn_;
     const Tables& tables_;
-    Search current_;              // whose turn it is
+    Search current_;  // whose turn it is
     std::vector<Search> others_;
     std::size_t next_other_ = 0;
 };

@@ -15,7 +15,8 @@ namespace {
 constexpr std::uint32_t kPublishedAtOnce = 32;
 
 /// So many requests may be taken whatever they are: each one's completion has a place (I3), and the chains have room.
-[[gnu::always_inline]] inline std::uint32_t room(const Turn& turn, WorkerSession& session, std::uint32_t wanted) noexcept {
+[[gnu::always_inline]] inline std::uint32_t room(const Turn& turn, WorkerSession& session,
+                                                 std::uint32_t wanted) noexcept {
     const auto chain = static_cast<std::uint32_t>(std::min<std::size_t>(wanted, turn.chains.ordinary_room()));
     if (!kAdmission) {
         return chain;
@@ -37,7 +38,8 @@ struct SendRun {
     ibv_send_wr** end = nullptr;
 
     /// False: no such queue pair, or the session has no part in it.
-    [[gnu::always_inline]] bool begin(const Turn& turn, std::uint32_t qps_mask, WorkerSession& session, RequestHead head) noexcept {
+    [[gnu::always_inline]] bool begin(const Turn& turn, std::uint32_t qps_mask, WorkerSession& session,
+                                      RequestHead head) noexcept {
         handle = kNone;
         share = &session.share(head.qp_index() & qps_mask);
         qp = share->qp();
@@ -45,7 +47,8 @@ struct SendRun {
             return false;
         }
         SendQueue& sends = qp->sends();
-        left = kAdmission ? std::min({share->send_room(), sends.entries().room(), sends.budget_left(turn)}) : sends.budget_left(turn);
+        left = kAdmission ? std::min({share->send_room(), sends.entries().room(), sends.budget_left(turn)})
+                          : sends.budget_left(turn);
         limited = qp->gate().limited();
         if (limited) [[unlikely]] {
             left = std::min(left, qp->gate().credit());  // writes and reads need none, and are not worth a count
@@ -92,8 +95,10 @@ struct EndRun {
             session->publish_written(turn, written);
         }
     }
-    /// Ends the queue's first entry, which is ordinary. `expected`: so many may follow, with this one. False: it must go the general way.
-    [[gnu::always_inline]] bool end(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t byte_len, std::uint32_t expected) noexcept {
+    /// Ends the queue's first entry, which is ordinary. `expected`: so many may follow, with this one. False: it must
+    /// go the general way.
+    [[gnu::always_inline]] bool end(Turn& turn, WorkerCq& cq, InFlightTable& sends, std::uint32_t byte_len,
+                                    std::uint32_t expected) noexcept {
         const InFlightEntry& entry = sends.front();
         if (entry.replies_in_line()) [[unlikely]] {
             if (!entry.session->complete_in_line(turn, qp->handle().index, byte_len)) {
@@ -140,7 +145,8 @@ struct EndRun {
 
 std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& session, std::uint32_t taken) noexcept {
     // A request with continuations may have gone beyond the burst.
-    const std::uint32_t most = room(turn, session, turn.options.submit_burst - std::min(taken, turn.options.submit_burst));
+    const std::uint32_t most =
+        room(turn, session, turn.options.submit_burst - std::min(taken, turn.options.submit_burst));
     ibv_send_wr* wr = turn.chains.send_wrs();
     ibv_sge* sge = turn.chains.sges();
     const auto front = session.submissions().front();
@@ -169,11 +175,13 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
         const std::uint64_t rkey_and_sample = request[6];
         const auto length = static_cast<std::uint32_t>(length_and_lkey);
         const bool is_inline = (head.flags() & kInline) != 0;
-        if (is_inline && (length > std::min<std::uint32_t>(WorkRequest::kOwnPayload, qp->inline_max()) || !head.is_one_of(kInlineOpcodes))) [[unlikely]] {
+        if (is_inline && (length > std::min<std::uint32_t>(WorkRequest::kOwnPayload, qp->inline_max()) ||
+                          !head.is_one_of(kInlineOpcodes))) [[unlikely]] {
             break;
         }
         const bool takes_credit = run.limited && takes_receive(head.opcode());
-        if (takes_credit && is_send(head.opcode()) && (is_inline || head.num_sge() != 0) && length > run.message_max) [[unlikely]] {
+        if (takes_credit && is_send(head.opcode()) && (is_inline || head.num_sge() != 0) && length > run.message_max)
+            [[unlikely]] {
             break;
         }
         if (ClientShare* const client = session.options().client; client != nullptr) [[unlikely]] {
@@ -204,7 +212,8 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
         if (entry.replies_in_line()) [[unlikely]] {
             session.expect_reply(at);
         }
-        if (const auto since = static_cast<std::uint32_t>(rkey_and_sample >> 32); kStageLatency && since != 0) [[unlikely]] {
+        if (const auto since = static_cast<std::uint32_t>(rkey_and_sample >> 32); kStageLatency && since != 0)
+            [[unlikely]] {
             session.begin_sample(turn, entry, since);
         }
         bool signal = (head.flags() & kSignaled) != 0;
@@ -236,7 +245,8 @@ std::uint32_t take_ordinary(Turn& turn, std::uint32_t qps_mask, WorkerSession& s
     return n;
 }
 
-std::uint32_t route_ordinary(Turn& turn, const Tables& tables, WorkerCq& cq, const ibv_wc* wcs, std::uint32_t i, std::uint32_t n) noexcept {
+std::uint32_t route_ordinary(Turn& turn, const Tables& tables, WorkerCq& cq, const ibv_wc* wcs, std::uint32_t i,
+                             std::uint32_t n) noexcept {
     EndRun run;
     for (; i < n; ++i) {
         const ibv_wc& wc = wcs[i];

@@ -62,7 +62,9 @@ inline constexpr std::array<Row, kQpLives> kTable{{
     return next == qp_life_detail::kNone ? life : next;
 }
 /// Nothing is posted to it any more.
-[[nodiscard]] constexpr bool in_error(QpLife life) noexcept { return life >= QpLife::failing; }
+[[nodiscard]] constexpr bool in_error(QpLife life) noexcept {
+    return life >= QpLife::failing;
+}
 /// What sessions see of it.
 [[nodiscard]] constexpr QpState state_of(QpLife life) noexcept {
     return life == QpLife::init    ? QpState::init

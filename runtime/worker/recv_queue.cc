@@ -51,7 +51,8 @@ void RecvQueue::post(Turn& turn) noexcept {
         if (post_chain(next, bad) == 0) [[likely]] {
             break;
         }
-        // What stands before the bad one was posted. What follows it gets its own chance, since it may be another session's.
+        // What stands before the bad one was posted. What follows it gets its own chance, since it may be another
+        // session's.
         bad = bad != nullptr ? bad : next;
         next = bad->next;
         refuse(turn, *bad);
@@ -62,7 +63,8 @@ void RecvQueue::post(Turn& turn) noexcept {
     }
 }
 
-// It was never in the queue, so its completion keeps to no order of it and comes at once, as an error of the call would.
+// It was never in the queue, so its completion keeps to no order of it and comes at once, as an error of the call
+// would.
 [[gnu::cold]] void RecvQueue::refuse(Turn& turn, ibv_recv_wr& bad) noexcept {
     const auto place = static_cast<std::uint32_t>(bad.wr_id) & WrId::kPositionMask;
     const InFlightEntry entry = table_.at(place);
@@ -86,12 +88,14 @@ void RecvQueue::post(Turn& turn) noexcept {
 
 // ---- Out ----
 
-void RecvQueue::complete_pooled(Turn& turn, std::uint32_t buffer, Completion& completion, Flow* flow, const ibv_wc* datagram) noexcept {
+void RecvQueue::complete_pooled(Turn& turn, std::uint32_t buffer, Completion& completion, Flow* flow,
+                                const ibv_wc* datagram) noexcept {
     if (qp_ == nullptr) {
         completion.srq = srq_;
     }
     bool is_message = completion.ok();
-    if (flow != nullptr && (flow->watches_receives() || completion.opcode == CompletionOpcode::recv_rdma_with_imm)) [[unlikely]] {
+    if (flow != nullptr && (flow->watches_receives() || completion.opcode == CompletionOpcode::recv_rdma_with_imm))
+        [[unlikely]] {
         is_message = !flow->received(turn, completion, true) && is_message;
     }
     messages_ += completion.ok();

@@ -1,12 +1,13 @@
-// A receive queue: a queue pair's own, or a shared one. Its receives come from sessions, or from a receive pool that keeps it filled.
+// A receive queue: a queue pair's own, or a shared one. Its receives come from sessions, or from a receive pool that
+// keeps it filled.
 //
-// Thread safety: made by the control thread, the worker's from the command that adds its queue pair or shared receive queue until the
-// answer to the one that forgets it.
+// Thread safety: made by the control thread, the worker's from the command that adds its queue pair or shared receive
+// queue until the answer to the one that forgets it.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/completion.hpp"
 #include "pollcore/handle.hpp"
@@ -42,10 +43,17 @@ public:
     };
     /// A queue pair's.
     RecvQueue(const Options& options, WorkerQp& qp)
-        : table_(RecvTable::Order::as_posted, options.depth, options.sges_max), qp_(&qp), device_(options.device), pd_(options.pd) {}
+        : table_(RecvTable::Order::as_posted, options.depth, options.sges_max),
+          qp_(&qp),
+          device_(options.device),
+          pd_(options.pd) {}
     /// A shared one, `srq`'s.
     RecvQueue(const Options& options, SrqHandle srq)
-        : id_base_(SrqWrId{srq, 0}.pack()), table_(RecvTable::Order::any, options.depth, options.sges_max), srq_(srq), device_(options.device), pd_(options.pd) {}
+        : id_base_(SrqWrId{srq, 0}.pack()),
+          table_(RecvTable::Order::any, options.depth, options.sges_max),
+          srq_(srq),
+          device_(options.device),
+          pd_(options.pd) {}
 
     // ---- What it is wired to, before the worker has it ----
 
@@ -68,9 +76,11 @@ public:
     [[nodiscard]] bool full() const noexcept { return table_.full(); }
     /// In flight, or waiting for their turn to complete.
     [[nodiscard]] std::uint32_t size() const noexcept { return table_.size(); }
-    /// A session's receive, which its books have; not when full(), and where the chains have room. `slots` has its continuations.
+    /// A session's receive, which its books have; not when full(), and where the chains have room. `slots` has its
+    /// continuations.
     template <class Slots>
-    [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, const WorkRequest& request, const Slots& slots, std::size_t slot) noexcept {
+    [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, const WorkRequest& request, const Slots& slots,
+                                     std::size_t slot) noexcept {
         const std::uint32_t place = table_.push();
         InFlightEntry& entry = table_.at(place);
         entry = entry_of(session, request, kSignaled, request.num_sge);
@@ -94,7 +104,8 @@ public:
         }
     }
     static constexpr std::uint32_t kFillMax = 64;  ///< of one queue in one step (I10)
-    /// Chains what its pool has for it, up to kFillMax receives, for which the chains have room. True: there may be more.
+    /// Chains what its pool has for it, up to kFillMax receives, for which the chains have room. True: there may be
+    /// more.
     [[nodiscard]] bool fill(Turn& turn, std::uint32_t& posted) noexcept;
     /// The chain goes to the provider, and what it refuses of it ends.
     void post(Turn& turn) noexcept;
@@ -103,10 +114,10 @@ public:
 
     /// What is in flight at a place that a work completion names; null: nothing.
     [[nodiscard]] const InFlightEntry* find(std::uint32_t place) noexcept { return table_.find(place); }
-    /// That of `entry`, which find() gave, has completed as `completion` says, on the queue pair that it names. `flow`: that one's
-    /// WorkerQp::asked(). `datagram`: what was received, if it was one.
-    [[gnu::always_inline]] void complete(Turn& turn, std::uint32_t place, const InFlightEntry& entry, Completion& completion, Flow* flow,
-                                         const ibv_wc* datagram) noexcept {
+    /// That of `entry`, which find() gave, has completed as `completion` says, on the queue pair that it names. `flow`:
+    /// that one's WorkerQp::asked(). `datagram`: what was received, if it was one.
+    [[gnu::always_inline]] void complete(Turn& turn, std::uint32_t place, const InFlightEntry& entry,
+                                         Completion& completion, Flow* flow, const ibv_wc* datagram) noexcept {
         if (entry.kind == InFlightEntry::Kind::pooled) {
             const auto buffer = static_cast<std::uint32_t>(entry.tag);
             table_.remove(place);
@@ -130,7 +141,8 @@ public:
         ended_ = true;
         ended_status_ = status;
     }
-    /// All receives of a queue pair in error are back: the application is told once that no message comes to a pool's buffer.
+    /// All receives of a queue pair in error are back: the application is told once that no message comes to a pool's
+    /// buffer.
     void tell_end(Turn& turn, QpHandle qp, Status cause) noexcept;
     /// No device touches them any more: what is left completes with `status`.
     void complete_leftovers(Turn& turn, Status status) noexcept;
@@ -173,12 +185,15 @@ private:
         turn.chains.recvs.add(*this);
     }
     [[nodiscard]] int post_chain(ibv_recv_wr* chain, ibv_recv_wr*& bad) noexcept {
-        return verbs_srq_ != nullptr ? ibv_post_srq_recv(verbs_srq_, chain, &bad) : ibv_post_recv(verbs_qp_, chain, &bad);
+        return verbs_srq_ != nullptr ? ibv_post_srq_recv(verbs_srq_, chain, &bad)
+                                     : ibv_post_recv(verbs_qp_, chain, &bad);
     }
     void refuse(Turn& turn, ibv_recv_wr& bad) noexcept;
-    [[gnu::noinline]] void complete_pooled(Turn& turn, std::uint32_t buffer, Completion& completion, Flow* flow, const ibv_wc* datagram) noexcept;
+    [[gnu::noinline]] void complete_pooled(Turn& turn, std::uint32_t buffer, Completion& completion, Flow* flow,
+                                           const ibv_wc* datagram) noexcept;
     void tell(Turn& turn, const Completion& completion, Flow& flow) noexcept;
-    [[gnu::always_inline]] void deliver(Turn& turn, const InFlightEntry& entry, Completion& completion, const ibv_wc* datagram) noexcept {
+    [[gnu::always_inline]] void deliver(Turn& turn, const InFlightEntry& entry, Completion& completion,
+                                        const ibv_wc* datagram) noexcept {
         completion.flags |= kFromRecvQueue;
         if (completion.opcode != CompletionOpcode::recv_rdma_with_imm) {
             completion.opcode = CompletionOpcode::recv;

@@ -1,16 +1,16 @@
 // The receives that a receive queue has in flight.
 //
-// A queue pair's own complete in the order in which they were posted, as far as the device is concerned, and the runtime keeps to that
-// order with those that it completes itself. Receives of a shared receive queue complete in any order (H4): a completion frees its slot
-// wherever it stands.
+// A queue pair's own complete in the order in which they were posted, as far as the device is concerned, and the
+// runtime keeps to that order with those that it completes itself. Receives of a shared receive queue complete in any
+// order (H4): a completion frees its slot wherever it stands.
 //
 // Thread safety: the worker's alone.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
 #include <span>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/own_lines.hpp"
 #include "worker/in_flight.hpp"
@@ -110,7 +110,9 @@ public:
         (void)positions_.push();
         return positions_.next_position() - 1;
     }
-    [[nodiscard]] InFlightEntry& at(std::uint32_t place) noexcept { return any_ ? slots_.at(place) : positions_.at(full_position(place)); }
+    [[nodiscard]] InFlightEntry& at(std::uint32_t place) noexcept {
+        return any_ ? slots_.at(place) : positions_.at(full_position(place));
+    }
     /// The keys of the SGEs after the first, of the entry that was pushed last.
     void set_more_keys(std::uint32_t place, std::span<const ibv_sge> more) noexcept {
         any_ ? slots_.set_more_keys(place, more) : positions_.push_more_keys(more);
@@ -180,7 +182,9 @@ public:
             }
         }
     }
-    [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept { return any_ ? slots_.uses_key(lkey) : positions_.uses_key(lkey); }
+    [[nodiscard]] bool uses_key(std::uint32_t lkey) const noexcept {
+        return any_ ? slots_.uses_key(lkey) : positions_.uses_key(lkey);
+    }
     void prefetch(std::uint32_t place) const noexcept {
         if (!any_) {
             positions_.prefetch(place);

@@ -24,13 +24,16 @@ public:
         std::byte* data = nullptr;  ///< zeroed
         std::uint64_t addr = 0;
         std::uint32_t rkey = 0;
-        std::uint32_t lines = 0;    ///< a power of two
-        std::uint32_t held_max = 0; ///< records that may be with the application
+        std::uint32_t lines = 0;     ///< a power of two
+        std::uint32_t held_max = 0;  ///< records that may be with the application
         std::uint64_t secret = 0;
-        std::uint32_t position = 0; ///< where the first record begins
+        std::uint32_t position = 0;  ///< where the first record begins
     };
     RingPool(const Options& options, const Memory& memory)
-        : WorkerPool(options), ring_(memory.data, memory.lines, memory.held_max, memory.secret, memory.position), addr_(memory.addr), rkey_(memory.rkey) {}
+        : WorkerPool(options),
+          ring_(memory.data, memory.lines, memory.held_max, memory.secret, memory.position),
+          addr_(memory.addr),
+          rkey_(memory.rkey) {}
 
     [[nodiscard]] const WriteRing& ring() const noexcept { return ring_; }
     [[nodiscard]] std::uint64_t addr() const noexcept { return addr_; }

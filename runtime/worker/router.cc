@@ -11,8 +11,10 @@
 namespace pollcore {
 namespace {
 
-/// What a receive's work completion says, in the fields that are valid. Of a datagram, which says where it came from, `wc` is returned.
-[[gnu::always_inline]] inline const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc, Completion& completion) noexcept {
+/// What a receive's work completion says, in the fields that are valid. Of a datagram, which says where it came from,
+/// `wc` is returned.
+[[gnu::always_inline]] inline const ibv_wc* take_recv_fields(const WorkerQp* qp, const ibv_wc& wc,
+                                                             Completion& completion) noexcept {
     completion.status = static_cast<Status>(wc.status);
     if (wc.status != IBV_WC_SUCCESS) [[unlikely]] {
         completion.vendor_err = wc.vendor_err;
@@ -39,7 +41,8 @@ namespace {
 }  // namespace
 
 void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
-    // Fetching the line from an application that watches it takes as long as a hop, so it begins before anything is known.
+    // Fetching the line from an application that watches it takes as long as a hop, so it begins before anything is
+    // known.
     if (cq.served() != nullptr) [[likely]] {
         cq.served()->prefetch_completions();
     }
@@ -54,7 +57,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-// The sessions that want a time have wide completions, which are never ordinary; others of these queue pairs go the general way, too.
+// The sessions that want a time have wide completions, which are never ordinary; others of these queue pairs go the
+// general way, too.
 [[gnu::noinline]] void Router::route_with_times(WorkerCq& cq, std::uint32_t n) noexcept {
     for (std::uint32_t i = 0; i < n; ++i) {
         turn_.set_device_time(device_times_[i]);
@@ -63,7 +67,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     turn_.set_device_time(0);
 }
 
-// As Submitter::prefetch_qps(), for the first `n` of wcs_. Those of shared receive queues name none, and nothing is fetched in vain but a line.
+// As Submitter::prefetch_qps(), for the first `n` of wcs_. Those of shared receive queues name none, and nothing is
+// fetched in vain but a line.
 [[gnu::noinline]] void Router::prefetch_entries(std::uint32_t n) noexcept {
     std::array<const WorkerQp*, kBurstMax> qps;
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -106,7 +111,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     }
 }
 
-[[gnu::always_inline]] inline void Router::complete_send(WorkerCq& cq, WorkerQp& qp, std::uint32_t position, const ibv_wc& wc) noexcept {
+[[gnu::always_inline]] inline void Router::complete_send(WorkerCq& cq, WorkerQp& qp, std::uint32_t position,
+                                                         const ibv_wc& wc) noexcept {
     InFlightTable& sends = qp.sends().entries();
     const std::uint32_t offset = sends.offset_of(position);
     if (offset >= sends.size()) [[unlikely]] {
@@ -117,7 +123,8 @@ void Router::route(WorkerCq& cq, std::uint32_t n) noexcept {
     qp.complete_send(turn_, offset, wc);
 }
 
-[[gnu::always_inline]] inline void Router::complete_recv(WorkerCq& cq, WorkerQp& qp, std::uint32_t place, const ibv_wc& wc) noexcept {
+[[gnu::always_inline]] inline void Router::complete_recv(WorkerCq& cq, WorkerQp& qp, std::uint32_t place,
+                                                         const ibv_wc& wc) noexcept {
     const InFlightEntry* entry = qp.recvs().find(place);
     if (entry == nullptr) [[unlikely]] {
         turn_.counters.stale_completions.add();

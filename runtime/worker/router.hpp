@@ -3,9 +3,9 @@
 // Thread safety: the worker's.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/completion.hpp"
 #include "pollcore/own_lines.hpp"
@@ -16,7 +16,8 @@ namespace pollcore {
 
 class Router {
 public:
-    Router(Turn& turn, const Tables& tables) : turn_(turn), tables_(tables), wcs_(turn.options.complete_burst), device_times_(turn.options.complete_burst) {}
+    Router(Turn& turn, const Tables& tables)
+        : turn_(turn), tables_(tables), wcs_(turn.options.complete_burst), device_times_(turn.options.complete_burst) {}
 
     /// Where a poll puts its completions: as many as a burst has.
     [[nodiscard]] ibv_wc* wcs() noexcept { return wcs_.data(); }

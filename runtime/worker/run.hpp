@@ -24,8 +24,8 @@ public:
     /// longer at most.
     virtual void monitor(const RingConsumer<WorkRequest>* only_source) noexcept = 0;
     virtual void yield() noexcept = 0;
-    /// Until one of them is readable, or `deadline_ns` has come on the steady clock, or on the one that the devices have; for
-    /// `most_ns` at most.
+    /// Until one of them is readable, or `deadline_ns` has come on the steady clock, or on the one that the devices
+    /// have; for `most_ns` at most.
     virtual void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept = 0;
 };
 
@@ -56,8 +56,8 @@ void sleep_until_woken(Worker& worker, const std::atomic<bool>& stop, IdleWays& 
 template <class Now>
 void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder& ladder, IdleWays& ways, Now now,
                  double cycles_per_ns) noexcept {
-    // The clock, the commands and `stop` together cost more than a look for work, so a worker that spins looks so often in
-    // one step while there is none.
+    // The clock, the commands and `stop` together cost more than a look for work, so a worker that spins looks so often
+    // in one step while there is none.
     constexpr std::uint32_t kLooks = 16;
     struct Rung {
         IdlePolicy policy;
@@ -66,9 +66,9 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
     std::array<Rung, kIdlePolicies> rungs{};
     for (std::size_t i = 0; i < ladder.rungs.size(); ++i) {
         const IdleRung& rung = ladder.rungs[i];
-        rungs[i] = {rung.policy, rung.time.count() == 0
-                                     ? std::numeric_limits<std::uint64_t>::max()
-                                     : static_cast<std::uint64_t>(static_cast<double>(rung.time.count()) * cycles_per_ns)};
+        rungs[i] = {rung.policy, rung.time.count() == 0 ? std::numeric_limits<std::uint64_t>::max()
+                                                        : static_cast<std::uint64_t>(
+                                                              static_cast<double>(rung.time.count()) * cycles_per_ns)};
     }
     WorkerCounters& counters = worker.own_counters();
     Heartbeat& heartbeat = worker.own_heartbeat();
@@ -103,17 +103,10 @@ void turn_worker(Worker& worker, const std::atomic<bool>& stop, const IdleLadder
             counters.spurious_wakeups.add();
         }
         switch (rung->policy) {
-            case IdlePolicy::spin:
-                break;
-            case IdlePolicy::pause:
-                cpu_pause();
-                break;
-            case IdlePolicy::monitor:
-                ways.monitor(worker.only_source());
-                break;
-            case IdlePolicy::yield:
-                ways.yield();
-                break;
+            case IdlePolicy::spin: break;
+            case IdlePolicy::pause: cpu_pause(); break;
+            case IdlePolicy::monitor: ways.monitor(worker.only_source()); break;
+            case IdlePolicy::yield: ways.yield(); break;
             case IdlePolicy::event:
                 // Where it cannot, there was something, or something goes on without an event: as after work.
                 slept = worker.fall_asleep(time);

@@ -6,7 +6,8 @@ namespace pollcore {
 namespace {
 
 [[nodiscard]] std::uint32_t length_of(const ibv_send_wr& wr) noexcept {
-    return std::accumulate(wr.sg_list, wr.sg_list + wr.num_sge, 0u, [](std::uint32_t sum, const ibv_sge& sge) { return sum + sge.length; });
+    return std::accumulate(wr.sg_list, wr.sg_list + wr.num_sge, 0u,
+                           [](std::uint32_t sum, const ibv_sge& sge) { return sum + sge.length; });
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
-// A send queue: what of it is in flight, its chain, and when it needs a signal. It knows neither flow control nor the queue pair's life.
+// A send queue: what of it is in flight, its chain, and when it needs a signal. It knows neither flow control nor the
+// queue pair's life.
 //
-// Thread safety: made by the control thread, the worker's from the command that adds its queue pair until the answer to the one that
-// forgets it.
+// Thread safety: made by the control thread, the worker's from the command that adds its queue pair until the answer to
+// the one that forgets it.
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <utility>
+
+#include <infiniband/verbs.h>
 
 #include "base/planted.hpp"
 #include "pollcore/handle.hpp"
@@ -26,7 +27,10 @@ public:
         bool coalesce_signals = false;      ///< coalesce() is to be asked for each chain
     };
 
-    explicit SendQueue(const Options& options) : entries_(options.depth, options.sges_max), signal_interval_(options.signal_interval), coalesces_(options.coalesce_signals) {}
+    explicit SendQueue(const Options& options)
+        : entries_(options.depth, options.sges_max),
+          signal_interval_(options.signal_interval),
+          coalesces_(options.coalesce_signals) {}
     SendQueue(const SendQueue&) = delete;  // it points into itself
     SendQueue& operator=(const SendQueue&) = delete;
 
@@ -58,7 +62,9 @@ public:
     // ---- Signals ----
 
     /// A signal that nobody asked for keeps things moving, before unsignaled work could fill the queue.
-    [[nodiscard]] bool must_signal() const noexcept { return !planted(Bug::wedged) && unsignaled_run_ + 1 >= signal_interval_; }
+    [[nodiscard]] bool must_signal() const noexcept {
+        return !planted(Bug::wedged) && unsignaled_run_ + 1 >= signal_interval_;
+    }
     void count_signal(bool signaled) noexcept { unsignaled_run_ = signaled ? 0 : unsignaled_run_ + 1; }
     /// One that may have carried a signal was not posted: the next makes up for it.
     void signal_next() noexcept { unsignaled_run_ = signal_interval_; }
@@ -90,12 +96,13 @@ public:
         }
         return bad != nullptr ? bad : chain;
     }
-    /// A work request that was refused was never in the queue. Its place is given back at once, or refused ones between others would take
-    /// the room that those were promised. What stands behind it in its chain moves up.
+    /// A work request that was refused was never in the queue. Its place is given back at once, or refused ones between
+    /// others would take the room that those were promised. What stands behind it in its chain moves up.
     [[nodiscard]] InFlightEntry take_refused(Turn& turn, ibv_send_wr& bad) noexcept;
 
-    /// Posts one by itself, with its entry: what the runtime needs for itself, announces, or binds. `post` gets the provider's queue pair, the
-    /// wr_id and the entry, and returns what the provider did. False: it was refused, and has no entry any more.
+    /// Posts one by itself, with its entry: what the runtime needs for itself, announces, or binds. `post` gets the
+    /// provider's queue pair, the wr_id and the entry, and returns what the provider did. False: it was refused, and
+    /// has no entry any more.
     template <class Post>
     [[nodiscard]] bool post_now(Turn& turn, QpHandle handle, const InFlightEntry& entry, Post&& post) noexcept {
         const std::uint32_t position = entries_.next_position();
@@ -120,8 +127,8 @@ public:
 
     // ---- Failures ----
 
-    /// In this life a request has failed, or its completion was lost: what stands behind it must complete, signaled or not, since what is
-    /// flushed does.
+    /// In this life a request has failed, or its completion was lost: what stands behind it must complete, signaled or
+    /// not, since what is flushed does.
     [[nodiscard]] bool failed() const noexcept { return failed_; }
     void fail() noexcept { failed_ = true; }
     /// Nothing is in flight.

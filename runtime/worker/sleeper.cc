@@ -65,7 +65,8 @@ std::uint32_t Sleeper::take_events() noexcept {
             }
         }
         if (result != 0 && result != EAGAIN) [[unlikely]] {
-            // Its device is lost, or nothing is known of it: what is on it makes no more events, and cannot be slept for.
+            // Its device is lost, or nothing is known of it: what is on it makes no more events, and cannot be slept
+            // for.
             for (WorkerCq* cq : tables_.polled_cqs()) {
                 if (cq->options().channel == &channel) {
                     acknowledge(*cq);
@@ -82,7 +83,9 @@ std::uint32_t Sleeper::take_events() noexcept {
     return taken;
 }
 
-void Sleeper::acknowledge(WorkerCq& cq) noexcept { turn_.counters.cq_event_acks.add(cq.acknowledge()); }
+void Sleeper::acknowledge(WorkerCq& cq) noexcept {
+    turn_.counters.cq_event_acks.add(cq.acknowledge());
+}
 
 std::uint64_t Sleeper::look_again_ns() const noexcept {
     std::uint64_t earliest = CompletionChannel::kNever;

@@ -27,7 +27,8 @@ public:
 
     /// Each CQ makes an event for its next completion. False: one does not.
     [[nodiscard]] bool arm() noexcept;
-    /// Returns how many there were. One with nothing behind it is normal: its completion was polled before the worker slept.
+    /// Returns how many there were. One with nothing behind it is normal: its completion was polled before the worker
+    /// slept.
     std::uint32_t take_events() noexcept;
     void acknowledge(WorkerCq& cq) noexcept;
     /// The earliest CompletionChannel::look_again_ns().

@@ -10,8 +10,8 @@
 
 namespace pollcore {
 
-// With many queue pairs a burst would wait for each one's lines in turn: here it asks for all of them at once. What stands in
-// the ring is believed no further than that.
+// With many queue pairs a burst would wait for each one's lines in turn: here it asks for all of them at once. What
+// stands in the ring is believed no further than that.
 [[gnu::noinline]] void Submitter::prefetch_qps(const WorkerSession& session) const noexcept {
     std::array<const WorkerQp*, kBurstMax> qps;
     const auto front = session.submissions().front();
@@ -64,8 +64,10 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
         }
         const WorkRequest request = session.submissions().copy(slots_taken);
         const std::uint32_t slots = slots_of(request);
-        // A session publishes a request and its continuations at once; anything else waits here, which costs nobody but that session.
-        if (slots > 1 && (slots > session.submissions().capacity() || !session.submissions().ready(slots_taken + slots - 1))) {
+        // A session publishes a request and its continuations at once; anything else waits here, which costs nobody but
+        // that session.
+        if (slots > 1 &&
+            (slots > session.submissions().capacity() || !session.submissions().ready(slots_taken + slots - 1))) {
             if (slots > session.submissions().capacity()) {
                 session.break_off(turn_);
             }
@@ -98,7 +100,8 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
     return true;
 }
 
-[[gnu::always_inline]] inline Submitter::Take Submitter::take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+[[gnu::always_inline]] inline Submitter::Take Submitter::take(WorkerSession& session, const WorkRequest& request,
+                                                              std::size_t slot) noexcept {
     if (request.opcode >= Opcode::srq_recv) [[unlikely]] {
         return take_other(session, request, slot);
     }
@@ -114,10 +117,13 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
         session.refuse(turn_, request, Status::request_refused);
         return Take::taken;
     }
-    return is_recv(request.opcode) ? take_recv(session, share, request, slot) : take_send(session, share, request, slot);
+    return is_recv(request.opcode) ? take_recv(session, share, request, slot)
+                                   : take_send(session, share, request, slot);
 }
 
-[[gnu::always_inline]] inline Submitter::Take Submitter::take_recv(WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept {
+[[gnu::always_inline]] inline Submitter::Take Submitter::take_recv(WorkerSession& session, Share& share,
+                                                                   const WorkRequest& request,
+                                                                   std::size_t slot) noexcept {
     WorkerQp& qp = *share.qp();
     if (share.recvs_full() || request.num_sge > qp.sges_max() || qp.recvs().full()) [[unlikely]] {
         session.refuse(turn_, request, Status::request_refused);
@@ -134,11 +140,14 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
     return Take::taken;
 }
 
-[[gnu::always_inline]] inline Submitter::Take Submitter::take_send(WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept {
+[[gnu::always_inline]] inline Submitter::Take Submitter::take_send(WorkerSession& session, Share& share,
+                                                                   const WorkRequest& request,
+                                                                   std::size_t slot) noexcept {
     WorkerQp& qp = *share.qp();
     const bool is_inline = (request.flags & kInline) != 0;
-    if (!allows(qp.opcodes(), request.opcode) || share.sends_full() || qp.sends().entries().full() || request.num_sge > qp.sges_max() ||
-        qp.life() == QpLife::init || (is_inline && (request.sge.length > qp.inline_max() || !allows(kInlineOpcodes, request.opcode))) ||
+    if (!allows(qp.opcodes(), request.opcode) || share.sends_full() || qp.sends().entries().full() ||
+        request.num_sge > qp.sges_max() || qp.life() == QpLife::init ||
+        (is_inline && (request.sge.length > qp.inline_max() || !allows(kInlineOpcodes, request.opcode))) ||
         (is_atomic(request.opcode) && (request.remote_addr % sizeof(std::uint64_t) != 0 || request.num_sge != 1 ||
                                        request.sge.length != sizeof(std::uint64_t))) ||
         (request.opcode >= Opcode::local_inv && !turn_.binds.admits(qp.pd(), request))) [[unlikely]] {
@@ -168,7 +177,8 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
 }
 
 /// What concerns no queue pair.
-[[gnu::noinline]] Submitter::Take Submitter::take_other(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
+[[gnu::noinline]] Submitter::Take Submitter::take_other(WorkerSession& session, const WorkRequest& request,
+                                                        std::size_t slot) noexcept {
     if (request.opcode == Opcode::release) {
         take_release(session, request);  // makes no completion
         return Take::taken;
@@ -186,8 +196,8 @@ std::uint32_t Submitter::submit(WorkerSession& session) noexcept {
 
 void Submitter::take_shared_recv(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept {
     WorkerSrq* srq = tables_.find(request.srq);
-    if (srq == nullptr || srq->session() != &session || request.num_sge > srq->options().sges_max || srq->recvs().full() ||
-        srq->recvs().pool() != nullptr) {
+    if (srq == nullptr || srq->session() != &session || request.num_sge > srq->options().sges_max ||
+        srq->recvs().full() || srq->recvs().pool() != nullptr) {
         session.refuse(turn_, request, Status::request_refused);
         return;
     }

@@ -5,10 +5,10 @@
 // Thread safety: the worker's.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstddef>
 #include <cstdint>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/work_request.hpp"
 #include "worker/tables.hpp"
@@ -28,8 +28,10 @@ private:
 
     void prefetch_qps(const WorkerSession& session) const noexcept;
     [[nodiscard]] Take take(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
-    [[nodiscard]] Take take_recv(WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept;
-    [[nodiscard]] Take take_send(WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot) noexcept;
+    [[nodiscard]] Take take_recv(WorkerSession& session, Share& share, const WorkRequest& request,
+                                 std::size_t slot) noexcept;
+    [[nodiscard]] Take take_send(WorkerSession& session, Share& share, const WorkRequest& request,
+                                 std::size_t slot) noexcept;
     [[nodiscard]] Take take_other(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     void take_shared_recv(WorkerSession& session, const WorkRequest& request, std::size_t slot) noexcept;
     void take_release(WorkerSession& session, const WorkRequest& line) noexcept;

@@ -1,15 +1,15 @@
 // What a worker works on, by index and handle.
 //
-// Thread safety: the worker's alone. What stands in the tables was made by the control thread, and is the worker's from the command that
-// adds it until the answer to the one that takes it away.
+// Thread safety: the worker's alone. What stands in the tables was made by the control thread, and is the worker's from
+// the command that adds it until the answer to the one that takes it away.
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/handle.hpp"
 #include "pollcore/limits.hpp"
@@ -25,7 +25,7 @@ namespace pollcore {
 /// An address handle, as the worker looks it up. The control thread's, and unchanged while it stands in the table.
 struct WorkerAh {
     AhHandle handle;
-    std::uint32_t pd = 0;  ///< the control thread's number of the protection domain
+    std::uint32_t pd = 0;      ///< the control thread's number of the protection domain
     std::uint32_t client = 0;  ///< whose that is (ClientShare::id)
     ibv_ah* ah = nullptr;
 };
@@ -45,7 +45,9 @@ public:
     void set(std::size_t index, T* object) noexcept { places_[index] = object; }
     [[nodiscard]] T* at(std::size_t index) const noexcept { return places_[index]; }
     /// Whatever `index` is; null: none is there.
-    [[nodiscard]] T* find(std::size_t index) const noexcept { return index < places_.size() ? places_[index] : nullptr; }
+    [[nodiscard]] T* find(std::size_t index) const noexcept {
+        return index < places_.size() ? places_[index] : nullptr;
+    }
     [[nodiscard]] T* const* data() const noexcept { return places_.data(); }
     [[nodiscard]] std::span<T* const> all() const noexcept { return places_; }
     [[nodiscard]] std::size_t size() const noexcept { return places_.size(); }
@@ -66,7 +68,8 @@ private:
 class Tables {
 public:
     /// `qps_max`: a power of two.
-    explicit Tables(std::uint32_t qps_max) : qps_mask_(qps_max - 1), qps_(qps_max), srqs_(kSrqsMax), pools_(kReceivePoolsMax) {}
+    explicit Tables(std::uint32_t qps_max)
+        : qps_mask_(qps_max - 1), qps_(qps_max), srqs_(kSrqsMax), pools_(kReceivePoolsMax) {}
 
     // ---- What there is ----
 
@@ -155,7 +158,8 @@ public:
     void remove(const WorkerAh& ah) noexcept { ahs_.set(ah.handle.index, nullptr); }
 
 private:
-    // Queue pairs up to which asking costs more than it wins, as it was measured: with the provider's lines there is more to win.
+    // Queue pairs up to which asking costs more than it wins, as it was measured: with the provider's lines there is
+    // more to win.
     static constexpr std::size_t kFewQps = 256;
     static constexpr std::size_t kFewQpsWithLines = 48;
 

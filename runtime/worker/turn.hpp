@@ -1,5 +1,5 @@
-// What a worker lends to everything that it works on: the step's number and time, its counters, the chains of the burst, what it has to
-// say, and the lists of what is due.
+// What a worker lends to everything that it works on: the step's number and time, its counters, the chains of the
+// burst, what it has to say, and the lists of what is due.
 //
 // Thread safety: the worker's thread's; counters are read by others, too.
 #pragma once
@@ -26,11 +26,13 @@ struct WorkerOptions {
     std::uint32_t complete_burst = kBurstDefault;
     std::uint32_t qp_burst = kBurstDefault;
     std::uint32_t qps_max = kQpsDefault;
-    /// eventfd of the thread that turns the worker, where that one may sleep; -1: it never does. Must outlive the worker.
+    /// eventfd of the thread that turns the worker, where that one may sleep; -1: it never does. Must outlive the
+    /// worker.
     int bell = -1;
     int visitors = -1;  ///< an epoll of the eventfds by which sessions of other processes wake it; -1: there are none
     bool solicited_only = false;  ///< completions that nobody asked to be told of do not wake it
-    /// Read for the requests of which the latency is followed, once in a step; null: the step's own time is what there is.
+    /// Read for the requests of which the latency is followed, once in a step; null: the step's own time is what there
+    /// is.
     std::uint64_t (*clock)() noexcept = nullptr;
     /// A peer for whose credit requests wait is written to so often, which finds those that have vanished; 0: never.
     std::uint64_t probe_cycles = 0;
@@ -59,7 +61,8 @@ public:
     [[nodiscard]] std::uint64_t now() const noexcept { return now_; }
     [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
-    /// The time for requests that are followed. Read once in a step: a worker takes and completes in bursts, whose moments are not told apart.
+    /// The time for requests that are followed. Read once in a step: a worker takes and completes in bursts, whose
+    /// moments are not told apart.
     [[nodiscard]] std::uint32_t sample_clock() noexcept {
         if (sample_step_ != number_ + 1) {
             sample_step_ = number_ + 1;
@@ -92,9 +95,9 @@ public:
     Binds binds;
     // What is due, in the order of the step.
     DueList<RecvQueue> refills;  ///< few of their receives from a pool are left
-    DueList<Flow> flows;         ///< something about them can only be seen in memory, or is still to be written to the peer
-    DueList<WorkerQp> lives;     ///< in error, and something of them has changed, or leaving service
-    DueList<RingPool> rings;     ///< messages may come to them; they are looked at in each look
+    DueList<Flow> flows;  ///< something about them can only be seen in memory, or is still to be written to the peer
+    DueList<WorkerQp> lives;  ///< in error, and something of them has changed, or leaving service
+    DueList<RingPool> rings;  ///< messages may come to them; they are looked at in each look
 
 private:
     std::uint64_t now_ = 0;

@@ -29,7 +29,8 @@ public:
     [[nodiscard]] std::size_t capacity() const noexcept { return lines_.size(); }
     [[nodiscard]] bool ready(std::size_t i) const noexcept { return i < tail_ - head_; }
 
-    /// A request, as it was checked, and its continuations, which stand in `from` behind `slot`: what is there may have changed.
+    /// A request, as it was checked, and its continuations, which stand in `from` behind `slot`: what is there may have
+    /// changed.
     template <class Slots>
     void push(WorkerSession& session, const WorkRequest& request, const Slots& from, std::size_t slot) noexcept {
         const std::uint32_t slots = slots_of(request);

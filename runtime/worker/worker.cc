@@ -10,7 +10,8 @@
 
 namespace pollcore {
 
-Worker::Worker(const WorkerOptions& options) : turn_(options), tables_(options.qps_max), command_memory_(ring_bytes<Command>(kCommandSlots)) {
+Worker::Worker(const WorkerOptions& options)
+    : turn_(options), tables_(options.qps_max), command_memory_(ring_bytes<Command>(kCommandSlots)) {
     format_ring<Command>(command_memory_.data(), kCommandSlots);
     commands_ = RingConsumer<Command>(command_memory_.data(), kCommandSlots);
 }
@@ -47,7 +48,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
     return work;
 }
 
-// What a look that finds nothing does is all in the next three functions: how soon a request is seen depends on how short such a look is.
+// What a look that finds nothing does is all in the next three functions: how soon a request is seen depends on how
+// short such a look is.
 
 [[gnu::always_inline]] inline std::uint32_t Worker::take_submissions(bool looks_again) noexcept {
     std::uint32_t work = 0;
@@ -70,7 +72,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         first_session_ = first + 1;
         turn_.chains.ring(turn_);
     } else if (rests) [[unlikely]] {
-        settle_stores();  // the answers, before anything else is fetched: once for all sessions, and not while others have requests
+        settle_stores();  // the answers, before anything else is fetched: once for all sessions, and not while others
+                          // have requests
     }
     return work;
 }
@@ -107,10 +110,13 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 }
 
 /// take_completions() where it need not be short.
-[[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept { return take_completions(); }
+[[gnu::noinline]] std::uint32_t Worker::look_at_cqs() noexcept {
+    return take_completions();
+}
 
 [[gnu::always_inline]] inline std::uint32_t Worker::poll_plain(WorkerCq& cq) noexcept {
-    return polled(cq, ibv_poll_cq(cq.options().cq, static_cast<int>(turn_.options.complete_burst), router_.wcs()), false);
+    return polled(cq, ibv_poll_cq(cq.options().cq, static_cast<int>(turn_.options.complete_burst), router_.wcs()),
+                  false);
 }
 
 // Not inlined: what it needs of registers would make the look by ibv_poll_cq longer.
@@ -122,7 +128,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 }
 
 [[gnu::noinline]] std::uint32_t Worker::poll_with_times(WorkerCq& cq) noexcept {
-    const int n = read_extended(cq, static_cast<int>(turn_.options.complete_burst), router_.wcs(), router_.device_times());
+    const int n =
+        read_extended(cq, static_cast<int>(turn_.options.complete_burst), router_.wcs(), router_.device_times());
     return polled(cq, n, true);
 }
 
@@ -150,8 +157,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 
 // ---- What is due ----
 
-// A queue is filled when it has few receives left, several at once with one doorbell: at the end of a step, so that all that was released
-// and received in it counts.
+// A queue is filled when it has few receives left, several at once with one doorbell: at the end of a step, so that all
+// that was released and received in it counts.
 [[gnu::noinline]] std::uint32_t Worker::refill() noexcept {
     std::uint32_t posted = 0;
     turn_.refills.turn([&](RecvQueue& queue) {
@@ -168,9 +175,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
 
 [[gnu::noinline]] std::uint32_t Worker::turn_flows() noexcept {
     std::uint32_t work = 0;
-    turn_.flows.turn([&](Flow& flow) {
-        return flow.turn(turn_, work) ? DueList<Flow>::Then::stay : DueList<Flow>::Then::leave;
-    });
+    turn_.flows.turn(
+        [&](Flow& flow) { return flow.turn(turn_, work) ? DueList<Flow>::Then::stay : DueList<Flow>::Then::leave; });
     return work;
 }
 
@@ -188,7 +194,8 @@ std::uint32_t Worker::step(std::uint64_t now, std::uint32_t looks) noexcept {
         if (left->forgotten) {
             tables_.remove_qp(index);
         }
-        turn_.answers.answer(left->command, left->kind, index);  // one that was forgotten is the control thread's from here on
+        turn_.answers.answer(left->command, left->kind,
+                             index);  // one that was forgotten is the control thread's from here on
         return DueList<WorkerQp>::Then::gone;
     });
     return ended;
@@ -221,8 +228,10 @@ bool Worker::at_rest() const noexcept {
     if (turn_.options.solicited_only && turn_.reading()) {
         return false;  // a read's completion is not solicited, and what it brings may be
     }
-    return turn_.lives.empty() && closing_.empty() && in_use_.idle() && !turn_.answers.behind() && turn_.refills.empty() &&
-           std::none_of(tables_.polled_cqs().begin(), tables_.polled_cqs().end(), [](const WorkerCq* cq) { return cq->parked(); });
+    return turn_.lives.empty() && closing_.empty() && in_use_.idle() && !turn_.answers.behind() &&
+           turn_.refills.empty() &&
+           std::none_of(tables_.polled_cqs().begin(), tables_.polled_cqs().end(),
+                        [](const WorkerCq* cq) { return cq->parked(); });
 }
 
 // True when there was something.
@@ -247,7 +256,9 @@ void Worker::acknowledge_events() noexcept {
     }
 }
 
-bool Worker::woken(bool rung, std::uint64_t now) noexcept { return rung || sleeper_.take_events() != 0 || flows_have_news(now); }
+bool Worker::woken(bool rung, std::uint64_t now) noexcept {
+    return rung || sleeper_.take_events() != 0 || flows_have_news(now);
+}
 
 bool Worker::flows_have_news(std::uint64_t now) const noexcept {
     const auto& flows = turn_.flows.items();
@@ -288,7 +299,8 @@ void Worker::end_wait(std::uint64_t now) noexcept {
 
 const RingConsumer<WorkRequest>* Worker::only_source() const noexcept {
     const auto& sessions = tables_.polled_sessions();
-    if (sessions.size() != 1 || !sessions.front()->idle() || !turn_.rings.empty() || !turn_.flows.empty() || !at_rest()) {
+    if (sessions.size() != 1 || !sessions.front()->idle() || !turn_.rings.empty() || !turn_.flows.empty() ||
+        !at_rest()) {
         return nullptr;
     }
     return &sessions.front()->submissions();

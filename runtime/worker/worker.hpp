@@ -1,5 +1,5 @@
-// A worker: one thread that polls. step() is the whole of it: commands, submissions, completions, and what is due. It has no thread, clock
-// or randomness of its own (I11), so a test can turn it by hand.
+// A worker: one thread that polls. step() is the whole of it: commands, submissions, completions, and what is due. It
+// has no thread, clock or randomness of its own (I11), so a test can turn it by hand.
 //
 //   worker.cc     the loop body, falling asleep     commands.cc    what the control thread asks
 //   submitter     session ring -> chain per queue   router         CQ -> what it completes
@@ -11,7 +11,8 @@
 // Invariants
 //   - An entry in an in-flight table stands for a WR whose completion slot is reserved in its session's ring.
 //   - Nothing of a parked QP or of its CQs is touched.
-//   - Nothing here allocates after construction, except commands that add things or begin a search. These make room before they change
+//   - Nothing here allocates after construction, except commands that add things or begin a search. These make room
+//   before they change
 //     anything, and are answered `no_memory` where there is none.
 #pragma once
 
@@ -39,31 +40,32 @@ public:
     Worker(const Worker&) = delete;
     Worker& operator=(const Worker&) = delete;
 
-    /// One turn: commands, then submissions and completions, the latter two up to `looks` times until there are some, then what is due.
-    /// `now` is in cycles of the clock that deadlines are in. Returns how much was done.
+    /// One turn: commands, then submissions and completions, the latter two up to `looks` times until there are some,
+    /// then what is due. `now` is in cycles of the clock that deadlines are in. Returns how much was done.
     std::uint32_t step(std::uint64_t now, std::uint32_t looks = 1) noexcept;
 
     // ---- Sleeping: what the thread's loop does when it has found nothing to do ----
     //
-    // The worker says that it sleeps, to each session and to the control side; it arms its CQs; it looks once more, one burst of each CQ and
-    // all rings; and only if there was nothing does its thread wait. Whatever comes after it has said so rings its bell, whatever completes
-    // after a CQ was armed makes an event, and what came before that the look finds (I8).
+    // The worker says that it sleeps, to each session and to the control side; it arms its CQs; it looks once more, one
+    // burst of each CQ and all rings; and only if there was nothing does its thread wait. Whatever comes after it has
+    // said so rings its bell, whatever completes after a CQ was armed makes an event, and what came before that the
+    // look finds (I8).
 
     /// Before anything else: the channel of each device, which outlives the worker.
     void add_channel(CompletionChannel& channel) { sleeper_.add_channel(channel); }
     [[nodiscard]] std::span<CompletionChannel* const> channels() const noexcept { return sleeper_.channels(); }
     [[nodiscard]] int bell() const noexcept { return turn_.options.bell; }
     [[nodiscard]] int visitors() const noexcept { return turn_.options.visitors; }
-    /// Sees to it that whatever comes makes the bell or a channel readable, and looks once more. False: there is something to do, or
-    /// something that no event would tell of; the worker is awake.
+    /// Sees to it that whatever comes makes the bell or a channel readable, and looks once more. False: there is
+    /// something to do, or something that no event would tell of; the worker is awake.
     [[nodiscard]] bool fall_asleep(std::uint64_t now) noexcept;
     /// Something became readable, or the time of look_again_ns() has come: whether there is a reason to wake up.
     /// `rung`: it was the bell.
     [[nodiscard]] bool woken(bool rung, std::uint64_t now) noexcept;
     /// The earliest CompletionChannel::look_again_ns().
     [[nodiscard]] std::uint64_t look_again_ns() const noexcept { return sleeper_.look_again_ns(); }
-    /// How often, in ns, a sleeping worker must call woken(): a peer's writes to memory raise no event. CompletionChannel::kNever: no queue
-    /// pair waits for one.
+    /// How often, in ns, a sleeping worker must call woken(): a peer's writes to memory raise no event.
+    /// CompletionChannel::kNever: no queue pair waits for one.
     [[nodiscard]] std::uint64_t look_every_ns() const noexcept;
     void wake_up(std::uint64_t now) noexcept;
     /// Around the wait alone: what the thread does between two waits is no sleep.

@@ -3,10 +3,10 @@
 // Thread safety: made by the control thread, the worker's from add_cq until the answer to remove_cq.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
 #include <utility>
+
+#include <infiniband/verbs.h>
 
 #include "device/completion_channel.hpp"
 #include "pollcore/limits.hpp"
@@ -19,11 +19,11 @@ class alignas(kCacheLine) WorkerCq {
 public:
     struct Options {
         ibv_cq* cq = nullptr;
-        ibv_cq_ex* extended = nullptr;  ///< the same, where it is polled by ibv_start_poll; else by ibv_poll_cq
-        bool next_poll = true;          ///< DeviceLimits::next_poll
-        bool device_time = false;       ///< it is an extended one with CqOptions::device_time
-        std::uint32_t id = 0;           ///< the control thread's name for it; an index is used again
-        std::uint32_t depth = 0;        ///< entries it can hold
+        ibv_cq_ex* extended = nullptr;         ///< the same, where it is polled by ibv_start_poll; else by ibv_poll_cq
+        bool next_poll = true;                 ///< DeviceLimits::next_poll
+        bool device_time = false;              ///< it is an extended one with CqOptions::device_time
+        std::uint32_t id = 0;                  ///< the control thread's name for it; an index is used again
+        std::uint32_t depth = 0;               ///< entries it can hold
         CompletionChannel* channel = nullptr;  ///< null: it makes no events
     };
     /// How much came out of it.
@@ -57,8 +57,8 @@ public:
     void count_emptied() noexcept { ++emptied_; }
     void count_taken(std::uint32_t n) noexcept { taken_ += n; }
     [[nodiscard]] Mark mark() const noexcept { return {emptied_, taken_}; }
-    /// Everything that stood in it at the mark has been taken: it was seen empty, or, while others keep it busy, as much came out as it can
-    /// hold.
+    /// Everything that stood in it at the mark has been taken: it was seen empty, or, while others keep it busy, as
+    /// much came out as it can hold.
     [[nodiscard]] bool emptied_since(const Mark& mark) const noexcept {
         return failed_ || emptied_ > mark.emptied || taken_ - mark.taken >= options_.depth;
     }

@@ -1,13 +1,11 @@
 // The worker's end of a receive pool: which of its buffers is where.
 //
-// A buffer is free, with a taker, or with the application. A taker has no more than its share of the buffers, so takers never wait for
-// each other.
+// A buffer is free, with a taker, or with the application. A taker has no more than its share of the buffers, so takers
+// never wait for each other.
 //
-// Thread safety: made by the control thread, the worker's from add_pool until the answer to remove_pool; held() and counters are for any
-// thread.
+// Thread safety: made by the control thread, the worker's from add_pool until the answer to remove_pool; held() and
+// counters are for any thread.
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +13,8 @@
 #include <limits>
 #include <span>
 #include <vector>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/completion.hpp"
 #include "pollcore/counters.hpp"
@@ -98,18 +98,20 @@ private:
     std::vector<std::atomic<std::uint64_t>> held_;
 };
 
-/// What a session gets messages from that it has posted no receives for, and gives them back to: buffers (BufferPool), or a write ring
-/// (RingPool).
+/// What a session gets messages from that it has posted no receives for, and gives them back to: buffers (BufferPool),
+/// or a write ring (RingPool).
 class WorkerPool {
 public:
     struct Options {
         PoolHandle handle;
-        std::uint32_t session_index = 0;  ///< whose messages they are, at the worker
+        std::uint32_t session_index = 0;          ///< whose messages they are, at the worker
         ReceivePoolCounters* counters = nullptr;  ///< where another process sees them; null: its own
     };
 
     explicit WorkerPool(const Options& options)
-        : handle_(options.handle), session_index_(options.session_index), counters_(options.counters != nullptr ? options.counters : &own_counters_) {}
+        : handle_(options.handle),
+          session_index_(options.session_index),
+          counters_(options.counters != nullptr ? options.counters : &own_counters_) {}
     virtual ~WorkerPool() = default;
     WorkerPool(const WorkerPool&) = delete;
     WorkerPool& operator=(const WorkerPool&) = delete;
@@ -145,7 +147,8 @@ public:
         std::uint32_t buffer_bytes = 0;
         std::uint32_t stride = 0;
     };
-    BufferPool(const Options& options, const Memory& memory) : WorkerPool(options), memory_(memory), buffers_(memory.buffers) {}
+    BufferPool(const Options& options, const Memory& memory)
+        : WorkerPool(options), memory_(memory), buffers_(memory.buffers) {}
 
     [[nodiscard]] const Memory& memory() const noexcept { return memory_; }
     [[nodiscard]] std::uint32_t size() const noexcept { return buffers_.size(); }
@@ -173,7 +176,8 @@ public:
         session().end_pooled();
         counters().posted.add(-1);
     }
-    void hand_out(Turn& turn, PoolTaker& taker, std::uint32_t buffer, Completion& completion, const ibv_wc* datagram) noexcept;
+    void hand_out(Turn& turn, PoolTaker& taker, std::uint32_t buffer, Completion& completion,
+                  const ibv_wc* datagram) noexcept;
     /// What the application has of the taker's stays with the application.
     void forget(const PoolTaker& taker, std::uint32_t held) noexcept {
         buffers_.forget(taker);
@@ -201,8 +205,8 @@ public:
     PoolTaker(const PoolTaker&) = delete;
     PoolTaker& operator=(const PoolTaker&) = delete;
 
-    /// At most `depth` buffers wait for a message, and `share` are not free. It is filled when `part` of those that wait are used, or a
-    /// quarter: few doorbells, and the queue is never near its end while there are buffers.
+    /// At most `depth` buffers wait for a message, and `share` are not free. It is filled when `part` of those that
+    /// wait are used, or a quarter: few doorbells, and the queue is never near its end while there are buffers.
     void begin(BufferPool& pool, std::uint32_t depth, std::uint32_t share,
                std::uint32_t part = std::numeric_limits<std::uint32_t>::max()) noexcept {
         pool_ = &pool;
@@ -246,8 +250,8 @@ public:
         pool_->counters().low_water.add(posted_ == low_water_);
         pool_->counters().ran_dry.add(posted_ == 0);
     }
-    /// With a free buffer the application is told that no message comes any more, once. False: not yet, since there is none, or some are
-    /// still with the worker.
+    /// With a free buffer the application is told that no message comes any more, once. False: not yet, since there is
+    /// none, or some are still with the worker.
     bool tell_end(Turn& turn, Completion& completion) noexcept;
     /// The queue begins again.
     void renew() noexcept { told_ = false; }
@@ -278,7 +282,7 @@ private:
     std::uint32_t low_water_ = 0;
     std::uint32_t posted_ = 0;
     std::uint32_t held_ = 0;
-    bool told_ = false;       // the application knows that no message comes in this life
+    bool told_ = false;  // the application knows that no message comes in this life
 };
 
 }  // namespace pollcore

@@ -1,9 +1,9 @@
 #include "worker/worker_proxy.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <new>
+
+#include <fmt/format.h>
 
 #include "base/log.hpp"
 
@@ -51,7 +51,8 @@ bool WorkerProxy::keep(const Answer& answer) noexcept {
     }
 }
 
-/// The number of the next command, whose answer somebody will take, or ignore. Allocates nothing: what is begun leaves room for one call.
+/// The number of the next command, whose answer somebody will take, or ignore. Allocates nothing: what is begun leaves
+/// room for one call.
 std::uint64_t WorkerProxy::await() noexcept {
     awaited_.push_back(next_id_);
     return next_id_++;
@@ -60,9 +61,11 @@ std::uint64_t WorkerProxy::await() noexcept {
 std::uint64_t WorkerProxy::begin(const command::Any& what) {
     if (commands_.reserve(kSlotsForCalls + 1) <= kSlotsForCalls) {
         counters_.command_ring_full.add();
-        throw NoRoomForCommand(EAGAIN, fmt::format("worker \"{}\" has {} commands to come to already; it is stuck inside a provider's call, or "
-                                                   "its core is taken",
-                                                   name_, kCommandSlots - kSlotsForCalls));
+        throw NoRoomForCommand(
+            EAGAIN,
+            fmt::format("worker \"{}\" has {} commands to come to already; it is stuck inside a provider's call, or "
+                        "its core is taken",
+                        name_, kCommandSlots - kSlotsForCalls));
     }
     if (const std::size_t wanted = awaited_.size() + 2; wanted > awaited_.capacity()) {
         answered_.reserve(2 * wanted);
@@ -76,7 +79,8 @@ std::uint64_t WorkerProxy::begin(const command::Any& what) {
 
 std::optional<Answer> WorkerProxy::take_answer(std::uint64_t id) noexcept {
     drain_answers();
-    const auto mine = std::find_if(answered_.begin(), answered_.end(), [&](const Answer& answer) { return answer.id == id; });
+    const auto mine =
+        std::find_if(answered_.begin(), answered_.end(), [&](const Answer& answer) { return answer.id == id; });
     if (mine == answered_.end()) {
         return std::nullopt;
     }
@@ -91,9 +95,10 @@ Answer WorkerProxy::call(const command::Any& what, std::chrono::milliseconds usu
     auto warn_at = now_() + usual;
     const auto wait = [&] {
         if (now_() > warn_at) {
-            log_error("worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
-                      "core is taken",
-                      name_, request.what.index(), usual.count());
+            log_error(
+                "worker \"{}\" has not answered command {} for {} ms: it is stuck inside a provider's call, or its "
+                "core is taken",
+                name_, request.what.index(), usual.count());
             warn_at += usual;
         }
         wait_();
@@ -126,13 +131,27 @@ std::uint64_t WorkerProxy::begin_removing_session(std::uint32_t index, bool aban
 void WorkerProxy::add_cq(std::uint32_t index, WorkerCq& cq) {
     call(command::AddCq{&cq, index});
 }
-void WorkerProxy::remove_cq(std::uint32_t index) { call(command::RemoveCq{index}); }
-void WorkerProxy::lose_cq(std::uint32_t index) { call(command::LoseCq{index}); }
-void WorkerProxy::make_room(WorkerQp& qp) { call(command::AddQp{&qp, true}); }
-void WorkerProxy::make_room(const BindableRegion& region) { call(command::AddRegion{&region, true}); }
-void WorkerProxy::make_room(const WorkerAh& ah) { call(command::AddAh{&ah, true}); }
-void WorkerProxy::add_qp(WorkerQp& qp) { call(command::AddQp{&qp, false}); }
-void WorkerProxy::park(QpHandle qp) { call(command::ParkQp{qp.index}); }
+void WorkerProxy::remove_cq(std::uint32_t index) {
+    call(command::RemoveCq{index});
+}
+void WorkerProxy::lose_cq(std::uint32_t index) {
+    call(command::LoseCq{index});
+}
+void WorkerProxy::make_room(WorkerQp& qp) {
+    call(command::AddQp{&qp, true});
+}
+void WorkerProxy::make_room(const BindableRegion& region) {
+    call(command::AddRegion{&region, true});
+}
+void WorkerProxy::make_room(const WorkerAh& ah) {
+    call(command::AddAh{&ah, true});
+}
+void WorkerProxy::add_qp(WorkerQp& qp) {
+    call(command::AddQp{&qp, false});
+}
+void WorkerProxy::park(QpHandle qp) {
+    call(command::ParkQp{qp.index});
+}
 void WorkerProxy::unpark(QpHandle qp, QpState state, Status cause, bool device_lags) {
     call(command::UnparkQp{qp.index, state, cause, device_lags});
 }
@@ -156,21 +175,31 @@ void WorkerProxy::renew(QpHandle qp, std::uint32_t life, QpState state) {
 void WorkerProxy::lose(QpHandle qp) {
     call(command::LoseQp{qp.index});
 }
-void WorkerProxy::add_srq(WorkerSrq& srq) { call(command::AddSrq{&srq}); }
+void WorkerProxy::add_srq(WorkerSrq& srq) {
+    call(command::AddSrq{&srq});
+}
 void WorkerProxy::retire(SrqHandle srq, Status leftovers) {
     call(command::RetireSrq{srq.index, leftovers});
 }
-void WorkerProxy::lose(SrqHandle srq) { call(command::LoseSrq{srq.index}); }
-void WorkerProxy::forget(SrqHandle srq) { call(command::ForgetSrq{srq.index}); }
-std::uint64_t WorkerProxy::begin_finding_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region,
-                                             std::uint32_t client) {
+void WorkerProxy::lose(SrqHandle srq) {
+    call(command::LoseSrq{srq.index});
+}
+void WorkerProxy::forget(SrqHandle srq) {
+    call(command::ForgetSrq{srq.index});
+}
+std::uint64_t WorkerProxy::begin_finding_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey,
+                                             MrHandle region, std::uint32_t client) {
     return begin(command::FindKey{device, pd, client, lkey, region});
 }
 std::uint64_t WorkerProxy::begin_finding_window(MwHandle window) {
     return begin(command::FindWindow{window});
 }
-std::uint64_t WorkerProxy::begin_finding_ah(const WorkerAh& ah) { return begin(command::FindAh{&ah}); }
-std::uint64_t WorkerProxy::begin_removing_ah(const WorkerAh& ah) { return begin(command::RemoveAh{&ah, false}); }
+std::uint64_t WorkerProxy::begin_finding_ah(const WorkerAh& ah) {
+    return begin(command::FindAh{&ah});
+}
+std::uint64_t WorkerProxy::begin_removing_ah(const WorkerAh& ah) {
+    return begin(command::RemoveAh{&ah, false});
+}
 std::optional<bool> WorkerProxy::found(std::uint64_t search) {
     const std::optional<Answer> answer = take_answer(search);
     if (answer && answer->kind == AnswerKind::no_memory) {
@@ -183,7 +212,9 @@ void WorkerProxy::ignore(std::uint64_t command) noexcept {
     counters_.answers_untaken.add(std::erase_if(answered_, [&](const Answer& answer) { return answer.id == command; }));
 }
 
-void WorkerProxy::add_window(WorkerWindow& window) { call(command::AddWindow{&window}); }
+void WorkerProxy::add_window(WorkerWindow& window) {
+    call(command::AddWindow{&window});
+}
 bool WorkerProxy::remove_window(MwHandle window) {
     return call(command::RemoveWindow{window}).kind == AnswerKind::done;
 }
@@ -194,15 +225,23 @@ bool WorkerProxy::remove_region(MrHandle region) {
     return call(command::RemoveRegion{region}).kind == AnswerKind::done;
 }
 
-void WorkerProxy::start_flow(QpHandle qp, const FlowStart& how) { call(command::StartFlow{qp.index, how}); }
+void WorkerProxy::start_flow(QpHandle qp, const FlowStart& how) {
+    call(command::StartFlow{qp.index, how});
+}
 
-void WorkerProxy::add_pool(WorkerPool& pool) { call(command::AddPool{&pool}); }
+void WorkerProxy::add_pool(WorkerPool& pool) {
+    call(command::AddPool{&pool});
+}
 std::uint32_t WorkerProxy::remove_pool(PoolHandle pool) {
     return call(command::RemovePool{pool.index}).index;
 }
 
-void WorkerProxy::add_ah(const WorkerAh& ah) { call(command::AddAh{&ah, false}); }
-void WorkerProxy::forget(const WorkerAh& ah) { call(command::RemoveAh{&ah, true}); }
+void WorkerProxy::add_ah(const WorkerAh& ah) {
+    call(command::AddAh{&ah, false});
+}
+void WorkerProxy::forget(const WorkerAh& ah) {
+    call(command::RemoveAh{&ah, true});
+}
 
 std::vector<Answer> WorkerProxy::take_unasked() {
     drain_answers();

@@ -1,11 +1,11 @@
 // The only way to a worker from outside: typed commands over a bounded ring, and their answers.
 //
 // Thread safety: the control thread's alone.
-// What is begun and not waited for leaves room for calls: beyond half of the command ring it is NoRoomForCommand, and counted. Calls wait
-// for room.
-// Memory: a call allocates nothing on this side once its worker was given the command, so that what was done is known to have been done. A
-// worker that has no memory for what it is given has changed nothing, and the call throws std::bad_alloc: only those that add something
-// do, and those that begin a search, whose found() does.
+// What is begun and not waited for leaves room for calls: beyond half of the command ring it is NoRoomForCommand, and
+// counted. Calls wait for room. Memory: a call allocates nothing on this side once its worker was given the command, so
+// that what was done is known to have been done. A worker that has no memory for what it is given has changed nothing,
+// and the call throws std::bad_alloc: only those that add something do, and those that begin a search, whose found()
+// does.
 #pragma once
 
 #include <chrono>
@@ -71,9 +71,10 @@ public:
     /// those that reached them in ERR (H1).
     [[nodiscard]] bool retire(QpHandle qp, std::uint64_t deadline, std::chrono::milliseconds limit,
                               std::uint32_t quiet = 0);
-    /// Begins retire() and does not wait. Returns the number to ask retired() about, which says nothing as long as it is not over.
-    /// `device_lags`: the device may not have the QP in ERR, so nothing is posted to it.
-    [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet, bool device_lags = false);
+    /// Begins retire() and does not wait. Returns the number to ask retired() about, which says nothing as long as it
+    /// is not over. `device_lags`: the device may not have the QP in ERR, so nothing is posted to it.
+    [[nodiscard]] std::uint64_t begin_retiring(QpHandle qp, std::uint64_t deadline, std::uint32_t quiet,
+                                               bool device_lags = false);
     [[nodiscard]] std::optional<bool> retired(std::uint64_t command);
     /// The QP is parked and destroyed: completes what is left, with status `leftovers`, and unparks its CQs.
     /// Afterwards the WorkerQp is the caller's again.
@@ -92,18 +93,18 @@ public:
     void lose(SrqHandle srq);
     /// It is destroyed: completes what is left. Afterwards the WorkerSrq is the caller's again.
     void forget(SrqHandle srq);
-    // The worker searches for what is in use in its own time: rings may be long. Each of these begins a search, and returns the
-    // number to ask found() about.
-    /// For a work request that was submitted before and names this key, or is a bind to this region. `client`: whose the protection
-    /// domain is (ClientShare::id).
-    [[nodiscard]] std::uint64_t begin_finding_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {},
-                                                  std::uint32_t client = 0);
+    // The worker searches for what is in use in its own time: rings may be long. Each of these begins a search, and
+    // returns the number to ask found() about.
+    /// For a work request that was submitted before and names this key, or is a bind to this region. `client`: whose
+    /// the protection domain is (ClientShare::id).
+    [[nodiscard]] std::uint64_t begin_finding_key(std::uint32_t device, std::uint32_t pd, std::uint32_t lkey,
+                                                  MrHandle region = {}, std::uint32_t client = 0);
     /// For a bind of the window that was submitted before and has not completed.
     [[nodiscard]] std::uint64_t begin_finding_window(MwHandle window);
     /// For a work request that was submitted before and names this address handle.
     [[nodiscard]] std::uint64_t begin_finding_ah(const WorkerAh& ah);
-    /// Requests that the worker takes from now on do not find it. For one that it took before and that is still in flight: then the
-    /// address handle must live on, and may be added again.
+    /// Requests that the worker takes from now on do not find it. For one that it took before and that is still in
+    /// flight: then the address handle must live on, and may be added again.
     [[nodiscard]] std::uint64_t begin_removing_ah(const WorkerAh& ah);
     /// Nothing: it is not over.
     [[nodiscard]] std::optional<bool> found(std::uint64_t search);
@@ -120,8 +121,8 @@ public:
     /// It is connected; its peer's control block is there.
     void start_flow(QpHandle qp, const FlowStart& how);
     void add_pool(WorkerPool& pool);
-    /// Nothing takes receives from it any more. Returns how many slots of its session's completion ring were written until
-    /// then, modulo 2^32: its last completion is among them.
+    /// Nothing takes receives from it any more. Returns how many slots of its session's completion ring were written
+    /// until then, modulo 2^32: its last completion is among them.
     std::uint32_t remove_pool(PoolHandle pool);
     void add_ah(const WorkerAh& ah);
     /// Nothing is in flight that could name it.

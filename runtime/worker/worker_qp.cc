@@ -15,12 +15,17 @@ WorkerQp::WorkerQp(const Options& options)
       opcodes_(options.opcodes),
       inline_max_(static_cast<std::uint16_t>(options.inline_max)),
       datagram_(options.datagram),
-      recvs_({.depth = std::max(options.recv_depth, 1u), .sges_max = options.sges_max, .device = options.device, .pd = options.pd}, *this),
+      recvs_({.depth = std::max(options.recv_depth, 1u),
+              .sges_max = options.sges_max,
+              .device = options.device,
+              .pd = options.pd},
+             *this),
       flow_(std::make_unique<NoFlow>(*this)),
       epoch_(options.epoch),
       options_(options),
       sessions_(options.shares.size()) {
-    static_assert(offsetof(WorkerQp, link) == 0 && offsetof(WorkerQp, recvs_) == 2 * kCacheLine, "what a send and its completion look at");
+    static_assert(offsetof(WorkerQp, link) == 0 && offsetof(WorkerQp, recvs_) == 2 * kCacheLine,
+                  "what a send and its completion look at");
     recvs_.begin_life(handle_);
     if (options.ready) {
         happens(QpEvent::activate);
@@ -34,7 +39,8 @@ void WorkerQp::set_provider(ibv_qp& qp, const SendQueueLines& lines) noexcept {
     qp_num_ = qp.qp_num;
 }
 
-void WorkerQp::add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerCq& send_cq, WorkerCq& recv_cq) noexcept {
+void WorkerQp::add(Turn& turn, std::span<WorkerSession* const> sessions, WorkerCq& send_cq,
+                   WorkerCq& recv_cq) noexcept {
     for (std::size_t i = 0; i < options_.shares.size(); ++i) {
         sessions_[i] = sessions[options_.shares[i].session];
     }
@@ -69,8 +75,9 @@ void WorkerQp::publish_record() noexcept {
     const Flow::Limits longest = flow_->limits();
     for (std::size_t i = 0; i < options_.shares.size(); ++i) {
         const ShareOptions& share = options_.shares[i];
-        sessions_[i]->publish_limits(handle_.index, {.send_depth = share.send_depth, .recv_depth = share.recv_depth, .opcodes = opcodes_},
-                                     {longest.message_max, longest.rendezvous_max});
+        sessions_[i]->publish_limits(
+            handle_.index, {.send_depth = share.send_depth, .recv_depth = share.recv_depth, .opcodes = opcodes_},
+            {longest.message_max, longest.rendezvous_max});
         const auto flags = static_cast<std::uint8_t>((share.recv_depth > 0 ? QpStatusWord::kReceives : 0) |
                                                      (asked_ != nullptr ? QpStatusWord::kFlow : 0) |
                                                      (longest.sums ? QpStatusWord::kSums : 0));
@@ -86,8 +93,8 @@ void WorkerQp::publish_record() noexcept {
 
 // ---- Sends go in ----
 
-/// The provider refused `bad` of the chain. What stands before it was posted; what follows it gets its own chance, since it may belong to
-/// another session.
+/// The provider refused `bad` of the chain. What stands before it was posted; what follows it gets its own chance,
+/// since it may belong to another session.
 [[gnu::cold]] void WorkerQp::end_refused(Turn& turn, ibv_send_wr* chain, ibv_send_wr* bad) noexcept {
     bool posted = false;  // something of it
     while (bad != nullptr) {
@@ -113,7 +120,8 @@ void WorkerQp::publish_record() noexcept {
 [[gnu::cold]] void WorkerQp::break_off(Turn& turn, ibv_send_wr* chain, FlowFault fault) noexcept {
     for (const ibv_send_wr* wr = chain; wr != nullptr; wr = wr->next) {
         InFlightTable& entries = sends_.entries();
-        InFlightEntry& entry = entries.at(entries.head_position() + entries.offset_of(WrId::unpack(wr->wr_id).position));
+        InFlightEntry& entry =
+            entries.at(entries.head_position() + entries.offset_of(WrId::unpack(wr->wr_id).position));
         entry.leave_unposted(Status::wr_flush_err);
     }
     fail_flow(turn, fault);
@@ -135,9 +143,10 @@ void WorkerQp::publish_record() noexcept {
     sends_.count_signal(signal);
     turn.counters.sends.add();
     const unsigned flags = (request.flags & kFence) | (signal ? unsigned{IBV_SEND_SIGNALED} : 0u);
-    const bool posted = sends_.post_now(turn, handle_, entry, [&](ibv_qp* qp, std::uint64_t wr_id, InFlightEntry& pushed) {
-        return turn.binds.post(qp, wr_id, flags, pushed, request, handle_);
-    });
+    const bool posted =
+        sends_.post_now(turn, handle_, entry, [&](ibv_qp* qp, std::uint64_t wr_id, InFlightEntry& pushed) {
+            return turn.binds.post(qp, wr_id, flags, pushed, request, handle_);
+        });
     if (!posted) {
         sends_.signal_next();
         refuse(turn, entry);
@@ -175,7 +184,8 @@ void WorkerQp::publish_record() noexcept {
 // ---- And come out ----
 
 /// `completion` holds what the device said; the rest comes from the entry.
-[[gnu::always_inline]] inline void WorkerQp::complete(Turn& turn, const InFlightEntry& entry, Completion& completion) noexcept {
+[[gnu::always_inline]] inline void WorkerQp::complete(Turn& turn, const InFlightEntry& entry,
+                                                      Completion& completion) noexcept {
     completion.qp = handle_;
     completion.opcode = kSendCompletions[static_cast<std::uint8_t>(entry.opcode)];
     if (entry.opcode == Opcode::bind_mw) [[unlikely]] {
@@ -203,7 +213,8 @@ void WorkerQp::publish_record() noexcept {
     }
 }
 
-[[gnu::cold, gnu::noinline]] void WorkerQp::end_send_by_runtime(Turn& turn, const InFlightEntry& entry, Status status) noexcept {
+[[gnu::cold, gnu::noinline]] void WorkerQp::end_send_by_runtime(Turn& turn, const InFlightEntry& entry,
+                                                                Status status) noexcept {
     Completion completion;
     completion.status = status;
     completion.flags = kByRuntime;
@@ -220,11 +231,14 @@ void WorkerQp::complete_unposted(Turn& turn) noexcept {
     }
 }
 
-/// A request without a completion of its own from the provider: one behind it completes as `wc` says. `flushed`: one before it was flushed.
-[[gnu::always_inline]] inline void WorkerQp::pass_over(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc, bool& flushed) noexcept {
+/// A request without a completion of its own from the provider: one behind it completes as `wc` says. `flushed`: one
+/// before it was flushed.
+[[gnu::always_inline]] inline void WorkerQp::pass_over(Turn& turn, const InFlightEntry& entry, const ibv_wc& wc,
+                                                       bool& flushed) noexcept {
     const bool covered = entry.kind == InFlightEntry::Kind::covered;
-    // Signaled ones complete themselves and in order; one that is passed over has been lost by the provider, and the application must not
-    // wait for it for ever. Any other that stands behind a failure was lost, too, since what is flushed completes, signaled or not.
+    // Signaled ones complete themselves and in order; one that is passed over has been lost by the provider, and the
+    // application must not wait for it for ever. Any other that stands behind a failure was lost, too, since what is
+    // flushed completes, signaled or not.
     if (!covered && (entry.signaled() || sends_.failed())) [[unlikely]] {
         sends_.fail();
         if (entry.opcode == Opcode::bind_mw && wc.status == IBV_WC_SUCCESS) {
@@ -251,15 +265,9 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
         const InFlightEntry& entry = entries.pop();
         switch (entry.kind) {
             case InFlightEntry::Kind::posted:
-            case InFlightEntry::Kind::covered:
-                pass_over(turn, entry, wc, flushed);
-                break;
-            case InFlightEntry::Kind::unposted:
-                end_send_by_runtime(turn, entry, entry.status);
-                break;
-            case InFlightEntry::Kind::marker:
-                marker_in_flight_ = false;
-                break;
+            case InFlightEntry::Kind::covered: pass_over(turn, entry, wc, flushed); break;
+            case InFlightEntry::Kind::unposted: end_send_by_runtime(turn, entry, entry.status); break;
+            case InFlightEntry::Kind::marker: marker_in_flight_ = false; break;
             case InFlightEntry::Kind::flow:
             case InFlightEntry::Kind::announced:
             case InFlightEntry::Kind::reading:
@@ -269,8 +277,7 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
                 }
                 break;
             case InFlightEntry::Kind::pooled:  // no request of a send queue
-            case InFlightEntry::Kind::done:
-                break;
+            case InFlightEntry::Kind::done: break;
         }
     }
     if (flushed) [[unlikely]] {
@@ -350,7 +357,8 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
         return;
     }
     turn.counters.flow_faults.add(!is_own(fault));
-    turn.answers.say(AnswerKind::flow_failed, handle_.index, std::uint32_t{handle_.generation} << 8 | static_cast<std::uint32_t>(fault));
+    turn.answers.say(AnswerKind::flow_failed, handle_.index,
+                     std::uint32_t{handle_.generation} << 8 | static_cast<std::uint32_t>(fault));
     fail(turn, status_of(fault), false);
 }
 
@@ -366,8 +374,8 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
     return leave_.way != Leaving::none && may_leave && parked_ == 0 ? advance(turn) : std::nullopt;
 }
 
-/// All that follows when a queue pair is in error, in this order, whatever found the error. Each part does what there is to do, and is asked
-/// again when something that it waits for has happened.
+/// All that follows when a queue pair is in error, in this order, whatever found the error. Each part does what there
+/// is to do, and is asked again when something that it waits for has happened.
 [[gnu::cold]] void WorkerQp::end_life(Turn& turn) noexcept {
     happens(QpEvent::end_life);
     // What waits for the peer ends behind what was posted, and what the peer was promised is others' again.
@@ -384,8 +392,8 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
     }
 }
 
-/// Sees to it that a completion will come that stands behind everything in the send queue now. What was unsignaled and succeeded before the
-/// error leaves nothing behind on some providers, and what was not posted waits for its turn.
+/// Sees to it that a completion will come that stands behind everything in the send queue now. What was unsignaled and
+/// succeeded before the error leaves nothing behind on some providers, and what was not posted waits for its turn.
 [[gnu::cold]] void WorkerQp::cover(Turn& turn) noexcept {
     cover_wanted_ = false;
     // One that was destroyed or reset has its leftovers completed soon.
@@ -399,8 +407,8 @@ void WorkerQp::complete_send(Turn& turn, std::uint32_t offset, const ibv_wc& wc)
     post_marker(turn);
 }
 
-// Any request that the type has would do, since in ERR all are flushed. Never posted to a QP that is well: a peer that forbids remote writes
-// would end the connection over it.
+// Any request that the type has would do, since in ERR all are flushed. Never posted to a QP that is well: a peer that
+// forbids remote writes would end the connection over it.
 void WorkerQp::post_marker(Turn& turn) noexcept {
     ibv_send_wr wr{};
     wr.send_flags = IBV_SEND_SIGNALED;
@@ -413,8 +421,8 @@ void WorkerQp::post_marker(Turn& turn) noexcept {
     }
     if (!sends_.post_now(turn, handle_, {.kind = InFlightEntry::Kind::marker}, wr)) {
         cover_wanted_ = true;
-        // Tried again in the next step, since what it is to cover waits for nothing else. A provider that never takes it must not keep the worker
-        // busy for ever: then that ends when the queue pair is closed.
+        // Tried again in the next step, since what it is to cover waits for nothing else. A provider that never takes
+        // it must not keep the worker busy for ever: then that ends when the queue pair is closed.
         if (++markers_refused_ < kMarkerTries) {
             look_again(turn);
         }
@@ -525,8 +533,8 @@ bool WorkerQp::drained(Turn& turn) noexcept {
     return timed_out_;
 }
 
-// Some providers never flush a receive that reached them in ERR (H1). When all else has come back, and nothing more comes, there is nothing
-// to wait for: what is left is flushed by the runtime once the QP is destroyed.
+// Some providers never flush a receive that reached them in ERR (H1). When all else has come back, and nothing more
+// comes, there is nothing to wait for: what is left is flushed by the runtime once the QP is destroyed.
 bool WorkerQp::only_late_receives(const Turn& turn) noexcept {
     if (leave_.quiet == 0 || !sends_.entries().empty()) {
         return false;
@@ -552,24 +560,19 @@ void WorkerQp::complete_leftovers(Turn& turn) noexcept {
                 }
                 end_send_by_runtime(turn, entry, leftover_status_);
                 break;
-            case InFlightEntry::Kind::unposted:
-                end_send_by_runtime(turn, entry, entry.status);
-                break;
+            case InFlightEntry::Kind::unposted: end_send_by_runtime(turn, entry, entry.status); break;
             case InFlightEntry::Kind::flow:
             case InFlightEntry::Kind::announced:
-            case InFlightEntry::Kind::reading:
-                (void)flow_->passed_over(turn, entry, leftover_status_);
-                break;
-            default:
-                break;
+            case InFlightEntry::Kind::reading: (void)flow_->passed_over(turn, entry, leftover_status_); break;
+            default: break;
         }
     }
     recvs_.complete_leftovers(turn, leftover_status_);
     recvs_.tell_end(turn, handle_, cause_);
 }
 
-// A life begins under a new generation, so a completion of the old one that a provider still has is not taken for new work (H3), and who
-// holds the old handle is refused. Its number stays, so an SRQ finds it as before.
+// A life begins under a new generation, so a completion of the old one that a provider still has is not taken for new
+// work (H3), and who holds the old handle is refused. Its number stays, so an SRQ finds it as before.
 void WorkerQp::begin_life(Turn& turn, Life life, QpState state) noexcept {
     flow_->leave(turn);
     handle_.generation = life.generation;

@@ -1,18 +1,18 @@
 // The worker's end of a queue pair: its queues, its flow control, and its life.
 //
-// fail() may be called in the middle of anything, and only marks. What follows from it is end_life(), which the worker calls at the end of
-// the step, when nothing is half taken or half completed.
+// fail() may be called in the middle of anything, and only marks. What follows from it is end_life(), which the worker
+// calls at the end of the step, when nothing is half taken or half completed.
 //
-// The sequence of an end (H1), by leave(): the control thread puts the QP into ERR; Leaving::retire waits here until everything in flight was
-// flushed, or for a deadline; the control thread destroys the QP; Leaving::forget completes what is left. Only then may a buffer be reused
-// whose request no device completed (H2). A reset goes the same way: the QP is RESET instead of destroyed, and Leaving::renew lets it go on. A
-// QP whose device was lost has no flush to wait for; Leaving::lose completes what it had.
+// The sequence of an end (H1), by leave(): the control thread puts the QP into ERR; Leaving::retire waits here until
+// everything in flight was flushed, or for a deadline; the control thread destroys the QP; Leaving::forget completes
+// what is left. Only then may a buffer be reused whose request no device completed (H2). A reset goes the same way: the
+// QP is RESET instead of destroyed, and Leaving::renew lets it go on. A QP whose device was lost has no flush to wait
+// for; Leaving::lose completes what it had.
 //
 // Thread safety: made by the control thread, the worker's from add_qp until the answer to forget_qp.
 #pragma once
 
 #include <arpa/inet.h>
-#include <infiniband/verbs.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +20,8 @@
 #include <optional>
 #include <span>
 #include <vector>
+
+#include <infiniband/verbs.h>
 
 #include "base/life.hpp"
 #include "device/send_queue_lines.hpp"
@@ -45,8 +47,8 @@ struct ShareOptions {
     std::uint32_t recv_depth = 0;
 };
 
-/// Send-queue slots and CQEs that the runtime needs for itself on each queue pair: a marker, whose completion says that everything
-/// before it has ended.
+/// Send-queue slots and CQEs that the runtime needs for itself on each queue pair: a marker, whose completion says that
+/// everything before it has ended.
 inline constexpr std::uint32_t kMarkersPerQp = 1;
 
 // The provider reads imm_data in network order; the application gave a number (row 7 of the semantics).
@@ -80,20 +82,21 @@ class alignas(kCacheLine) WorkerQp {
 public:
     struct Options {
         QpHandle handle;
-        std::uint16_t epoch = 0;  ///< Life::epoch
-        bool datagram = false;    ///< UD
-        bool ready = false;       ///< it is in RTS already
+        std::uint16_t epoch = 0;                      ///< Life::epoch
+        bool datagram = false;                        ///< UD
+        bool ready = false;                           ///< it is in RTS already
         OpcodeMask opcodes = opcodes_of(QpType::rc);  ///< what its send queue takes
         SendQueue::Options send;
         std::uint32_t recv_depth = 0;  ///< of its own receive queue
         std::uint32_t sges_max = 1;
         std::uint32_t inline_max = 0;
-        bool ordinary = true;  ///< false: all its requests go the general way, so that the two ways can be compared
+        bool ordinary = true;      ///< false: all its requests go the general way, so that the two ways can be compared
         std::uint32_t device = 0;  ///< whose keys its requests name
-        std::uint32_t pd = 0;      ///< whose windows, regions and (UD) address handles they name; the control thread's number
+        std::uint32_t pd =
+            0;  ///< whose windows, regions and (UD) address handles they name; the control thread's number
         std::uint32_t send_cq = 0;  ///< index at this worker, as all of them
         std::uint32_t recv_cq = 0;
-        WorkerSrq* srq = nullptr;  ///< where its receives are taken from; null: it has a receive queue
+        WorkerSrq* srq = nullptr;     ///< where its receives are taken from; null: it has a receive queue
         ibv_ah* marker_ah = nullptr;  ///< UD: for the marker, which no provider takes without
         std::vector<ShareOptions> shares;
     };
@@ -128,7 +131,8 @@ public:
     [[nodiscard]] bool provider_at_rest() const noexcept { return provider_at_rest_; }
     /// Asks for the line of provider_lines(). `qp` may be null.
     static void prefetch_provider_lines(const WorkerQp* qp) noexcept {
-        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(qp) + offsetof(WorkerQp, provider_lines_)));
+        __builtin_prefetch(
+            reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(qp) + offsetof(WorkerQp, provider_lines_)));
     }
     [[nodiscard]] OpcodeMask opcodes() const noexcept { return opcodes_; }
     /// What of these goes by ordinary.cc, as it is now.
@@ -146,7 +150,8 @@ public:
     [[nodiscard]] RecvQueue& recvs() noexcept { return recvs_; }
     [[nodiscard]] const RecvQueue& recvs() const noexcept { return recvs_; }
     [[nodiscard]] Flow& flow() const noexcept { return *flow_; }
-    /// Who is asked for each request that goes the general way, and told of receives; null: nobody, without flow control.
+    /// Who is asked for each request that goes the general way, and told of receives; null: nobody, without flow
+    /// control.
     [[nodiscard]] Flow* asked() const noexcept { return asked_; }
     [[nodiscard]] QpLife life() const noexcept { return life_; }
     [[nodiscard]] bool in_error() const noexcept { return pollcore::in_error(life_); }
@@ -155,20 +160,22 @@ public:
     /// Of what comes when it is in error already.
     [[nodiscard]] Status unposted_status() const noexcept { return unposted_status_; }
 
-    /// A session's request for the send queue, which was admitted: to the provider, or to the flow control. `slot`: where it stands in the
-    /// session's ring.
-    [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, std::size_t slot,
-                                     ibv_ah* ah) noexcept {
+    /// A session's request for the send queue, which was admitted: to the provider, or to the flow control. `slot`:
+    /// where it stands in the session's ring.
+    [[gnu::always_inline]] void take(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
+                                     std::size_t slot, ibv_ah* ah) noexcept {
         // In error, too, as long as what waits has not ended: the request ends behind it.
-        if (asked_ != nullptr && (life_ <= QpLife::failing || flush_held_) && asked_->hold(turn, session, share, request, slot)) [[unlikely]] {
+        if (asked_ != nullptr && (life_ <= QpLife::failing || flush_held_) &&
+            asked_->hold(turn, session, share, request, slot)) [[unlikely]] {
             return;
         }
         post(turn, session, share, request, session.submissions(), slot, ah);
     }
-    /// Into the chain; in error, among what ends in its turn. `slots` has the continuations of the request, which stands in `slot`.
+    /// Into the chain; in error, among what ends in its turn. `slots` has the continuations of the request, which
+    /// stands in `slot`.
     template <class Slots>
-    [[gnu::always_inline]] void post(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, const Slots& slots,
-                                     std::size_t slot, ibv_ah* ah) noexcept;
+    [[gnu::always_inline]] void post(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request,
+                                     const Slots& slots, std::size_t slot, ibv_ah* ah) noexcept;
     /// The chain goes to the provider, and what it refuses of it ends.
     [[gnu::always_inline]] void post_sends(Turn& turn) noexcept {
         if (ibv_send_wr* const chain = sends_.take_chain(); chain != nullptr) [[likely]] {
@@ -193,8 +200,8 @@ public:
 
     // ---- Its life ----
 
-    /// In error from here on. `device_too`: the device has the queue pair in ERR. Else the control thread will see to that, and says so by
-    /// unpark().
+    /// In error from here on. `device_too`: the device has the queue pair in ERR. Else the control thread will see to
+    /// that, and says so by unpark().
     void fail(Turn& turn, Status cause, bool device_too = true) noexcept;
     /// Its peer broke the agreement, or the flow control cannot go on.
     void fail_flow(Turn& turn, FlowFault fault) noexcept;
@@ -230,8 +237,8 @@ public:
         Status cause = Status::qp_closed;
         bool device_lags = false;    ///< it is not known to be in ERR at its device by now
         std::uint64_t deadline = 0;  ///< retire
-        std::uint32_t quiet = 0;     ///< retire: cycles after which receives that nothing flushes are given up; 0: never
-        std::uint32_t life = 0;      ///< renew: see life_of()
+        std::uint32_t quiet = 0;  ///< retire: cycles after which receives that nothing flushes are given up; 0: never
+        std::uint32_t life = 0;   ///< renew: see life_of()
         QpState state = QpState::init;  ///< renew
     };
     void leave(Turn& turn, const Leave& how) noexcept;
@@ -287,15 +294,15 @@ private:
     bool provider_at_rest_ = false;  // ready and not parked: nobody else changes the provider's queue pair
     // Cold.
     std::unique_ptr<Flow> flow_;  // never null
-    std::uint16_t parked_ = 0;  // nesting
+    std::uint16_t parked_ = 0;    // nesting
     Status cause_ = Status::success;
-    bool cover_wanted_ = false;      // a marker is to follow when one can be posted
+    bool cover_wanted_ = false;  // a marker is to follow when one can be posted
     bool marker_in_flight_ = false;
-    std::uint16_t markers_refused_ = 0;  // one after the other
-    bool device_lags_ = false;       // in error, and on its device maybe not: nothing is posted to it
-    bool flush_held_ = false;        // device_lags_, and the peer may still act on what waits
-    Status leftover_status_ = Status::qp_closed;    // of what no device completed
-    Status unposted_status_ = Status::wr_flush_err; // of what came when it was in error already
+    std::uint16_t markers_refused_ = 0;              // one after the other
+    bool device_lags_ = false;                       // in error, and on its device maybe not: nothing is posted to it
+    bool flush_held_ = false;                        // device_lags_, and the peer may still act on what waits
+    Status leftover_status_ = Status::qp_closed;     // of what no device completed
+    Status unposted_status_ = Status::wr_flush_err;  // of what came when it was in error already
     std::uint16_t epoch_;
     std::uint32_t qp_num_ = 0;
     Options options_;
@@ -316,18 +323,23 @@ public:
 };
 
 template <class Slots>
-[[gnu::always_inline]] inline void WorkerQp::post(Turn& turn, WorkerSession& session, Share& share, const WorkRequest& request, const Slots& slots,
-                                                  std::size_t slot, ibv_ah* ah) noexcept {
+[[gnu::always_inline]] inline void WorkerQp::post(Turn& turn, WorkerSession& session, Share& share,
+                                                  const WorkRequest& request, const Slots& slots, std::size_t slot,
+                                                  ibv_ah* ah) noexcept {
     const bool is_inline = (request.flags & kInline) != 0;
     const bool signaled = (request.flags & kSignaled) != 0;
     const bool framed = asked_ != nullptr && asked_->frames() && is_send(request.opcode);
-    const std::size_t inline_bytes = !is_inline ? 0 : framed ? asked_->framed_bytes(request.sge.length) : inline_room(request.sge.length);
-    if (!turn.chains.room(std::size_t{request.num_sge} + framed, inline_bytes) || request.opcode == Opcode::bind_mw) [[unlikely]] {
+    const std::size_t inline_bytes = !is_inline ? 0
+                                     : framed   ? asked_->framed_bytes(request.sge.length)
+                                                : inline_room(request.sge.length);
+    if (!turn.chains.room(std::size_t{request.num_sge} + framed, inline_bytes) || request.opcode == Opcode::bind_mw)
+        [[unlikely]] {
         turn.chains.ring(turn);  // a bind goes by itself, behind what was submitted before it
     }
     const std::uint32_t position = sends_.entries().next_position();
     InFlightEntry& entry = sends_.entries().push();
-    entry = entry_of(session, request, InFlightEntry::known(request.flags), is_inline ? std::uint8_t{0} : request.num_sge);
+    entry =
+        entry_of(session, request, InFlightEntry::known(request.flags), is_inline ? std::uint8_t{0} : request.num_sge);
     if (ah != nullptr) [[unlikely]] {
         entry.ah = request.ud.ah();
     }

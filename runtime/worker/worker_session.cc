@@ -8,8 +8,8 @@
 namespace pollcore {
 namespace {
 
-// A closing session's ring is taken within as many steps as it has slots, since each takes one at least, and a few for what is
-// parked meanwhile.
+// A closing session's ring is taken within as many steps as it has slots, since each takes one at least, and a few for
+// what is parked meanwhile.
 constexpr std::uint64_t kStepsToDrainMore = 64;
 
 }  // namespace
@@ -30,13 +30,15 @@ WorkerSession::WorkerSession(void* block, const SessionLayout& layout, const Opt
 
 // ---- Requests ----
 
-void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send_depth, std::uint32_t recv_depth) noexcept {
+void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send_depth,
+                               std::uint32_t recv_depth) noexcept {
     shares_[handle.index] = Share(qp, handle, send_depth, recv_depth);
     const RetiredWord none{.generation = handle.generation, .count = 0};
     retired_counts_[handle.index].store(none.pack(), std::memory_order_relaxed);
 }
 
-[[gnu::cold]] void WorkerSession::give_up(Turn& turn, Share& share, const WorkRequest& request, Status status) noexcept {
+[[gnu::cold]] void WorkerSession::give_up(Turn& turn, Share& share, const WorkRequest& request,
+                                          Status status) noexcept {
     share.end_sends(1);
     --in_flight_;
     unsignaled_ -= (request.flags & kSignaled) == 0;
@@ -51,7 +53,8 @@ void WorkerSession::open_share(WorkerQp& qp, QpHandle handle, std::uint32_t send
     }
 }
 
-[[gnu::noinline]] void WorkerSession::begin_sample(Turn& turn, InFlightEntry& entry, std::uint32_t submitted_at) noexcept {
+[[gnu::noinline]] void WorkerSession::begin_sample(Turn& turn, InFlightEntry& entry,
+                                                   std::uint32_t submitted_at) noexcept {
     const std::uint32_t now = turn.sample_clock();
     stages_->submission_ring.add(submitted_at, now);
     if (!sampling_) {
@@ -145,7 +148,8 @@ void WorkerSession::begin_closing(std::uint64_t command, std::uint64_t step, boo
 
 // The queue pairs of a closing session were retired before, so only what is still in its ring keeps it.
 bool WorkerSession::drained(std::uint64_t step) noexcept {
-    // A request that was published in part never becomes whole, and one who goes on submitting has no end; neither is waited for.
+    // A request that was published in part never becomes whole, and one who goes on submitting has no end; neither is
+    // waited for.
     if (submissions_.ready() && step - closing_since_ > submissions_.capacity() + kStepsToDrainMore) [[unlikely]] {
         broken_ = true;
     }

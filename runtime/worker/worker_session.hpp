@@ -2,23 +2,25 @@
 //
 // A request is taken only when its completion has a place in the completion ring (I3), so completing never waits.
 //
-// A completion may stand in the line of its request, instead of in the completion ring. A session marks a request of which it has no
-// other in that send queue (CompletionInbox::expect_reply), one at a time. Its line is in the worker's cache, and its application looks there as
-// well as in the ring; so an answer there moves no other line. It may be written as long as the application has not been told that the
-// slot is free again. Telling it is put off while such a request is in flight, though not of more than a quarter of the ring, not in a
-// small ring, and not by a worker that falls asleep. What failed, and what comes when it has been told, goes by the ring and says so
-// (kNotInLine), so that the session always knows whether it still has to look.
+// A completion may stand in the line of its request, instead of in the completion ring. A session marks a request of
+// which it has no other in that send queue (CompletionInbox::expect_reply), one at a time. Its line is in the worker's
+// cache, and its application looks there as well as in the ring; so an answer there moves no other line. It may be
+// written as long as the application has not been told that the slot is free again. Telling it is put off while such a
+// request is in flight, though not of more than a quarter of the ring, not in a small ring, and not by a worker that
+// falls asleep. What failed, and what comes when it has been told, goes by the ring and says so (kNotInLine), so that
+// the session always knows whether it still has to look.
 //
-// Thread safety: made by the control thread, the worker's from add_session until the answer to remove_session, but for refused().
+// Thread safety: made by the control thread, the worker's from add_session until the answer to remove_session, but for
+// refused().
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+
+#include <infiniband/verbs.h>
 
 #include "base/bare.hpp"
 #include "base/planted.hpp"
@@ -66,8 +68,8 @@ private:
 };
 static_assert(sizeof(Share) == 32);
 
-/// What the sessions of one other process have of a worker together: in each step so much, whatever is left of the step before
-/// (deficit round robin). The worker's.
+/// What the sessions of one other process have of a worker together: in each step so much, whatever is left of the step
+/// before (deficit round robin). The worker's.
 class ClientShare {
 public:
     /// What a request takes, or its bytes, if these are more.
@@ -96,11 +98,11 @@ private:
 class alignas(kCacheLine) WorkerSession {
 public:
     struct Options {
-        std::uint32_t id = 0;                 ///< the control thread's name for it; an index is used again
-        ClientShare* client = nullptr;        ///< of the process whose it is; null: of this one, which takes what it likes
-        int application_fd = -1;              ///< its application sleeps on it; -1: never
-        bool application_socket = false;      ///< that is no eventfd, but a socket to another process
-        bool device_time = false;             ///< SessionOptions::device_time
+        std::uint32_t id = 0;             ///< the control thread's name for it; an index is used again
+        ClientShare* client = nullptr;    ///< of the process whose it is; null: of this one, which takes what it likes
+        int application_fd = -1;          ///< its application sleeps on it; -1: never
+        bool application_socket = false;  ///< that is no eventfd, but a socket to another process
+        bool device_time = false;         ///< SessionOptions::device_time
     };
     WorkerSession(void* block, const SessionLayout& layout, const Options& options);
 
@@ -137,10 +139,11 @@ public:
         const std::size_t slots = completions_.reserve((owed + wanted) << wide_) >> wide_;
         return static_cast<std::uint32_t>(std::min(slots - std::min(owed, slots), std::size_t{wanted}));
     }
-    /// A process that has had its share of this step waits for the next. What its sessions have in their rings stays there, so
-    /// nothing is kept for it. `taken`: slots of this step that release() has not been told of.
+    /// A process that has had its share of this step waits for the next. What its sessions have in their rings stays
+    /// there, so nothing is kept for it. `taken`: slots of this step that release() has not been told of.
     [[nodiscard]] bool has_share_left(const Turn& turn, std::size_t taken) noexcept {
-        if (options_.client->left(turn.number(), std::int64_t{turn.options.submit_burst} * ClientShare::kRequest)) [[likely]] {
+        if (options_.client->left(turn.number(), std::int64_t{turn.options.submit_burst} * ClientShare::kRequest))
+            [[likely]] {
             return true;
         }
         count_throttled(taken);
@@ -171,10 +174,11 @@ public:
     /// A request that was taken is not posted, and ends as a refused one.
     void give_up(Turn& turn, Share& share, const WorkRequest& request, Status status) noexcept;
 
-    /// The request must have a signal, so that a refused one always has a completion or a retirement to wait for: this one takes the
-    /// last place that the session has.
+    /// The request must have a signal, so that a refused one always has a completion or a retirement to wait for: this
+    /// one takes the last place that the session has.
     [[nodiscard]] bool must_signal(const Share& share) const noexcept {
-        return !planted(Bug::wedged) && (share.sends_full() || in_flight_ >= completion_slots_ || unsignaled_ > completion_slots_ / 2);
+        return !planted(Bug::wedged) &&
+               (share.sends_full() || in_flight_ >= completion_slots_ || unsignaled_ > completion_slots_ / 2);
     }
     [[nodiscard]] std::uint32_t in_flight() const noexcept { return in_flight_; }
     /// Receives of its pools that wait for a message.
@@ -183,14 +187,15 @@ public:
 
     /// A marked request stands in the i-th slot, and is being taken.
     void expect_reply(std::size_t i) noexcept {
-        static_assert(kSlotsPerWorkRequestMax <= RingConsumer<WorkRequest>::kAnsweredInFrom * 3 / 4, "room for any request beside what is put off");
+        static_assert(kSlotsPerWorkRequestMax <= RingConsumer<WorkRequest>::kAnsweredInFrom * 3 / 4,
+                      "room for any request beside what is put off");
         const std::uint64_t index = submissions_.released() + i;
         reply_at_ = index + 1;
         submissions_.prefetch(index);  // fetched from the application, which watches it, while the device works
     }
     [[nodiscard]] bool expects_reply() const noexcept { return reply_at_ != 0; }
-    /// It was answered so, and its application needs a moment to see that and to submit again. Looks that come before are harmful
-    /// (base/look.hpp), so some are left out: true for each of these.
+    /// It was answered so, and its application needs a moment to see that and to submit again. Looks that come before
+    /// are harmful (base/look.hpp), so some are left out: true for each of these.
     [[nodiscard]] bool rests() noexcept {
         if (rest_ == 0) [[likely]] {
             return false;
@@ -207,10 +212,14 @@ public:
     void prefetch_completions() const noexcept { completions_.prefetch(); }
     [[nodiscard]] bool wide() const noexcept { return wide_; }
     /// Slots of the completion ring that were written, modulo 2^32.
-    [[nodiscard]] std::uint32_t completions_written() const noexcept { return static_cast<std::uint32_t>(completions_.produced()); }
+    [[nodiscard]] std::uint32_t completions_written() const noexcept {
+        return static_cast<std::uint32_t>(completions_.produced());
+    }
 
-    /// A request of a queue pair's send queue ends, or of its receive queue. `completion` says how. `datagram`: what was received, if it was one.
-    [[gnu::always_inline]] void complete(Turn& turn, std::size_t qp_index, const InFlightEntry& entry, Completion& completion, bool from_recv_queue,
+    /// A request of a queue pair's send queue ends, or of its receive queue. `completion` says how. `datagram`: what
+    /// was received, if it was one.
+    [[gnu::always_inline]] void complete(Turn& turn, std::size_t qp_index, const InFlightEntry& entry,
+                                         Completion& completion, bool from_recv_queue,
                                          const ibv_wc* datagram) noexcept {
         completion.tag = entry.tag;
         std::uint32_t sampled_at = 0;
@@ -233,7 +242,9 @@ public:
         --in_flight_;
     }
     /// A message, or the end of a queue pair, with a buffer of a receive pool or a record of a write ring.
-    void hand_out(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept { publish(turn, completion, datagram); }
+    void hand_out(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
+        publish(turn, completion, datagram);
+    }
     /// An unsignaled request of a send queue has succeeded, or the signal was the worker's own.
     [[gnu::always_inline]] void retire(Turn& turn, std::size_t qp_index, const InFlightEntry& entry) noexcept {
         settle(qp_index, entry, false);
@@ -259,7 +270,8 @@ public:
     [[nodiscard]] std::uint32_t write_room(std::uint32_t wanted) noexcept {
         return kAdmission ? static_cast<std::uint32_t>(completions_.reserve(wanted)) : wanted;
     }
-    [[gnu::always_inline]] void write(std::size_t i, std::uint64_t tag, std::uint64_t qp_bits, std::uint32_t byte_len, Opcode opcode) noexcept {
+    [[gnu::always_inline]] void write(std::size_t i, std::uint64_t tag, std::uint64_t qp_bits, std::uint32_t byte_len,
+                                      Opcode opcode) noexcept {
         completions_.write(i, [&](Completion& slot) {
             Word* const words = words_of(slot);
             words[0] = tag;
@@ -280,7 +292,8 @@ public:
         }
     }
     /// Into the line of the marked request. False: it is to go by the ring.
-    [[nodiscard]] [[gnu::always_inline]] bool complete_in_line(Turn& turn, std::size_t qp_index, std::uint32_t byte_len) noexcept {
+    [[nodiscard]] [[gnu::always_inline]] bool complete_in_line(Turn& turn, std::size_t qp_index,
+                                                               std::uint32_t byte_len) noexcept {
         if (!reply(turn, byte_len, 0)) {
             return false;
         }
@@ -345,7 +358,8 @@ private:
         }
     }
     // Gives back what the entry held: its share of the queue and its place among the session's requests.
-    [[gnu::always_inline]] void settle(std::size_t qp_index, const InFlightEntry& entry, bool from_recv_queue) noexcept {
+    [[gnu::always_inline]] void settle(std::size_t qp_index, const InFlightEntry& entry,
+                                       bool from_recv_queue) noexcept {
         Share& share = shares_[qp_index];
         if (from_recv_queue) {
             share.end_recv();
@@ -355,21 +369,24 @@ private:
         --in_flight_;
         unsignaled_ -= !entry.signaled();
     }
-    // Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer. Returns the last
-    // eight bytes.
+    // Field by field: a copy of the whole would wait until the small stores that made it have left the store buffer.
+    // Returns the last eight bytes.
     [[gnu::always_inline]] static std::uint64_t write_slot(Completion& slot, const Completion& completion) noexcept {
         slot.tag = completion.tag;
         slot.qp = completion.qp;
         slot.byte_len = completion.byte_len;
         slot.imm_data = completion.imm_data;
         slot.srq = completion.srq;
-        static_assert(offsetof(Completion, status) == 24 && offsetof(Completion, opcode) == 25 && offsetof(Completion, flags) == 26);
+        static_assert(offsetof(Completion, status) == 24 && offsetof(Completion, opcode) == 25 &&
+                      offsetof(Completion, flags) == 26);
         std::uint32_t sampled_at;
         std::memcpy(&sampled_at, completion.sampled_at, sizeof(sampled_at));
-        return std::uint64_t{static_cast<std::uint8_t>(completion.status)} | std::uint64_t{static_cast<std::uint8_t>(completion.opcode)} << 8 |
+        return std::uint64_t{static_cast<std::uint8_t>(completion.status)} |
+               std::uint64_t{static_cast<std::uint8_t>(completion.opcode)} << 8 |
                std::uint64_t{completion.flags} << 16 | std::uint64_t{sampled_at} << 24;
     }
-    // Its slot was reserved when the request was taken, so this finds room; a consumer that takes slots back has tampered with the ring.
+    // Its slot was reserved when the request was taken, so this finds room; a consumer that takes slots back has
+    // tampered with the ring.
     [[gnu::always_inline]] void publish(Turn& turn, const Completion& completion, const ibv_wc* datagram) noexcept {
         if (wide_) [[unlikely]] {
             publish_wide(turn, completion, datagram);
@@ -391,7 +408,8 @@ private:
     }
     void publish_wide(Turn& turn, Completion completion, const ibv_wc* datagram) noexcept;
     // What the marked request completes with, a success. False: it is to go by the ring.
-    [[nodiscard]] [[gnu::always_inline]] bool reply(Turn& turn, std::uint32_t byte_len, std::uint32_t sampled_at) noexcept {
+    [[nodiscard]] [[gnu::always_inline]] bool reply(Turn& turn, std::uint32_t byte_len,
+                                                    std::uint32_t sampled_at) noexcept {
         const std::uint64_t index = reply_at_ - 1;
         if (reply_at_ == 0 || !submissions_.holds(index)) [[unlikely]] {
             return false;
@@ -420,8 +438,8 @@ private:
     std::uint32_t completion_slots_ = 0;
     std::uint32_t in_flight_ = 0;
     std::uint32_t pooled_posted_ = 0;
-    std::uint32_t unsignaled_ = 0;     // requests in flight that are unsignaled, and that nothing has retired yet
-    std::uint32_t rest_ = 0;           // looks that are still to be left out
+    std::uint32_t unsignaled_ = 0;  // requests in flight that are unsignaled, and that nothing has retired yet
+    std::uint32_t rest_ = 0;        // looks that are still to be left out
     // The 64-bit indices of a ring begin at 0 and never come round, so one more than an index says "none" by 0.
     std::uint64_t reply_at_ = 0;  // one more than the index of the request that may be answered in its line; 0: none
     std::uint64_t retired_ = 0;
@@ -432,7 +450,7 @@ private:
     bool tells_ = false;  // its application may have to be woken when a completion was written
     Counter refused_;
     std::uint64_t throttled_ = 0;
-    std::uint64_t throttled_at_ = 0;  // one more than the slot that was counted last in SessionHeader::throttled
+    std::uint64_t throttled_at_ = 0;   // one more than the slot that was counted last in SessionHeader::throttled
     std::uint64_t closing_since_ = 0;  // the step in which it began
     std::uint64_t closing_command_ = 0;
     SessionHeader* header_ = nullptr;

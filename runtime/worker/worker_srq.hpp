@@ -5,11 +5,11 @@
 // Thread safety: made by the control thread, the worker's from add_srq until the answer to forget_srq.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
 #include <memory>
 #include <utility>
+
+#include <infiniband/verbs.h>
 
 #include "pollcore/limits.hpp"
 #include "worker/qp_numbers.hpp"
@@ -32,7 +32,8 @@ public:
 
     explicit WorkerSrq(const Options& options)
         : options_(options),
-          recvs_({.depth = options.depth, .sges_max = options.sges_max, .device = options.device, .pd = options.pd}, options.handle) {}
+          recvs_({.depth = options.depth, .sges_max = options.sges_max, .device = options.device, .pd = options.pd},
+                 options.handle) {}
     WorkerSrq(const WorkerSrq&) = delete;
     WorkerSrq& operator=(const WorkerSrq&) = delete;
 

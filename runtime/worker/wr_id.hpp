@@ -1,4 +1,5 @@
-// The wr_id on the wire. It names queue, generation and place, so a completion finds its entry whatever QP number it carries (H3).
+// The wr_id on the wire. It names queue, generation and place, so a completion finds its entry whatever QP number it
+// carries (H3).
 //
 // Thread safety: pure.
 #pragma once
@@ -54,6 +55,8 @@ struct SrqWrId {
 };
 
 /// A wr_id of a send queue.
-[[nodiscard]] constexpr bool names_send(std::uint64_t word) noexcept { return (word & (SrqWrId::kMark | SrqWrId::kRecv)) == 0; }
+[[nodiscard]] constexpr bool names_send(std::uint64_t word) noexcept {
+    return (word & (SrqWrId::kMark | SrqWrId::kRecv)) == 0;
+}
 
 }  // namespace pollcore

@@ -1,8 +1,8 @@
-// The reading end of a write ring: one writer's records, found by looking at memory, and the places that the application has not
-// given back.
+// The reading end of a write ring: one writer's records, found by looking at memory, and the places that the
+// application has not given back.
 //
-// What stands in the ring is a peer's: it may be half written, old, or a lie. A record counts once its seal does, and it must lie
-// within what the peer was granted.
+// What stands in the ring is a peer's: it may be half written, old, or a lie. A record counts once its seal does, and
+// it must lie within what the peer was granted.
 //
 // Thread safety: the worker's alone, but for held().
 #pragma once
@@ -30,10 +30,17 @@ public:
     };
     enum class Look : std::uint8_t { nothing, record, lie };
 
-    /// `lines`, a power of two, of zeroed memory at `memory`. `held_max` records at most are with the application. The first
-    /// begins at `position`.
-    WriteRing(std::byte* memory, std::uint32_t lines, std::uint32_t held_max, std::uint64_t secret, std::uint32_t position = 0)
-        : memory_(memory), mask_(lines - 1), held_max_(held_max), secret_(secret), next_(position), freed_(position), places_(lines) {}
+    /// `lines`, a power of two, of zeroed memory at `memory`. `held_max` records at most are with the application. The
+    /// first begins at `position`.
+    WriteRing(std::byte* memory, std::uint32_t lines, std::uint32_t held_max, std::uint64_t secret,
+              std::uint32_t position = 0)
+        : memory_(memory),
+          mask_(lines - 1),
+          held_max_(held_max),
+          secret_(secret),
+          next_(position),
+          freed_(position),
+          places_(lines) {}
 
     [[nodiscard]] std::uint32_t lines() const noexcept { return mask_ + 1; }
     [[nodiscard]] std::uint32_t message_max() const noexcept { return ring_message_max(lines()); }
@@ -53,15 +60,19 @@ public:
         await_next();
     }
 
-    /// Whether something of the next record is there: two looks at memory, since it may have skipped the rest of the lap.
-    [[nodiscard]] [[gnu::always_inline]] bool begun() const noexcept { return begun(awaited_[0]) || begun(awaited_[1]); }
+    /// Whether something of the next record is there: two looks at memory, since it may have skipped the rest of the
+    /// lap.
+    [[nodiscard]] [[gnu::always_inline]] bool begun() const noexcept {
+        return begun(awaited_[0]) || begun(awaited_[1]);
+    }
     /// Whether the next record is there, whole.
     [[nodiscard]] Look look(Record& record) noexcept {
         for (const Awaited& awaited : awaited_) {
             if (!begun(awaited)) {
                 continue;
             }
-            const Look found = read(awaited.position, awaited.position - next(), load(place_of(awaited.position), 0), record);
+            const Look found =
+                read(awaited.position, awaited.position - next(), load(place_of(awaited.position), 0), record);
             if (found != Look::nothing) {
                 return found;
             }
@@ -172,7 +183,8 @@ private:
         }
     }
 
-    [[nodiscard]] Look read(std::uint32_t position, std::uint32_t skipped, std::uint64_t first, Record& record) noexcept {
+    [[nodiscard]] Look read(std::uint32_t position, std::uint32_t skipped, std::uint64_t first,
+                            Record& record) noexcept {
         if (wait_ != 0) {
             --wait_;
             return Look::nothing;
@@ -191,7 +203,8 @@ private:
         }
         misses_ = 0;
         record = {header, place};
-        return position + record_lines(header.length) - freed_.load(std::memory_order_relaxed) > lines() ? Look::lie : Look::record;
+        return position + record_lines(header.length) - freed_.load(std::memory_order_relaxed) > lines() ? Look::lie
+                                                                                                         : Look::record;
     }
 
     [[nodiscard]] std::uint64_t sum(std::uint32_t place, std::uint32_t length) const noexcept {
@@ -220,7 +233,7 @@ private:
     std::uint64_t torn_ = 0;
     std::atomic<std::uint32_t> qp_{0};
     std::atomic<std::uint32_t> next_{0};
-    std::atomic<std::uint32_t> freed_{0};  ///< everything before is the writer's again
+    std::atomic<std::uint32_t> freed_{0};             ///< everything before is the writer's again
     std::vector<std::atomic<std::uint32_t>> places_;  ///< by line: lines of what begins there and is not free
 };
 

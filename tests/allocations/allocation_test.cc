@@ -1,10 +1,9 @@
-// For each call of the public interface, and each allocation in it: where that one fails, the call succeeds or throws, what was there
-// before goes on, the call can be made again, and nothing is left behind.
+// For each call of the public interface, and each allocation in it: where that one fails, the call succeeds or throws,
+// what was there before goes on, the call can be made again, and nothing is left behind.
 //
 // Each allocation has a process of its own, so that one that ends it is told from the others.
 //   POLLCORE_ALLOCATIONS=N  so many of each call, spread over all of them; all when it is not set
 //   POLLCORE_ALLOCATION=N   the nth of each call alone
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -17,6 +16,8 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "base/unique_fd.hpp"
 #include "calls.hpp"
@@ -122,7 +123,9 @@ void say_where_at_the_end() {
 }
 
 /// Counts those of the test, in this process and in the ones that it was forked from.
-int failures() { return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count(); }
+int failures() {
+    return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
+}
 
 [[noreturn]] void child(const NamedCall& named, std::uint64_t nth, Report& report) {
     const int of_others = failures();
@@ -168,7 +171,7 @@ public:
         ::waitpid(pid, &status, 0);
         EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0 && !hangs)
             << named.name << ", allocation " << nth << ": the process "
-            << (hangs                ? std::string("hung")
+            << (hangs                 ? std::string("hung")
                 : WIFSIGNALED(status) ? "ended by signal " + std::to_string(WTERMSIG(status))
                                       : "ended with " + std::to_string(WEXITSTATUS(status)))
             << ", " << report_->stage.load();
@@ -198,7 +201,7 @@ TEST(FailingAllocations, FailOnceEachAsAsked) {
     EXPECT_FALSE(FailingAllocation::met());
     EXPECT_EQ(FailingAllocation::counted(), 3u);
     const FailingAllocation failing(1, Allocating::callers);
-    EXPECT_EQ(operator new(64, std::align_val_t{64}, std::nothrow), nullptr);
+    EXPECT_EQ(operator new (64, std::align_val_t{64}, std::nothrow), nullptr);
 }
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -229,14 +232,16 @@ TEST_P(Allocations, MayFail) {
     const std::uint64_t counted = children.run(named, kNone).counted;
     ASSERT_FALSE(HasFailure()) << "with all allocations";
     const char* sample = std::getenv("POLLCORE_ALLOCATIONS");
-    const std::uint64_t wanted = sample == nullptr ? counted : std::min<std::uint64_t>(counted, std::strtoull(sample, nullptr, 10));
+    const std::uint64_t wanted =
+        sample == nullptr ? counted : std::min<std::uint64_t>(counted, std::strtoull(sample, nullptr, 10));
     RecordProperty("allocations", static_cast<int>(counted));
     if (const char* one = std::getenv("POLLCORE_ALLOCATION"); one != nullptr) {
         children.run(named, std::strtoull(one, nullptr, 10));
         return;
     }
     for (std::uint64_t i = 0; i < wanted; ++i) {
-        children.run(named, counted - i * counted / wanted);  // the last is always among them: there is most to be taken back
+        children.run(named,
+                     counted - i * counted / wanted);  // the last is always among them: there is most to be taken back
     }
 }
 

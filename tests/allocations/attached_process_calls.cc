@@ -1,10 +1,10 @@
-// Everything that a process has of a daemon, from attaching to detaching: allocations fail in the daemon, and in the process's own threads.
-#include "calls.hpp"
-
+// Everything that a process has of a daemon, from attaching to detaching: allocations fail in the daemon, and in the
+// process's own threads.
 #include <memory>
 #include <optional>
 
 #include "attach/own_server.hpp"
+#include "calls.hpp"
 #include "give_way.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
@@ -17,7 +17,8 @@ class Attached {
 public:
     explicit Attached(const std::string& path)
         : attachment_({.path = path, .timeout = kPatience, .answer_within = kPatience}),
-          session_(attachment_.open_session({.submission_slots = 64, .completion_slots = 64, .pool_buffers = 64, .events = true})),
+          session_(attachment_.open_session(
+              {.submission_slots = 64, .completion_slots = 64, .pool_buffers = 64, .events = true})),
           memory_(attachment_.allocate(4096, Access::all())),
           pd_(attachment_.create_protection_domain()),
           srq_(attachment_.create_shared_receive_queue({.session = &session_, .depth = 4})),
@@ -34,7 +35,11 @@ public:
     }
 
     void expect_traffic() {
-        WorkRequest request{.tag = 1, .sge = {memory_.addr(), 64, memory_.lkey()}, .qp = b_.handle(), .opcode = Opcode::recv, .num_sge = 1};
+        WorkRequest request{.tag = 1,
+                            .sge = {memory_.addr(), 64, memory_.lkey()},
+                            .qp = b_.handle(),
+                            .opcode = Opcode::recv,
+                            .num_sge = 1};
         World::submit(session_, request);
         request.qp = a_.handle();
         request.opcode = Opcode::send;

@@ -1,7 +1,4 @@
 // Connections by name.
-#include "calls.hpp"
-#include "give_way.hpp"
-
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -9,6 +6,9 @@
 #include <optional>
 #include <system_error>
 #include <thread>
+
+#include "calls.hpp"
+#include "give_way.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -64,7 +64,8 @@ public:
         std::atomic<bool> active_ended{false};
         std::thread active([&] {
             try {
-                answer_ = from_.connect(listener_.address(), {.private_data = bytes("who is there"), .timeout = kUntilGivenUp});
+                answer_ = from_.connect(listener_.address(),
+                                        {.private_data = bytes("who is there"), .timeout = kUntilGivenUp});
             } catch (...) {
                 active_failed = std::current_exception();
             }
@@ -79,7 +80,8 @@ public:
                 throw Error(ETIMEDOUT, "no request came");
             }
             asked_ = request->private_data();
-            request->accept(to_, {.private_data = bytes("it is me, and I have waited for you"), .timeout = kUntilGivenUp});
+            request->accept(to_,
+                            {.private_data = bytes("it is me, and I have waited for you"), .timeout = kUntilGivenUp});
         } catch (...) {
             passive_failed = std::current_exception();
         }

@@ -6,9 +6,7 @@ namespace {
 
 class Datagrams : public Call {
 public:
-    void prepare(World& world) override {
-        peer_ = world.runtime.create_queue_pair(options(world));
-    }
+    void prepare(World& world) override { peer_ = world.runtime.create_queue_pair(options(world)); }
 
 protected:
     static constexpr std::uint32_t kQkey = 0x1234;

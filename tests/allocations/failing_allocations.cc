@@ -28,11 +28,13 @@ bool this_thread_counts() noexcept {
     char name[16] = {};
     ::prctl(PR_GET_NAME, name);
     const bool waits_for_descriptors = std::strcmp(name, "pollcore-loop") == 0;
-    return std::strcmp(name, "pollcore-log") != 0 && (!waits_for_descriptors || of_everyone.load(std::memory_order_relaxed));
+    return std::strcmp(name, "pollcore-log") != 0 &&
+           (!waits_for_descriptors || of_everyone.load(std::memory_order_relaxed));
 }
 
 [[gnu::noinline]] bool is_to_fail() noexcept {
-    if (!armed.load(std::memory_order_acquire) || !this_thread_counts() || asked_for.fetch_add(1) + 1 != fails.load(std::memory_order_relaxed)) {
+    if (!armed.load(std::memory_order_acquire) || !this_thread_counts() ||
+        asked_for.fetch_add(1) + 1 != fails.load(std::memory_order_relaxed)) {
         return false;
     }
     frames_used.store(::backtrace(frames.data(), kFramesMax), std::memory_order_release);
@@ -44,8 +46,9 @@ bool this_thread_counts() noexcept {
         return nullptr;
     }
     const std::size_t some = bytes == 0 ? 1 : bytes;
-    return alignment <= alignof(std::max_align_t) ? std::malloc(some)
-                                                  : std::aligned_alloc(alignment, (some + alignment - 1) / alignment * alignment);
+    return alignment <= alignof(std::max_align_t)
+               ? std::malloc(some)
+               : std::aligned_alloc(alignment, (some + alignment - 1) / alignment * alignment);
 }
 
 [[gnu::noinline]] void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
@@ -55,7 +58,9 @@ bool this_thread_counts() noexcept {
     throw std::bad_alloc();
 }
 
-[[gnu::noinline]] void give_back(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void give_back(void* memory) noexcept {
+    std::free(memory);
+}
 
 }  // namespace
 
@@ -69,10 +74,16 @@ FailingAllocation::FailingAllocation(std::uint64_t nth, Allocating whose) {
     armed.store(true, std::memory_order_release);
 }
 
-FailingAllocation::~FailingAllocation() { armed.store(false, std::memory_order_release); }
+FailingAllocation::~FailingAllocation() {
+    armed.store(false, std::memory_order_release);
+}
 
-std::uint64_t FailingAllocation::counted() noexcept { return asked_for.load(); }
-bool FailingAllocation::met() noexcept { return asked_for.load() >= fails.load(); }
+std::uint64_t FailingAllocation::counted() noexcept {
+    return asked_for.load();
+}
+bool FailingAllocation::met() noexcept {
+    return asked_for.load() >= fails.load();
+}
 
 void FailingAllocation::print_where() noexcept {
     ::backtrace_symbols_fd(frames.data(), frames_used.load(std::memory_order_acquire), STDERR_FILENO);
@@ -84,27 +95,63 @@ using pollcore::testing::allocate;
 using pollcore::testing::allocate_or_throw;
 using pollcore::testing::give_back;
 
-void* operator new(std::size_t bytes) { return allocate_or_throw(bytes, 1); }
-void* operator new[](std::size_t bytes) { return allocate_or_throw(bytes, 1); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return allocate_or_throw(bytes, static_cast<std::size_t>(alignment)); }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) { return allocate_or_throw(bytes, static_cast<std::size_t>(alignment)); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 1); }
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 1); }
+void* operator new(std::size_t bytes) {
+    return allocate_or_throw(bytes, 1);
+}
+void* operator new[](std::size_t bytes) {
+    return allocate_or_throw(bytes, 1);
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+    return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+    return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+    return allocate(bytes, 1);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+    return allocate(bytes, 1);
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
     return allocate(bytes, static_cast<std::size_t>(alignment));
 }
 void* operator new[](std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
     return allocate(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { give_back(memory); }
-void operator delete[](void* memory) noexcept { give_back(memory); }
-void operator delete(void* memory, std::size_t) noexcept { give_back(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { give_back(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { give_back(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { give_back(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { give_back(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { give_back(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { give_back(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { give_back(memory); }
-void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept { give_back(memory); }
-void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) noexcept { give_back(memory); }
+void operator delete(void* memory) noexcept {
+    give_back(memory);
+}
+void operator delete[](void* memory) noexcept {
+    give_back(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+    give_back(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+    give_back(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+    give_back(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+    give_back(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+    give_back(memory);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+    give_back(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+    give_back(memory);
+}
+void operator delete[](void* memory, const std::nothrow_t&) noexcept {
+    give_back(memory);
+}
+void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept {
+    give_back(memory);
+}
+void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) noexcept {
+    give_back(memory);
+}

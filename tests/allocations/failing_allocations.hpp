@@ -8,14 +8,15 @@
 
 namespace pollcore::testing {
 
-/// Whose allocations count. Never those of the threads that test and runtime have beside: who writes the log, who waits for descriptors.
+/// Whose allocations count. Never those of the threads that test and runtime have beside: who writes the log, who waits
+/// for descriptors.
 enum class Allocating : std::uint8_t {
     callers,   ///< whoever calls, the control thread and the workers
     everyone,  ///< and who waits for descriptors
 };
 
-/// While it lives, allocations are counted, and the nth of them throws std::bad_alloc, or, where that is asked for, returns null; and no
-/// other does. One at a time.
+/// While it lives, allocations are counted, and the nth of them throws std::bad_alloc, or, where that is asked for,
+/// returns null; and no other does. One at a time.
 class FailingAllocation {
 public:
     FailingAllocation(std::uint64_t nth, Allocating whose);

@@ -86,13 +86,13 @@ public:
 protected:
     void bind(World& world) {
         World::submit(world.second, {.tag = 1,
-                                      .bind = {window_.handle(), region_.handle(), 64},
-                                      .remote_addr = region_.addr(),
-                                      .bind_access = kWindowWrite,
-                                      .rkey = next_rkey(window_.rkey()),
-                                      .qp = one_.handle(),
-                                      .opcode = Opcode::bind_mw,
-                                      .flags = kSignaled});
+                                     .bind = {window_.handle(), region_.handle(), 64},
+                                     .remote_addr = region_.addr(),
+                                     .bind_access = kWindowWrite,
+                                     .rkey = next_rkey(window_.rkey()),
+                                     .qp = one_.handle(),
+                                     .opcode = Opcode::bind_mw,
+                                     .flags = kSignaled});
         EXPECT_TRUE(World::await({&world.second}, 1).front().ok());
     }
     MemoryRegion region_;

@@ -1,7 +1,7 @@
 // Connected queue pairs, from being made to their end.
-#include "calls.hpp"
-
 #include <array>
+
+#include "calls.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -13,7 +13,8 @@ public:
     explicit CreateQueuePair(Change change = [](QueuePairOptions&) {}) : change_(change) {}
     void make(World& world) override { made_ = world.runtime.create_queue_pair(options(world)); }
     void use(World& world) override {
-        // The device counts up. It has made none that there was no room for elsewhere: its end would touch CQs that the worker polls.
+        // The device counts up. It has made none that there was no room for elsewhere: its end would touch CQs that the
+        // worker polls.
         EXPECT_EQ(made_.qp_num(), world.b.qp_num() + 1);
         QueuePair other = world.runtime.create_queue_pair(options(world));
         World::connect(made_, other);
@@ -33,8 +34,12 @@ private:
     QueuePair made_;
 };
 
-void unreliable(QueuePairOptions& options) { options.type = QpType::uc; }
-void with_credits(QueuePairOptions& options) { options.flow = FlowControl::credits; }
+void unreliable(QueuePairOptions& options) {
+    options.type = QpType::uc;
+}
+void with_credits(QueuePairOptions& options) {
+    options.flow = FlowControl::credits;
+}
 /// What does not fit in the CQ that there is: another is made.
 void on_new_cqs(QueuePairOptions& options) {
     options.shares[0].send_depth = options.recv_depth = 200;
@@ -84,7 +89,9 @@ public:
             World::submit(world.second, world.send(i % 2 == 0 ? made_ : other, world.next_tag++));
         }
         std::vector<Completion> all = World::await({&world.second}, 2 * World::kDepth);
-        EXPECT_EQ(std::erase_if(all, [](const Completion& completion) { return completion.ok() && completion.tag == kReceive; }), World::kDepth);
+        EXPECT_EQ(std::erase_if(
+                      all, [](const Completion& completion) { return completion.ok() && completion.tag == kReceive; }),
+                  World::kDepth);
         World::expect_each_once(all, first, world.next_tag);
         made_.close();
         other.close();

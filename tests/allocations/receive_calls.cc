@@ -103,8 +103,11 @@ public:
         pool_ = world.runtime.create_receive_pool({.session = &world.second, .buffers = 32, .buffer_bytes = 128});
     }
     void make(World& world) override {
-        srq_ = world.runtime.create_shared_receive_queue(
-            {.session = &world.second, .depth = 16, .sges_max = 2, .pool = pooled_ ? &pool_ : nullptr, .credit_connections = 2});
+        srq_ = world.runtime.create_shared_receive_queue({.session = &world.second,
+                                                          .depth = 16,
+                                                          .sges_max = 2,
+                                                          .pool = pooled_ ? &pool_ : nullptr,
+                                                          .credit_connections = 2});
     }
     void use(World& world) override {
         QueuePairOptions options = world.shape();
@@ -139,9 +142,7 @@ public:
         World::submit(world.second, receive);
     }
     void make(World&) override { srq_.close(); }
-    void use(World& world) override {
-        EXPECT_EQ(World::await({&world.second}, 1).front().status, Status::srq_closed);
-    }
+    void use(World& world) override { EXPECT_EQ(World::await({&world.second}, 1).front().status, Status::srq_closed); }
 
 private:
     SharedReceiveQueue srq_;
@@ -161,7 +162,8 @@ public:
     }
     void make(World& world) override {
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
-        while (world.runtime.worker_counters(0).receives.value() < posted_ && std::chrono::steady_clock::now() < deadline) {
+        while (world.runtime.worker_counters(0).receives.value() < posted_ &&
+               std::chrono::steady_clock::now() < deadline) {
             test::give_way();
         }
         srq_.arm_limit(4);
@@ -222,7 +224,8 @@ public:
     }
     void use(World& world) override {  // its places in the session's ring are there again
         for (int i = 0; i < 3; ++i) {
-            ReceivePool again = world.runtime.create_receive_pool({.session = &world.second, .buffers = 60, .buffer_bytes = 64});
+            ReceivePool again =
+                world.runtime.create_receive_pool({.session = &world.second, .buffers = 60, .buffer_bytes = 64});
         }
     }
 

@@ -1,9 +1,8 @@
 // Sessions, whole runtimes, and what devices say unasked.
-#include "calls.hpp"
-
 #include <optional>
 #include <utility>
 
+#include "calls.hpp"
 #include "device/soft/soft_device.hpp"
 #include "give_way.hpp"
 
@@ -140,8 +139,13 @@ public:
 
 std::vector<NamedCall> runtime_calls() {
     return {
-        {"OpenSession", [] { return std::unique_ptr<Call>(new OpenSession({.worker = "a_worker_by_a_long_name", .wide_completions = true})); }},
-        {"OpenSessionWithEvents", [] { return std::unique_ptr<Call>(new OpenSession({.pool_buffers = 16, .events = true})); }},
+        {"OpenSession",
+         [] {
+             return std::unique_ptr<Call>(
+                 new OpenSession({.worker = "a_worker_by_a_long_name", .wide_completions = true}));
+         }},
+        {"OpenSessionWithEvents",
+         [] { return std::unique_ptr<Call>(new OpenSession({.pool_buffers = 16, .events = true})); }},
         {"CloseSession", make_call<CloseSession>},
         {"Start", make_call<Start>},
         {"Stop", make_call<Stop>},

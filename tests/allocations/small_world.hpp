@@ -1,8 +1,6 @@
 // A runtime with what calls are made on, and traffic over it that says whether it works.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -11,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "control/runtime_state.hpp"
-#include "test_cpus.hpp"
 #include "give_way.hpp"
 #include "pollcore/runtime.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore::testing {
 
@@ -64,7 +64,10 @@ public:
     static constexpr std::uint32_t kLength = 64;
 
     explicit World(bool sleeps)
-        : runtime(world_config(sleeps)), session(open()), second(open()), memory(runtime.allocate(16 * 1024, Access::all())) {
+        : runtime(world_config(sleeps)),
+          session(open()),
+          second(open()),
+          memory(runtime.allocate(16 * 1024, Access::all())) {
         for (std::size_t i = 0; i < memory.size(); ++i) {
             memory.data()[i] = static_cast<std::byte>(i * 31 + (i >> 8));
         }
@@ -94,7 +97,8 @@ public:
 
     [[nodiscard]] Sge at(std::size_t offset) const { return {memory.addr() + offset, kLength, memory.lkey()}; }
     [[nodiscard]] WorkRequest send(const QueuePair& from, std::uint64_t tag) const {
-        return {.tag = tag, .sge = at(0), .qp = from.handle(), .opcode = Opcode::send, .flags = kSignaled, .num_sge = 1};
+        return {
+            .tag = tag, .sge = at(0), .qp = from.handle(), .opcode = Opcode::send, .flags = kSignaled, .num_sge = 1};
     }
     [[nodiscard]] WorkRequest recv(const QueuePair& to, std::uint64_t tag) const {
         return {.tag = tag, .sge = at(4096), .qp = to.handle(), .opcode = Opcode::recv, .num_sge = 1};
@@ -135,7 +139,8 @@ public:
             EXPECT_EQ(seen[tag], 1) << "of tag " << tag;
         }
     }
-    /// Messages both ways over a connected pair of one session, as many as their queues hold: each completes once, with success.
+    /// Messages both ways over a connected pair of one session, as many as their queues hold: each completes once, with
+    /// success.
     void exchange(Session& by, const QueuePair& one, const QueuePair& other) {
         const std::uint64_t first = next_tag;
         for (std::uint32_t i = 0; i < kDepth; ++i) {

@@ -1,7 +1,8 @@
-// Attaching to a runtime of the same process: what the two sides say to each other. The suites that have a daemon of its own are
-// tests/conformance (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc.
+// Attaching to a runtime of the same process: what the two sides say to each other. The suites that have a daemon of
+// its own are tests/conformance (POLLCORE_TEST_ATTACH) and tests/attach/kill_test.cc.
+#include "pollcore/attach.hpp"
+
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -25,20 +26,21 @@
 #include <utility>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "attach/packet_socket.hpp"
 #include "attach/wire.hpp"
 #include "base/unique_fd.hpp"
-#include "test_cpus.hpp"
 #include "give_way.hpp"
 #include "held_clock_platform.hpp"
 #include "log_capture.hpp"
 #include "patient.hpp"
-#include "pollcore/attach.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/own_lines.hpp"
 #include "pollcore/runtime.hpp"
 #include "session/layout.hpp"
 #include "system/daemon_process.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore {
 namespace {
@@ -66,11 +68,18 @@ protected:
         config.path = std::filesystem::temp_directory_path() / ("pollcore-attach-" + std::to_string(::getpid()));
         return config;
     }
-    [[nodiscard]] static Attachment attach() { return Attachment(test::patient({.path = attach_config().path, .name = "test"})); }
+    [[nodiscard]] static Attachment attach() {
+        return Attachment(test::patient({.path = attach_config().path, .name = "test"}));
+    }
 
     static std::uint64_t rings_of(const SessionOptions& options) {
-        return SessionLayout{runtime_config().qps_max, options.submission_slots, options.completion_slots, options.wide_completions, false,
-                             options.pool_buffers}.bytes();
+        return SessionLayout{runtime_config().qps_max,
+                             options.submission_slots,
+                             options.completion_slots,
+                             options.wide_completions,
+                             false,
+                             options.pool_buffers}
+            .bytes();
     }
 
     static std::vector<Completion> await(Session& session, std::size_t n) {
@@ -94,8 +103,10 @@ protected:
 
 /// Two queue pairs that are connected with each other.
 struct Pair {
-    Pair(Context& daemon, Session& session) : Pair(daemon, {.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()}) {}
-    Pair(Context& daemon, const QueuePairOptions& options) : a(daemon.create_queue_pair(options)), b(daemon.create_queue_pair(options)) {
+    Pair(Context& daemon, Session& session)
+        : Pair(daemon, {.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()}) {}
+    Pair(Context& daemon, const QueuePairOptions& options)
+        : a(daemon.create_queue_pair(options)), b(daemon.create_queue_pair(options)) {
         const QpInfo info = a.info();
         a.connect(b.info());
         b.connect(info);
@@ -133,7 +144,8 @@ TEST_F(AttachTest, TheSignalsOfItsQueuePairsCanBeCoalesced) {
     Attachment daemon = attach();
     Session session = daemon.open_session();
     MemoryRegion memory = daemon.allocate(8192, Access::all());
-    const QueuePairOptions options{.shares = {{.session = &session}}, .remote_access = RemoteAccess::all(), .coalesce_signals = true};
+    const QueuePairOptions options{
+        .shares = {{.session = &session}}, .remote_access = RemoteAccess::all(), .coalesce_signals = true};
     const Pair pair(daemon, options);
     constexpr std::uint64_t kBurst = 16;
     std::vector<WorkRequest> burst(kBurst, pair.write(memory));
@@ -169,7 +181,8 @@ protected:
 TEST_F(AttachHeldClockTest, LinesAboutItsQueuePairsSayWhoseTheyAreAndAreTenASecond) {
     constexpr std::uint64_t kErrors = 40;
     const test::LogCapture log(LogLevel::warning);
-    const Counter& events = runtime.control_counters().async_events_by_type[static_cast<std::size_t>(EventType::qp_access_err)];
+    const Counter& events =
+        runtime.control_counters().async_events_by_type[static_cast<std::size_t>(EventType::qp_access_err)];
     const auto cause_one = [&](Context& context, Session& session, const MemoryRegion& memory) {
         const std::uint64_t before = events.value();
         const Pair pair(context, session);
@@ -235,7 +248,8 @@ TEST_F(AttachTest, NoNameThatAProcessGivesForgesAFieldOfTheLog) {
     }
     const std::string uid = ", uid " + std::to_string(::getuid());
     EXPECT_NE(log.text().find(uid + R"(, as "a\", uid 0)\x0a"))"), std::string::npos) << log.text();
-    EXPECT_NE(log.text().find(R"(the last one since: "cannot listen on \"b), uid 0\x1b\")"), std::string::npos) << log.text();
+    EXPECT_NE(log.text().find(R"(the last one since: "cannot listen on \"b), uid 0\x1b\")"), std::string::npos)
+        << log.text();
 }
 
 TEST_F(AttachTest, OfOneSocketThereIsOneServer) {
@@ -313,13 +327,20 @@ TEST_F(AttachTest, HoldsEachProcessToItsQuota) {
     second = Session();
     second = daemon.open_session();  // what was closed may be made again
 
-    const QueuePairOptions options{.shares = {{.session = &session, .send_depth = 64}}, .recv_depth = 64, .remote_access = RemoteAccess::all()};
+    const QueuePairOptions options{
+        .shares = {{.session = &session, .send_depth = 64}}, .recv_depth = 64, .remote_access = RemoteAccess::all()};
     QueuePair a = daemon.create_queue_pair(options);
     QueuePair b = daemon.create_queue_pair(options);
     EXPECT_EQ(code_of([&] { (void)daemon.create_queue_pair(options); }), EDQUOT);
     b.close();
-    EXPECT_EQ(code_of([&] { (void)daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 173}}, .recv_depth = 0, .remote_access = RemoteAccess::all()}); }), EDQUOT);
-    QueuePair c = daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 172}}, .recv_depth = 0, .remote_access = RemoteAccess::all()});
+    EXPECT_EQ(code_of([&] {
+                  (void)daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 173}},
+                                                  .recv_depth = 0,
+                                                  .remote_access = RemoteAccess::all()});
+              }),
+              EDQUOT);
+    QueuePair c = daemon.create_queue_pair(
+        {.shares = {{.session = &session, .send_depth = 172}}, .recv_depth = 0, .remote_access = RemoteAccess::all()});
 
     MemoryRegion memory = daemon.allocate(1000 * 1024, Access::all());
     EXPECT_EQ(code_of([&] { (void)daemon.allocate(100 * 1024, Access::all()); }), EDQUOT);
@@ -375,7 +396,9 @@ TEST_F(AttachTest, HoldsTheListenersAndPoolsOfAUserToTheirLimits) {
 
     Session its = one.open_session({.pool_buffers = 64});
     Session others = other.open_session({.pool_buffers = 64});
-    const auto few = [](Session& session) { return ReceivePoolOptions{.session = &session, .buffers = 8, .buffer_bytes = 64}; };
+    const auto few = [](Session& session) {
+        return ReceivePoolOptions{.session = &session, .buffers = 8, .buffer_bytes = 64};
+    };
     ReceivePool first = one.create_receive_pool(few(its));
     std::optional<ReceivePool> second = other.create_receive_pool(few(others));
     EXPECT_EQ(code_of([&] { (void)other.create_receive_pool(few(others)); }), EDQUOT);
@@ -480,22 +503,34 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
     a.connect(b.info());
     b.connect(info);
     const auto write = [&](Session& from, const Sge& sge, std::uint64_t addr, std::uint32_t rkey) {
-        EXPECT_EQ(from.try_submit({.sge = sge, .remote_addr = addr, .rkey = rkey, .qp = a.handle(), .opcode = Opcode::rdma_write,
-                                   .flags = kSignaled, .num_sge = 1}),
+        EXPECT_EQ(from.try_submit({.sge = sge,
+                                   .remote_addr = addr,
+                                   .rkey = rkey,
+                                   .qp = a.handle(),
+                                   .opcode = Opcode::rdma_write,
+                                   .flags = kSignaled,
+                                   .num_sge = 1}),
                   Refusal::none);
         return await(from, 1).at(0).status;
     };
     EXPECT_EQ(write(session, {memory.addr(), 8, memory.lkey()}, memory.addr() + 64, memory.rkey()), Status::success);
     // The session of another process does not know the queue pair.
-    EXPECT_EQ(of_other.try_submit({.sge = {of_others.addr(), 8, of_others.lkey()}, .qp = a.handle(), .opcode = Opcode::send, .num_sge = 1}),
-              Refusal::stale_handle);
+    EXPECT_EQ(
+        of_other.try_submit(
+            {.sge = {of_others.addr(), 8, of_others.lkey()}, .qp = a.handle(), .opcode = Opcode::send, .num_sge = 1}),
+        Refusal::stale_handle);
     // Nor may a queue pair be made for another's session, or name its pool; nor is its memory in reach.
-    EXPECT_EQ(code_of([&] { (void)one.create_queue_pair({.shares = {{.session = &of_other}}, .remote_access = RemoteAccess::all()}); }), EINVAL);
+    EXPECT_EQ(
+        code_of([&] {
+            (void)one.create_queue_pair({.shares = {{.session = &of_other}}, .remote_access = RemoteAccess::all()});
+        }),
+        EINVAL);
     Session with_pools = one.open_session({.pool_buffers = 16});
     Session of_other_with_pools = other.open_session({.pool_buffers = 8});
     const ReceivePool pool = one.create_receive_pool({.session = &with_pools, .buffers = 8, .buffer_bytes = 64});
     const ReceivePool others_pool = other.create_receive_pool({.session = &of_other_with_pools, .buffers = 8});
-    QueuePairOptions options{.shares = {{.session = &with_pools}}, .recv_depth = 4, .pool = &others_pool, .flow = FlowControl::credits};
+    QueuePairOptions options{
+        .shares = {{.session = &with_pools}}, .recv_depth = 4, .pool = &others_pool, .flow = FlowControl::credits};
     EXPECT_EQ(code_of([&] { (void)one.create_queue_pair(options); }), EINVAL);
     options.pool = &pool;
     options.rendezvous_pool = &others_pool;
@@ -505,8 +540,9 @@ TEST_F(AttachTest, ProcessesReachNothingOfEachOther) {
 
 TEST_F(AttachTest, IsThereForProgramsInCToo) {
     const test::TemporaryDirectory directory;
-    test::Process client({std::filesystem::read_symlink("/proc/self/exe").parent_path() / "c-client", attach_config().path}, {},
-                         directory.path());
+    test::Process client(
+        {std::filesystem::read_symlink("/proc/self/exe").parent_path() / "c-client", attach_config().path}, {},
+        directory.path());
     EXPECT_EQ(client.wait(), 0) << client.err();
     EXPECT_EQ(client.out(), "ok\n");
 }
@@ -563,13 +599,15 @@ TEST(AttachWithoutAClock, QueuePairsThatWantTimeStampsAreRefusedAndOthersAreNot)
     Session timed = daemon.open_session({.wide_completions = true, .device_time = true});
     Session other = daemon.open_session({.wide_completions = true});
     try {
-        (void)daemon.create_queue_pair({.shares = {{.session = &other}, {.session = &timed}}, .remote_access = RemoteAccess::all()});
+        (void)daemon.create_queue_pair(
+            {.shares = {{.session = &other}, {.session = &timed}}, .remote_access = RemoteAccess::all()});
         ADD_FAILURE() << "it was made";
     } catch (const Error& error) {
         EXPECT_EQ(error.code().value(), EOPNOTSUPP);
         EXPECT_NE(std::strstr(error.what(), "have no time stamps"), nullptr) << error.what();
     }
-    const QueuePair without = daemon.create_queue_pair({.shares = {{.session = &other}}, .remote_access = RemoteAccess::all()});
+    const QueuePair without =
+        daemon.create_queue_pair({.shares = {{.session = &other}}, .remote_access = RemoteAccess::all()});
     EXPECT_TRUE(without.valid());
 }
 
@@ -603,7 +641,11 @@ TEST_F(AttachTest, WhoStaysWhenTheServerStopsIsEndedWithACompletionForEachReques
     Pair pair(daemon, session);
     constexpr std::uint64_t kReceives = 20;
     for (std::uint64_t tag = 0; tag < kReceives; ++tag) {
-        ASSERT_EQ(session.try_submit({.tag = tag, .sge = {memory.addr(), 64, memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1}),
+        ASSERT_EQ(session.try_submit({.tag = tag,
+                                      .sge = {memory.addr(), 64, memory.lkey()},
+                                      .qp = pair.b.handle(),
+                                      .opcode = Opcode::recv,
+                                      .num_sge = 1}),
                   Refusal::none);
     }
     EXPECT_TRUE(server.stop(300ms)) << "all is flushed";
@@ -629,7 +671,11 @@ TEST_F(AttachTest, ARuntimeMayStopBeforeItsServerDoes) {
     Session session = daemon.open_session();
     MemoryRegion memory = daemon.allocate(8192, Access::all());
     Pair pair(daemon, session);
-    ASSERT_EQ(session.try_submit({.tag = 3, .sge = {memory.addr(), 64, memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1}),
+    ASSERT_EQ(session.try_submit({.tag = 3,
+                                  .sge = {memory.addr(), 64, memory.lkey()},
+                                  .qp = pair.b.handle(),
+                                  .opcode = Opcode::recv,
+                                  .num_sge = 1}),
               Refusal::none);
     EXPECT_TRUE(runtime.stop());
     EXPECT_EQ(await(session, 1).at(0).status, Status::wr_flush_err);
@@ -660,7 +706,8 @@ TEST_F(AttachTest, WhatDetachesLeavesNothing) {
         Attachment daemon = attach();
         Session session = daemon.open_session();
         MemoryRegion memory = daemon.allocate(8192, Access::all());
-        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair a =
+            daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
         EXPECT_TRUE(daemon.stop());
         EXPECT_THROW((void)daemon.open_session(), Error);
     }

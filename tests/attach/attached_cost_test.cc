@@ -1,12 +1,12 @@
-// What attaching costs: a process its questions to the daemon, until its first completion; and the daemon its memory, for one that does
-// nothing.
+// What attaching costs: a process its questions to the daemon, until its first completion; and the daemon its memory,
+// for one that does nothing.
+#include <fstream>
+#include <memory>
+
 #include "attach/attached_pair.hpp"
 #include "attach/counting_relay.hpp"
 #include "attach/daemon_fixture.hpp"
 #include "give_way.hpp"
-
-#include <fstream>
-#include <memory>
 
 namespace pollcore::test {
 namespace {
@@ -34,7 +34,8 @@ TEST_F(AttachedCostTest, UntilItsFirstCompletionAProcessAsksNineTimes) {
     const std::string path = (directory_.path() / "relay.sock").string();
     const CountingRelay relay(path, socket());
     AttachedPair one(path);
-    EXPECT_EQ(relay.requests(), 9u) << "attach, session, memory, and for each queue pair: create it, what a peer needs to know, connect";
+    EXPECT_EQ(relay.requests(), 9u)
+        << "attach, session, memory, and for each queue pair: create it, what a peer needs to know, connect";
     for (int i = 0; i < 1000; ++i) {
         ASSERT_EQ(one.submit(), Refusal::none);
         Completion completion;
@@ -61,8 +62,9 @@ TEST_F(AttachedCostTest, AnIdleProcessTakesLessThanAMebibyteBesideItsRings) {
         all.push_back(std::make_unique<AttachedPair>(socket()));
     }
     const std::uint64_t each = (memory_of(daemon.pid()) - before) / kProcesses;
-    std::printf("a process with a session, a region and two connected queue pairs takes %.0f KiB of the daemon's memory\n",
-                static_cast<double>(each) / 1024);
+    std::printf(
+        "a process with a session, a region and two connected queue pairs takes %.0f KiB of the daemon's memory\n",
+        static_cast<double>(each) / 1024);
     EXPECT_LT(each, kMost);
     EXPECT_GT(each, 0u);
 }

@@ -1,5 +1,5 @@
-// A process that attaches, for the tests that kill it or its daemon. What it says on its standard output, a line each, is read
-// by them.
+// A process that attaches, for the tests that kill it or its daemon. What it says on its standard output, a line each,
+// is read by them.
 //
 //   attached-load load PATH SEED      traffic and control requests at random, until it is killed
 //   attached-load survive PATH        traffic until the daemon is gone; each request must end once; then attaches again
@@ -40,7 +40,9 @@ void say(const char* what) {
 /// Two queue pairs that are connected with each other.
 struct Pair {
     Pair(Attachment& daemon, Session& session, std::uint32_t depth) {
-        const QueuePairOptions options{.shares = {{.session = &session, .send_depth = depth}}, .recv_depth = depth, .remote_access = RemoteAccess::all()};
+        const QueuePairOptions options{.shares = {{.session = &session, .send_depth = depth}},
+                                       .recv_depth = depth,
+                                       .remote_access = RemoteAccess::all()};
         a = daemon.create_queue_pair(options);
         b = daemon.create_queue_pair(options);
         const QpInfo info = a.info();
@@ -71,16 +73,18 @@ int run_load(const std::string& path, unsigned seed) {
                                       .qp = pair.b.handle(),
                                       .opcode = Opcode::recv,
                                       .num_sge = 1});
-            (void)session.try_submit({.tag = turn,
-                                      .sge = {memory.addr(), static_cast<std::uint32_t>(random() % 4096), memory.lkey()},
-                                      .remote_addr = memory.addr() + 64 * 1024,
-                                      .rkey = memory.rkey(),
-                                      .qp = pair.a.handle(),
-                                      .opcode = random() % 2 != 0 ? Opcode::send : Opcode::rdma_write,
-                                      .flags = static_cast<std::uint8_t>(random() % 4 != 0 ? kSignaled : 0),
-                                      .num_sge = 1});
+            (void)session.try_submit(
+                {.tag = turn,
+                 .sge = {memory.addr(), static_cast<std::uint32_t>(random() % 4096), memory.lkey()},
+                 .remote_addr = memory.addr() + 64 * 1024,
+                 .rkey = memory.rkey(),
+                 .qp = pair.a.handle(),
+                 .opcode = random() % 2 != 0 ? Opcode::send : Opcode::rdma_write,
+                 .flags = static_cast<std::uint8_t>(random() % 4 != 0 ? kSignaled : 0),
+                 .num_sge = 1});
             std::array<std::byte, 200> payload{};
-            (void)session.try_submit_inline({.tag = turn, .qp = pair.a.handle(), .opcode = Opcode::send, .flags = kSignaled}, payload);
+            (void)session.try_submit_inline(
+                {.tag = turn, .qp = pair.a.handle(), .opcode = Opcode::send, .flags = kSignaled}, payload);
         }
         (void)session.poll(done);
         if (turn % 32 != 0) {
@@ -90,7 +94,9 @@ int run_load(const std::string& path, unsigned seed) {
             switch (random() % 6) {
                 case 0: others.push_back(std::make_unique<Pair>(daemon, session, 4)); break;
                 case 1: regions.push_back(daemon.allocate(4096 + random() % 100'000, Access::all())); break;
-                case 2: sessions.push_back(daemon.open_session({.submission_slots = 64, .completion_slots = 64})); break;
+                case 2:
+                    sessions.push_back(daemon.open_session({.submission_slots = 64, .completion_slots = 64}));
+                    break;
                 case 3:
                     if (!others.empty()) {
                         others.erase(others.begin());
@@ -124,7 +130,10 @@ public:
           memory_(daemon.allocate(64 * 1024, Access::all())),
           srq_(daemon.create_shared_receive_queue({.session = &session_, .depth = 64})),
           pair_(daemon, session_, 128) {
-        QueuePairOptions options{.shares = {{.session = &session_, .send_depth = 64}}, .srq = &srq_, .remote_access = RemoteAccess::all(), .coalesce_signals = true};
+        QueuePairOptions options{.shares = {{.session = &session_, .send_depth = 64}},
+                                 .srq = &srq_,
+                                 .remote_access = RemoteAccess::all(),
+                                 .coalesce_signals = true};
         c_ = daemon.create_queue_pair(options);
         d_ = daemon.create_queue_pair(options);
         const QpInfo info = c_.info();
@@ -134,8 +143,14 @@ public:
 
     void turn() {
         for (int i = 0; i < 8; ++i) {
-            submit({.sge = {memory_.addr(), 512, memory_.lkey()}, .qp = pair_.b.handle(), .opcode = Opcode::recv, .num_sge = 1});
-            submit({.sge = {memory_.addr(), 512, memory_.lkey()}, .srq = srq_.handle(), .opcode = Opcode::srq_recv, .num_sge = 1});
+            submit({.sge = {memory_.addr(), 512, memory_.lkey()},
+                    .qp = pair_.b.handle(),
+                    .opcode = Opcode::recv,
+                    .num_sge = 1});
+            submit({.sge = {memory_.addr(), 512, memory_.lkey()},
+                    .srq = srq_.handle(),
+                    .opcode = Opcode::srq_recv,
+                    .num_sge = 1});
             const bool shared = random_() % 2 != 0;
             submit({.sge = {memory_.addr() + 32 * 1024, 256, memory_.lkey()},
                     .qp = shared ? c_.handle() : pair_.a.handle(),
@@ -176,13 +191,14 @@ public:
         }
         const SessionFigures figures = session_.figures();
         if (without != figures.retired) {
-            fail(std::to_string(without) + " requests have no completion, and " + std::to_string(figures.retired) + " were retired");
+            fail(std::to_string(without) + " requests have no completion, and " + std::to_string(figures.retired) +
+                 " were retired");
         }
         if (gone_ == 0) {
             fail("nothing was in flight when the daemon died");
         }
-        std::printf("ended: %llu accepted, %llu by the daemon's end\n", static_cast<unsigned long long>(figures.accepted),
-                    static_cast<unsigned long long>(gone_));
+        std::printf("ended: %llu accepted, %llu by the daemon's end\n",
+                    static_cast<unsigned long long>(figures.accepted), static_cast<unsigned long long>(gone_));
         std::fflush(stdout);
     }
 

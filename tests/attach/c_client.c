@@ -5,12 +5,12 @@
 
 #include "pollcore/attach.h"
 
-#define REQUIRE(holds)                                                                             \
-    do {                                                                                           \
-        if (!(holds)) {                                                                            \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #holds, pollcore_error());      \
-            exit(1);                                                                               \
-        }                                                                                          \
+#define REQUIRE(holds)                                                                        \
+    do {                                                                                      \
+        if (!(holds)) {                                                                       \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #holds, pollcore_error()); \
+            exit(1);                                                                          \
+        }                                                                                     \
     } while (0)
 
 static pollcore_completion await_one(pollcore_session* session) {
@@ -23,7 +23,8 @@ static pollcore_completion await_one(pollcore_session* session) {
 
 /* Two sends to a peer that has posted one receive: the second waits for another. */
 static void send_with_credits(pollcore_attachment* daemon, pollcore_session* session, pollcore_region* region) {
-    pollcore_qp_options options = {.send_depth = 4, .recv_depth = 4, .flow = POLLCORE_FLOW_CREDITS, .coalesce_signals = 1};
+    pollcore_qp_options options = {
+        .send_depth = 4, .recv_depth = 4, .flow = POLLCORE_FLOW_CREDITS, .coalesce_signals = 1};
     pollcore_qp* from = pollcore_create_qp(daemon, session, &options);
     pollcore_qp* to = pollcore_create_qp(daemon, session, &options);
     REQUIRE(from != NULL && to != NULL);
@@ -73,7 +74,8 @@ static void send_with_credits(pollcore_attachment* daemon, pollcore_session* ses
 
 /* Of a queue pair and of a region each right is its own. */
 static void reach_with_access(pollcore_attachment* daemon, pollcore_session* session, pollcore_region* writable) {
-    pollcore_region* readable = pollcore_allocate(daemon, 4096, POLLCORE_ACCESS_LOCAL_WRITE | POLLCORE_ACCESS_REMOTE_READ, NULL);
+    pollcore_region* readable =
+        pollcore_allocate(daemon, 4096, POLLCORE_ACCESS_LOCAL_WRITE | POLLCORE_ACCESS_REMOTE_READ, NULL);
     pollcore_qp_options options = {.send_depth = 4};
     pollcore_qp* from = pollcore_create_qp(daemon, session, &options);
     options.remote_access = POLLCORE_ACCESS_REMOTE_READ;
@@ -126,12 +128,14 @@ int main(int argc, char** argv) {
     pollcore_session* session = pollcore_open_session(daemon, NULL, 64, 64, 1);
     REQUIRE(session != NULL && pollcore_event_fd(session) >= 0);
     REQUIRE(pollcore_open_session(daemon, "no such worker", 64, 64, 0) == NULL && pollcore_error()[0] != '\0');
-    pollcore_region* region = pollcore_allocate(daemon, 8192, POLLCORE_ACCESS_LOCAL_WRITE | POLLCORE_ACCESS_REMOTE_WRITE, NULL);
+    pollcore_region* region =
+        pollcore_allocate(daemon, 8192, POLLCORE_ACCESS_LOCAL_WRITE | POLLCORE_ACCESS_REMOTE_WRITE, NULL);
     REQUIRE(region != NULL);
     REQUIRE(pollcore_allocate(daemon, 8192, 1u << 30, NULL) == NULL && strstr(pollcore_error(), "access") != NULL);
     char* data = pollcore_data(region);
 
-    const pollcore_qp_options options = {.send_depth = 16, .recv_depth = 16, .inline_max = 64, .remote_access = POLLCORE_ACCESS_REMOTE_WRITE};
+    const pollcore_qp_options options = {
+        .send_depth = 16, .recv_depth = 16, .inline_max = 64, .remote_access = POLLCORE_ACCESS_REMOTE_WRITE};
     pollcore_qp* a = pollcore_create_qp(daemon, session, &options);
     pollcore_qp* b = pollcore_create_qp(daemon, session, &options);
     REQUIRE(a != NULL && b != NULL);
@@ -170,7 +174,11 @@ int main(int argc, char** argv) {
     REQUIRE(strcmp(pollcore_refusal_name(256), "none") != 0);
     pollcore_refusal refusal = -1;
     REQUIRE(pollcore_submit_many(session, receives, 4, &refusal) == 4 && refusal == 0);
-    pollcore_work_request send = {.tag = 8, .qp = pollcore_handle(a), .opcode = POLLCORE_SEND_WITH_IMM, .flags = POLLCORE_SIGNALED, .imm_data = 42};
+    pollcore_work_request send = {.tag = 8,
+                                  .qp = pollcore_handle(a),
+                                  .opcode = POLLCORE_SEND_WITH_IMM,
+                                  .flags = POLLCORE_SIGNALED,
+                                  .imm_data = 42};
     REQUIRE(pollcore_submit_inline(session, &send, "inline", 7) == 0);
     int sent = 0;
     int received = 0;

@@ -25,9 +25,11 @@ namespace pollcore::test {
 /// Of one process, from its attaching on.
 class CountingRelay {
 public:
-    CountingRelay(const std::filesystem::path& path, std::string daemon) : daemon_(std::move(daemon)), end_(make_event_fd("a relay")) {
+    CountingRelay(const std::filesystem::path& path, std::string daemon)
+        : daemon_(std::move(daemon)), end_(make_event_fd("a relay")) {
         const sockaddr_un address = socket_address(path);
-        if (::bind(listening_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(listening_.get(), 1) != 0) {
+        if (::bind(listening_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+            ::listen(listening_.get(), 1) != 0) {
             throw std::runtime_error("no relay at " + path.native());
         }
         thread_ = std::thread([this] { run(); });

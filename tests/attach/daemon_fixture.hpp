@@ -1,7 +1,6 @@
 // A pollcored, and a process that is attached to it and whose traffic is checked, while others do what they like.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -13,11 +12,13 @@
 #include <thread>
 #include <vector>
 
-#include "test_cpus.hpp"
+#include <gtest/gtest.h>
+
 #include "daemon_process.hpp"
 #include "give_way.hpp"
 #include "pollcore/attach.hpp"
 #include "pollcore/config.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore::test {
 
@@ -45,7 +46,7 @@ inline Config daemon_config(const std::filesystem::path& directory) {
         config.devices[0].profile = DeviceConfig::Profile::mlx5;
     }
     config.workers.push_back({.name = "w0", .core = last_cpu(), .idle = IdlePolicy::yield});
-    config.share_cores = true;  // other tests may run at the same time
+    config.share_cores = true;     // other tests may run at the same time
     config.drain_timeout = 200ms;  // for those that stay attached
     config.attach.path = directory / "attach.sock";
     config.log_level = LogLevel::warning;
@@ -56,11 +57,13 @@ class DaemonTest : public ::testing::Test {
 protected:
     [[nodiscard]] std::string socket() const { return config_.attach.path; }
     /// `rights`: options of setpriv(1).
-    [[nodiscard]] Process start_daemon(const std::vector<std::string>& rights = {}, const std::vector<std::string>& environment = {}) {
+    [[nodiscard]] Process start_daemon(const std::vector<std::string>& rights = {},
+                                       const std::vector<std::string>& environment = {}) {
         // It ends with this process, however that ends.
         std::vector<std::string> all{"/usr/bin/setpriv", "--pdeathsig", "KILL"};
         all.insert(all.end(), rights.begin(), rights.end());
-        all.insert(all.end(), {pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()});
+        all.insert(all.end(),
+                   {pollcored_path(), "--config", directory_.write("pollcored.toml", print_config(config_)).string()});
         return Process(all, environment, directory_.path());
     }
     /// Where descriptors of those who are not attached come in, too.
@@ -117,12 +120,16 @@ private:
     [[nodiscard]] std::byte* slot(std::uint64_t number, bool from) const {
         return memory_.data() + ((number % kMessages) + (from ? 0 : kMessages)) * kBytes;
     }
-    [[nodiscard]] static std::byte byte_of(std::uint64_t number, std::size_t at) { return static_cast<std::byte>(number * 7 + at); }
+    [[nodiscard]] static std::byte byte_of(std::uint64_t number, std::size_t at) {
+        return static_cast<std::byte>(number * 7 + at);
+    }
 
     void run() {
         try {
-            QueuePair a = daemon_.create_queue_pair({.shares = {{.session = &session_}}, .remote_access = RemoteAccess::all()});
-            QueuePair b = daemon_.create_queue_pair({.shares = {{.session = &session_}}, .remote_access = RemoteAccess::all()});
+            QueuePair a =
+                daemon_.create_queue_pair({.shares = {{.session = &session_}}, .remote_access = RemoteAccess::all()});
+            QueuePair b =
+                daemon_.create_queue_pair({.shares = {{.session = &session_}}, .remote_access = RemoteAccess::all()});
             const QpInfo info = a.info();
             a.connect(b.info());
             b.connect(info);
@@ -131,7 +138,8 @@ private:
             std::uint64_t completed = 0;
             std::uint64_t posted = 0;
             const auto sge = [&](std::uint64_t number, bool from) {
-                return Sge{memory_.addr() + static_cast<std::uint64_t>(slot(number, from) - memory_.data()), kBytes, memory_.lkey()};
+                return Sge{memory_.addr() + static_cast<std::uint64_t>(slot(number, from) - memory_.data()), kBytes,
+                           memory_.lkey()};
             };
             const auto require = [&](bool holds, const char* what) {
                 if (!holds && wrong_.empty()) {
@@ -140,12 +148,16 @@ private:
             };
             while ((!stop_.load(std::memory_order_relaxed) || received < sent) && wrong_.empty()) {
                 while (posted < received + kMessages) {
-                    require(session_.try_submit({.tag = posted, .sge = sge(posted, false), .qp = b.handle(), .opcode = Opcode::recv, .num_sge = 1}) ==
-                                Refusal::none,
+                    require(session_.try_submit({.tag = posted,
+                                                 .sge = sge(posted, false),
+                                                 .qp = b.handle(),
+                                                 .opcode = Opcode::recv,
+                                                 .num_sge = 1}) == Refusal::none,
                             "a receive was refused");
                     ++posted;
                 }
-                while (!stop_.load(std::memory_order_relaxed) && sent < received + kMessages / 2 && sent < completed + kMessages / 2) {
+                while (!stop_.load(std::memory_order_relaxed) && sent < received + kMessages / 2 &&
+                       sent < completed + kMessages / 2) {
                     for (std::size_t at = 0; at < kBytes; ++at) {
                         slot(sent, true)[at] = byte_of(sent, at);
                     }
@@ -206,7 +218,9 @@ public:
 
     /// Rounds of calls that were answered as they should be.
     [[nodiscard]] std::uint64_t rounds() const { return rounds_.load(); }
-    [[nodiscard]] std::chrono::microseconds longest_call() const { return std::chrono::microseconds(longest_us_.load()); }
+    [[nodiscard]] std::chrono::microseconds longest_call() const {
+        return std::chrono::microseconds(longest_us_.load());
+    }
     /// Stops, and says what was wrong.
     [[nodiscard]] std::string end() {
         stop_.store(true);
@@ -223,7 +237,9 @@ private:
             std::atomic<std::int64_t>& longest;
             Clock::time_point since = Clock::now();
             ~Clocked() {
-                longest.store(std::max(longest.load(), std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - since).count()));
+                longest.store(
+                    std::max(longest.load(),
+                             std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - since).count()));
             }
         } clocked{longest_us_};
         return call();
@@ -231,8 +247,11 @@ private:
     void run() {
         try {
             while (!stop_.load(std::memory_order_relaxed)) {
-                Session session = timed([&] { return daemon_.open_session({.submission_slots = 64, .completion_slots = 64}); });
-                const QueuePairOptions options{.shares = {{.session = &session, .send_depth = 4}}, .recv_depth = 4, .remote_access = RemoteAccess::all()};
+                Session session =
+                    timed([&] { return daemon_.open_session({.submission_slots = 64, .completion_slots = 64}); });
+                const QueuePairOptions options{.shares = {{.session = &session, .send_depth = 4}},
+                                               .recv_depth = 4,
+                                               .remote_access = RemoteAccess::all()};
                 QueuePair a = timed([&] { return daemon_.create_queue_pair(options); });
                 QueuePair b = timed([&] { return daemon_.create_queue_pair(options); });
                 const QpInfo info = timed([&] { return a.info(); });

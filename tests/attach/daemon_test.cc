@@ -1,6 +1,4 @@
 // A daemon by itself: its socket, and answers that do not come.
-#include "attach/daemon_fixture.hpp"
-
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <poll.h>
@@ -14,6 +12,7 @@
 #include <future>
 #include <string>
 
+#include "attach/daemon_fixture.hpp"
 #include "patient.hpp"
 #include "pollcore/error.hpp"
 
@@ -35,7 +34,8 @@ TEST_F(DaemonTest, GivesItsSocketAwayWithTheRightsThatTheUnitLeavesIt) {
     config_.attach.owner = std::to_string(kNobody);
     config_.attach.group = std::to_string(kNobody);
     config_.attach.mode = 0620;
-    Process daemon = start_daemon({"--no-new-privs", "--inh-caps=-all", "--bounding-set=-all,+net_bind_service,+chown"});
+    Process daemon =
+        start_daemon({"--no-new-privs", "--inh-caps=-all", "--bounding-set=-all,+net_bind_service,+chown"});
     const Attachment attachment(test::patient({.path = socket()}));
     struct stat status {};
     ASSERT_EQ(::stat(socket().c_str(), &status), 0);
@@ -50,7 +50,8 @@ TEST_F(DaemonTest, GivesAPrivilegedQkeyOnlyToThoseWhoAttachWithTheCapability) {
     const auto error_of = [&](Attachment& attachment, std::uint32_t qkey) {
         Session session = attachment.open_session();
         try {
-            const QueuePair qp = attachment.create_queue_pair({.type = QpType::ud, .qkey = qkey, .shares = {{.session = &session}}});
+            const QueuePair qp =
+                attachment.create_queue_pair({.type = QpType::ud, .qkey = qkey, .shares = {{.session = &session}}});
             EXPECT_EQ(qp.info().qkey, qkey);
             return 0;
         } catch (const Error& error) {
@@ -73,7 +74,8 @@ TEST_F(DaemonTest, SaysInTheEndWhoWasThere) {
     EXPECT_TRUE(Attachment(test::patient({.path = socket()})).stop());
     daemon.signal(SIGTERM);
     EXPECT_EQ(daemon.wait(), 0) << daemon.err();
-    EXPECT_NE(daemon.err().find("attached since the start: 1 process; 1 detached, 0 died or hung up, 0 were ended for what they wrote; 0 refused"),
+    EXPECT_NE(daemon.err().find("attached since the start: 1 process; 1 detached, 0 died or hung up, 0 were ended for "
+                                "what they wrote; 0 refused"),
               std::string::npos)
         << daemon.err();
 }
@@ -131,7 +133,8 @@ TEST_F(DaemonTest, LeavesNobodyElseTheLastOfItsDescriptors) {
             if (i % 2 == 0) {
                 all.push_back(Attachment(test::patient({.path = socket()})));
             } else {
-                sessions.push_back(all.back().open_session({.submission_slots = 64, .completion_slots = 64, .events = true}));
+                sessions.push_back(
+                    all.back().open_session({.submission_slots = 64, .completion_slots = 64, .events = true}));
             }
         } catch (const Error& error) {
             EXPECT_EQ(error.code().value(), EMFILE) << error.what();
@@ -254,8 +257,8 @@ TEST_F(DaemonTest, ServesAndEndsThoughNobodyReadsItsStderr) {
     ASSERT_TRUE(unread.valid());
     ASSERT_EQ(::fcntl(unread.get(), F_SETPIPE_SZ, 4096), 4096);
     config_.log_level = LogLevel::info;
-    Process daemon({"/usr/bin/setpriv", "--pdeathsig", "KILL", "/bin/sh", "-c", "exec \"$0\" --config \"$1\" 2> \"$2\"", pollcored_path(),
-                    directory_.write("pollcored.toml", print_config(config_)).string(), fifo},
+    Process daemon({"/usr/bin/setpriv", "--pdeathsig", "KILL", "/bin/sh", "-c", "exec \"$0\" --config \"$1\" 2> \"$2\"",
+                    pollcored_path(), directory_.write("pollcored.toml", print_config(config_)).string(), fifo},
                    {}, directory_.path());
     for (int i = 0; i < kAttached; ++i) {
         Attachment attachment({.path = socket(), .timeout = kPatience, .answer_within = kPatience});

@@ -30,7 +30,8 @@ int measure(int times) {
             }
             sched_yield();
         }
-        std::printf("%s%.3f", i == 0 ? "[" : ", ", std::chrono::duration<double, std::milli>(Clock::now() - began).count());
+        std::printf("%s%.3f", i == 0 ? "[" : ", ",
+                    std::chrono::duration<double, std::milli>(Clock::now() - began).count());
     }
     std::puts("]");
     return 0;

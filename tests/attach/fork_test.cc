@@ -1,6 +1,5 @@
-// A forked child has none of its parent's threads: it is told so at once, and what it has of its parent's ends with the parent.
-#include <gtest/gtest.h>
-
+// A forked child has none of its parent's threads: it is told so at once, and what it has of its parent's ends with the
+// parent.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +12,8 @@
 #include <string>
 #include <thread>
 #include <utility>
+
+#include <gtest/gtest.h>
 
 #include "attach/own_server.hpp"
 #include "patient.hpp"
@@ -74,7 +75,8 @@ struct Things {
 
     /// A message from a to b.
     void expect_traffic() {
-        WorkRequest request{.sge = {memory.addr(), 64, memory.lkey()}, .qp = b.handle(), .opcode = Opcode::recv, .num_sge = 1};
+        WorkRequest request{
+            .sge = {memory.addr(), 64, memory.lkey()}, .qp = b.handle(), .opcode = Opcode::recv, .num_sge = 1};
         ASSERT_EQ(session.try_submit(request), Refusal::none);
         request.qp = a.handle();
         request.opcode = Opcode::send;
@@ -104,9 +106,12 @@ struct Things {
 
 /// In the child: a mark for each call that is not refused at once.
 int what_is_not_refused(Context& context, Things& things) {
-    return (is_refused([&] { (void)context.open_session(); }) ? 0 : 1) | (is_refused([&] { (void)things.a.info(); }) ? 0 : 2) |
-           (is_refused([&] { (void)things.a.reset(); }) ? 0 : 4) | (is_refused([&] { (void)things.b.close(); }) ? 0 : 8) |
-           (is_refused([&] { things.memory.deregister(); }) ? 0 : 16) | (is_refused([&] { (void)context.poll_event(); }) ? 0 : 32);
+    return (is_refused([&] { (void)context.open_session(); }) ? 0 : 1) |
+           (is_refused([&] { (void)things.a.info(); }) ? 0 : 2) |
+           (is_refused([&] { (void)things.a.reset(); }) ? 0 : 4) |
+           (is_refused([&] { (void)things.b.close(); }) ? 0 : 8) |
+           (is_refused([&] { things.memory.deregister(); }) ? 0 : 16) |
+           (is_refused([&] { (void)context.poll_event(); }) ? 0 : 32);
 }
 
 class AForkedChild : public ::testing::Test {
@@ -117,7 +122,8 @@ protected:
 TEST_F(AForkedChild, HasNothingOfARuntimeOfItsParent) {
     auto things = std::make_unique<Things>(runtime);
     EXPECT_EQ(exit_status_of_child([&] {
-                  const int missing = what_is_not_refused(runtime, *things) | (is_refused([&] { (void)runtime.stop(); }) ? 0 : 64);
+                  const int missing =
+                      what_is_not_refused(runtime, *things) | (is_refused([&] { (void)runtime.stop(); }) ? 0 : 64);
                   things.reset();
                   Runtime last = std::move(runtime);
                   return missing;
@@ -133,7 +139,8 @@ TEST_F(AForkedChild, HasNothingOfAnAttachmentOfItsParent) {
     std::optional<Attachment> attachment(test::patient({.path = test::socket_named("fork").path}));
     auto things = std::make_unique<Things>(*attachment);
     EXPECT_EQ(exit_status_of_child([&] {
-                  const int missing = what_is_not_refused(*attachment, *things) | (is_refused([&] { (void)attachment->stop(); }) ? 0 : 64);
+                  const int missing = what_is_not_refused(*attachment, *things) |
+                                      (is_refused([&] { (void)attachment->stop(); }) ? 0 : 64);
                   things.reset();
                   attachment.reset();
                   const bool stops = !is_refused([&] { (void)server->stop(1s); });
@@ -173,7 +180,8 @@ TEST_F(AForkedChild, HasNoMemoryOfAnAttachmentOfItsParent) {
 // The heap of its parent's EAL is memory that both have, of which each would give away what the other has given away.
 TEST_F(AForkedChild, MakesNoRuntime) {
     EXPECT_TRUE(runtime.stop());
-    EXPECT_EQ(exit_status_of_child([&] { return is_refused([] { Runtime own(test::one_soft_device(64)); }) ? 0 : 1; }), 0);
+    EXPECT_EQ(exit_status_of_child([&] { return is_refused([] { Runtime own(test::one_soft_device(64)); }) ? 0 : 1; }),
+              0);
 }
 
 TEST_F(AForkedChild, MayMakeAnAttachmentOfItsOwn) {

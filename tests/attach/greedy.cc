@@ -27,7 +27,9 @@ using Clock = std::chrono::steady_clock;
 std::string g_path;
 Clock::time_point g_until;
 
-bool over() { return Clock::now() >= g_until; }
+bool over() {
+    return Clock::now() >= g_until;
+}
 
 /// Beside others that attack, its place may be taken for a while.
 Attachment attach() {
@@ -76,7 +78,10 @@ void many_objects() {
         take_all([&] { sessions.push_back(daemon.open_session({.submission_slots = 64, .completion_slots = 64})); });
         Session& session = sessions.front();
         std::vector<QueuePair> qps;
-        take_all([&] { qps.push_back(daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}, .recv_depth = 1})); });
+        take_all([&] {
+            qps.push_back(
+                daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}, .recv_depth = 1}));
+        });
         std::vector<SharedReceiveQueue> srqs;
         take_all([&] { srqs.push_back(daemon.create_shared_receive_queue({.session = &session, .depth = 1})); });
         std::vector<MemoryWindow> windows;
@@ -107,7 +112,8 @@ void many_requests() {
             callers.emplace_back([&, i] {
                 while (!over()) {
                     try {
-                        QueuePair qp = daemon.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}, .recv_depth = 1});
+                        QueuePair qp = daemon.create_queue_pair(
+                            {.shares = {{.session = &session, .send_depth = 1}}, .recv_depth = 1});
                         (void)qp.connect(listener.address(), {.timeout = i % 2 == 0 ? 0ms : 500ms});
                     } catch (const Error&) {
                         // As was to be expected.
@@ -144,14 +150,20 @@ struct Attack {
     const char* name;
     void (*run)();
 };
-constexpr Attack kAttacks[] = {{"much-memory", much_memory}, {"many-objects", many_objects}, {"many-requests", many_requests}, {"silent-addresses", silent_addresses}};
+constexpr Attack kAttacks[] = {{"much-memory", much_memory},
+                               {"many-objects", many_objects},
+                               {"many-requests", many_requests},
+                               {"silent-addresses", silent_addresses}};
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    const auto* attack = std::find_if(std::begin(kAttacks), std::end(kAttacks), [&](const Attack& each) { return argc == 4 && std::strcmp(argv[1], each.name) == 0; });
+    const auto* attack = std::find_if(std::begin(kAttacks), std::end(kAttacks), [&](const Attack& each) {
+        return argc == 4 && std::strcmp(argv[1], each.name) == 0;
+    });
     if (attack == std::end(kAttacks)) {
-        std::for_each(std::begin(kAttacks), std::end(kAttacks), [](const Attack& each) { std::printf("%s\n", each.name); });
+        std::for_each(std::begin(kAttacks), std::end(kAttacks),
+                      [](const Attack& each) { std::printf("%s\n", each.name); });
         return argc == 1 ? 0 : 2;
     }
     g_path = argv[2];

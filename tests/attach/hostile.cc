@@ -1,15 +1,16 @@
-// A process that attacks the daemon that it attaches to. It links nothing of this project, and knows of it what anybody can read
-// (hostile_wire.hpp).
+// A process that attacks the daemon that it attaches to. It links nothing of this project, and knows of it what anybody
+// can read (hostile_wire.hpp).
 //
 //   hostile ATTACK PATH MILLISECONDS
 //   hostile DEATH PATH 0
 //
-// A death kills the process in the middle of something (kDeaths). An attack goes on; the process says "done" when the time is over, or how the daemon got rid of it; exit code 0 either way. See kAttacks for the attacks.
+// A death kills the process in the middle of something (kDeaths). An attack goes on; the process says "done" when the
+// time is over, or how the daemon got rid of it; exit code 0 either way. See kAttacks for the attacks.
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -35,8 +36,8 @@ namespace {
 
 using namespace hostile;
 
-// A work request: at 0 the tag, 16 the SGE (address 8, length 4, lkey 4), 32 the remote address, 48 its key, 56 the queue pair, 60
-// opcode, flags, SGEs, and last the lap.
+// A work request: at 0 the tag, 16 the SGE (address 8, length 4, lkey 4), 32 the remote address, 48 its key, 56 the
+// queue pair, 60 opcode, flags, SGEs, and last the lap.
 using Line = std::array<std::byte, kLine>;
 Line garbage() {
     Line line;
@@ -79,7 +80,8 @@ void garbage_requests() {
     attach();
     std::vector<std::byte> bytes;
     while (!over()) {
-        static constexpr std::size_t kSizes[] = {8, 16, 24, 64, 68, 72, 80, 88, 92, 96, 104, 108, 116, 128, 320, 336, 480, 556, 632};
+        static constexpr std::size_t kSizes[] = {8,   16,  24,  64,  68,  72,  80,  88,  92, 96,
+                                                 104, 108, 116, 128, 320, 336, 480, 556, 632};
         bytes.resize(sizeof(Header) + kSizes[g_random() % std::size(kSizes)]);
         for (std::byte& b : bytes) {
             b = static_cast<std::byte>(g_random() % 3 != 0 ? 0 : g_random());
@@ -145,7 +147,8 @@ void descriptor_flood() {
             (void)::poll(&readable, 1, 200);
         }
         for (int i = 0; i < 4; ++i) {
-            (void)send_raw(fd, hello.data(), hello.size(), {many.begin(), many.begin() + 1 + static_cast<std::ptrdiff_t>(g_random() % 200)});
+            (void)send_raw(fd, hello.data(), hello.size(),
+                           {many.begin(), many.begin() + 1 + static_cast<std::ptrdiff_t>(g_random() % 200)});
         }
         ::close(fd);
     }
@@ -181,8 +184,8 @@ int lingering_socket() {
     return fd;
 }
 
-// Descriptors whose last close waits: with requests, with more of them than a message has, on connections that are left or refused, and
-// on the socket by which a session is woken.
+// Descriptors whose last close waits: with requests, with more of them than a message has, on connections that are left
+// or refused, and on the socket by which a session is woken.
 void lingering_descriptors() {
     const auto hello = hello_message();
     for (int round = 0; round < 12; ++round) {
@@ -231,15 +234,16 @@ void lingering_descriptors() {
     done("done");
 }
 
-// A descriptor whose every close waits until this process has ended: with requests on several connections, and on the socket by which a
-// session is woken. Says "passed" when all are on their way.
+// A descriptor whose every close waits until this process has ended: with requests on several connections, and on the
+// socket by which a session is woken. Says "passed" when all are on their way.
 void unanswered_flush() {
     const int file = open_file_that_is_never_flushed(g_path + ".fuse");
     const auto hello = hello_message();
     for (int i = 0; i < 8; ++i) {
         const int fd = connect_socket();
         pollfd attached{.fd = fd, .events = POLLIN, .revents = 0};
-        if (!send_raw(fd, hello.data(), hello.size()) || ::poll(&attached, 1, 2000) != 1 || !send_raw(fd, hello.data(), hello.size(), {file})) {
+        if (!send_raw(fd, hello.data(), hello.size()) || ::poll(&attached, 1, 2000) != 1 ||
+            !send_raw(fd, hello.data(), hello.size(), {file})) {
             done("failed: the daemon takes no descriptor");
         }
     }
@@ -463,7 +467,8 @@ void others_handles() {
         for (std::uint32_t index = 0; index < g_qps_max && !over(); ++index) {
             const Handle handle{static_cast<std::uint16_t>(index), static_cast<std::uint16_t>(1 + g_random() % 4)};
             for (const std::uint16_t kind : {kCloseQp, kResetQp, kQpInfo}) {
-                if (!ask(kind, 8, [&](std::byte* body) { std::memcpy(body, &handle, 4); }).empty() && kind != kCloseQp) {
+                if (!ask(kind, 8, [&](std::byte* body) { std::memcpy(body, &handle, 4); }).empty() &&
+                    kind != kCloseQp) {
                     std::printf("failed: another's queue pair was touched\n");
                     std::_Exit(1);
                 }
@@ -534,7 +539,8 @@ void in_a_ring_write() {
         case 1: publish(block, line.data()); break;
         case 2:  // the later ones first, as a session writes them
             std::memcpy(slot(block, 1), line.data(), kLine - 1);
-            std::atomic_ref(*reinterpret_cast<std::uint8_t*>(slot(block, 1) + kLine - 1)).store(1, std::memory_order_release);
+            std::atomic_ref(*reinterpret_cast<std::uint8_t*>(slot(block, 1) + kLine - 1))
+                .store(1, std::memory_order_release);
             break;
     }
     die();
@@ -545,15 +551,24 @@ struct Attack {
     void (*run)();
 };
 constexpr Attack kAttacks[] = {
-    {"garbage-messages", garbage_messages}, {"garbage-requests", garbage_requests}, {"connection-flood", connection_flood},
-    {"descriptor-flood", descriptor_flood}, {"lingering-descriptors", lingering_descriptors}, {"no-reading", no_reading},             {"bad-memory", bad_memory},
+    {"garbage-messages", garbage_messages},
+    {"garbage-requests", garbage_requests},
+    {"connection-flood", connection_flood},
+    {"descriptor-flood", descriptor_flood},
+    {"lingering-descriptors", lingering_descriptors},
+    {"no-reading", no_reading},
+    {"bad-memory", bad_memory},
     {"unanswered-flush", unanswered_flush},
-    {"garbage-slots", garbage_slots},       {"flipped-slots", flipped_slots},       {"flipped-everything", flipped_everything},
-    {"moving-indices", moving_indices},     {"others-handles", others_handles},
+    {"garbage-slots", garbage_slots},
+    {"flipped-slots", flipped_slots},
+    {"flipped-everything", flipped_everything},
+    {"moving-indices", moving_indices},
+    {"others-handles", others_handles},
 };
 
-constexpr Attack kDeaths[] = {
-    {"in-the-handshake", in_the_handshake}, {"in-a-registration", in_a_registration}, {"in-a-ring-write", in_a_ring_write}};
+constexpr Attack kDeaths[] = {{"in-the-handshake", in_the_handshake},
+                              {"in-a-registration", in_a_registration},
+                              {"in-a-ring-write", in_a_ring_write}};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// A file system in user space (fuse(4)) that answers all but FLUSH, which the kernel sends whenever a descriptor of a file is closed
-// and which whoever closes it waits for. For hostile.cc alone.
+// A file system in user space (fuse(4)) that answers all but FLUSH, which the kernel sends whenever a descriptor of a
+// file is closed and which whoever closes it waits for. For hostile.cc alone.
 #pragma once
 
 #include <fcntl.h>
@@ -44,7 +44,8 @@ public:
 private:
     static constexpr std::uint64_t kFile = 2;
 
-    // A process that ends gives up its memory first (proc(5), cmdline), and then its descriptors, where it may wait for this file system.
+    // A process that ends gives up its memory first (proc(5), cmdline), and then its descriptors, where it may wait for
+    // this file system.
     static bool has_memory(pid_t process) {
         const int fd = ::open(("/proc/" + std::to_string(process) + "/cmdline").c_str(), O_RDONLY | O_CLOEXEC);
         char first = 0;
@@ -103,7 +104,8 @@ private:
 
     void reply(const fuse_in_header& asked, const void* body, std::size_t bytes, int error = 0) {
         std::array<std::byte, sizeof(fuse_out_header) + 256> packet{};
-        const fuse_out_header header{.len = static_cast<std::uint32_t>(sizeof(header) + bytes), .error = error, .unique = asked.unique};
+        const fuse_out_header header{
+            .len = static_cast<std::uint32_t>(sizeof(header) + bytes), .error = error, .unique = asked.unique};
         std::memcpy(packet.data(), &header, sizeof(header));
         if (bytes != 0) {
             std::memcpy(packet.data() + sizeof(header), body, bytes);
@@ -115,8 +117,8 @@ private:
     std::array<std::byte, 1U << 17> request_{};
 };
 
-// A descriptor of a file in one that is mounted at `directory`, for this process and its children alone. The file system is served by a
-// child, and goes with this process.
+// A descriptor of a file in one that is mounted at `directory`, for this process and its children alone. The file
+// system is served by a child, and goes with this process.
 inline int open_file_that_is_never_flushed(const std::string& directory) {
     const auto require = [](bool holds, const char* what) {
         if (!holds) {
@@ -125,12 +127,14 @@ inline int open_file_that_is_never_flushed(const std::string& directory) {
             std::_Exit(1);
         }
     };
-    require(::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "a mount namespace");
+    require(::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0,
+            "a mount namespace");
     require(::mkdir(directory.c_str(), 0755) == 0, "mkdir");
     const int device = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
     require(device >= 0, "/dev/fuse (is the kernel's module fuse there?)");
     const std::string options = "fd=" + std::to_string(device) + ",rootmode=40000,user_id=0,group_id=0";
-    require(::mount("silent", directory.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0, "mount of type fuse");
+    require(::mount("silent", directory.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0,
+            "mount of type fuse");
     const pid_t user = ::getpid();
     const pid_t child = ::fork();
     require(child >= 0, "fork");

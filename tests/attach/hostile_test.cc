@@ -1,4 +1,5 @@
-// A process that attacks the daemon (hostile.cc), or takes all it can get (greedy.cc), beside two that are as they should be.
+// A process that attacks the daemon (hostile.cc), or takes all it can get (greedy.cc), beside two that are as they
+// should be.
 #include <fstream>
 #include <regex>
 #include <set>
@@ -18,17 +19,19 @@ struct Attack {
 
 class HostileTest : public DaemonTest, public testing::WithParamInterface<Attack> {};
 
-// Whatever comes from a process is taken in, made the daemon's own and closed by the thread of its connection, and by those that are
-// there to close. By what strace(1) says of the daemon's threads while it is attacked.
+// Whatever comes from a process is taken in, made the daemon's own and closed by the thread of its connection, and by
+// those that are there to close. By what strace(1) says of the daemon's threads while it is attacked.
 TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     config_.workers[0].idle = {{.policy = IdlePolicy::event}};
     config_.drain_timeout = 20s;  // each call of the daemon is traced
     const std::filesystem::path trace = directory_.path() / "trace";
     // Traced by a process beside it, which the leak sanitizer cannot work with; the other tests look for leaks.
-    Process daemon({"/usr/bin/setpriv", "--pdeathsig", "KILL", "strace", "-D", "-f", "--decode-pids=comm", "-e",
-                    "trace=accept4,recvmsg,recvfrom,read,close,fcntl,munmap", "-o", trace.string(), pollcored_path(), "--config",
-                    directory_.write("pollcored.toml", print_config(config_)).string()},
-                   {"LD_PRELOAD=" + test_program("old-kernel.so"), "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"}, directory_.path());
+    Process daemon(
+        {"/usr/bin/setpriv", "--pdeathsig", "KILL", "strace", "-D", "-f", "--decode-pids=comm", "-e",
+         "trace=accept4,recvmsg,recvfrom,read,close,fcntl,munmap", "-o", trace.string(), pollcored_path(), "--config",
+         directory_.write("pollcored.toml", print_config(config_)).string()},
+        {"LD_PRELOAD=" + test_program("old-kernel.so"), "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"},
+        directory_.path());
     Attachment innocent(test::patient({.path = socket()}));
     Process hostile = start("hostile", {"lingering-descriptors", socket(), "0"});
     for (int i = 0; i < 20; ++i) {
@@ -88,7 +91,8 @@ TEST_F(DaemonTest, NoThreadThatOthersWaitForTouchesADescriptorOfAProcess) {
     EXPECT_GT(sealed, 20) << "what the innocent brought was not seen";
 }
 
-// What closes it waits until the hostile process has ended. By the ids of those who wait, which the file system has from the kernel.
+// What closes it waits until the hostile process has ended. By the ids of those who wait, which the file system has
+// from the kernel.
 TEST_F(DaemonTest, AFileWhoseFlushIsNeverAnsweredHoldsUpWhoClosesItAndNobodyElse) {
     Process daemon = start_daemon();
     Witness witness(socket());
@@ -99,7 +103,8 @@ TEST_F(DaemonTest, AFileWhoseFlushIsNeverAnsweredHoldsUpWhoClosesItAndNobodyElse
         const std::string out = hostile.out();
         const std::regex line("flushed by (\\d+)");
         for (std::sregex_iterator each(out.begin(), out.end(), line); each != std::sregex_iterator(); ++each) {
-            const std::filesystem::path thread = "/proc/" + std::to_string(daemon.pid()) + "/task/" + (*each)[1].str() + "/comm";
+            const std::filesystem::path thread =
+                "/proc/" + std::to_string(daemon.pid()) + "/task/" + (*each)[1].str() + "/comm";
             if (std::filesystem::exists(thread)) {
                 names.insert(read_file(thread));
             }
@@ -175,25 +180,25 @@ TEST_P(HostileTest, HurtsNobodyAndItIsInTheLog) {
     EXPECT_LT(daemon.err().size(), 200'000u) << "the log is flooded";
 }
 
-INSTANTIATE_TEST_SUITE_P(By, HostileTest,
-                         testing::Values(Attack{"garbage-messages", "attach: "}, Attack{"garbage-requests", "attach: "},
-                                         Attack{"connection-flood", "attach: "}, Attack{"descriptor-flood", "no message of this library"},
-                                         Attack{"lingering-descriptors", "no message of this library"},
-                                         Attack{"descriptor-flood", "no message of this library", true},
-                                         Attack{"lingering-descriptors", "no message of this library", true},
-                                         Attack{"no-reading", "does not read"}, Attack{"bad-memory", "shared memory is not accepted"},
-                                         Attack{"garbage-slots", "its workers refused"}, Attack{"flipped-slots", "client 3 ("},
-                                         Attack{"flipped-everything", "client 3 ("}, Attack{"moving-indices", "what no session writes"},
-                                         Attack{"others-handles", "is not this process's"},
-                                         Attack{"much-memory", "", false, "greedy"},
-                                         Attack{"many-objects", "would be more than", false, "greedy"},
-                                         Attack{"many-requests", "requests were refused", false, "greedy"},
-                                         Attack{"silent-addresses", "", false, "greedy"}),
-                         [](const auto& attack) {
-                             std::string name = attack.param.name;
-                             std::replace(name.begin(), name.end(), '-', '_');
-                             return attack.param.old_kernel ? name + "_on_an_old_kernel" : name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    By, HostileTest,
+    testing::Values(Attack{"garbage-messages", "attach: "}, Attack{"garbage-requests", "attach: "},
+                    Attack{"connection-flood", "attach: "}, Attack{"descriptor-flood", "no message of this library"},
+                    Attack{"lingering-descriptors", "no message of this library"},
+                    Attack{"descriptor-flood", "no message of this library", true},
+                    Attack{"lingering-descriptors", "no message of this library", true},
+                    Attack{"no-reading", "does not read"}, Attack{"bad-memory", "shared memory is not accepted"},
+                    Attack{"garbage-slots", "its workers refused"}, Attack{"flipped-slots", "client 3 ("},
+                    Attack{"flipped-everything", "client 3 ("}, Attack{"moving-indices", "what no session writes"},
+                    Attack{"others-handles", "is not this process's"}, Attack{"much-memory", "", false, "greedy"},
+                    Attack{"many-objects", "would be more than", false, "greedy"},
+                    Attack{"many-requests", "requests were refused", false, "greedy"},
+                    Attack{"silent-addresses", "", false, "greedy"}),
+    [](const auto& attack) {
+        std::string name = attack.param.name;
+        std::replace(name.begin(), name.end(), '-', '_');
+        return attack.param.old_kernel ? name + "_on_an_old_kernel" : name;
+    });
 
 }  // namespace
 }  // namespace pollcore::test

@@ -1,5 +1,5 @@
-// What anybody can read of how a process and its daemon talk, written down once more: the messages, and the layout of a session.
-// For hostile.cc alone, which links nothing of this project.
+// What anybody can read of how a process and its daemon talk, written down once more: the messages, and the layout of a
+// session. For hostile.cc alone, which links nothing of this project.
 #pragma once
 
 #include <fcntl.h>
@@ -31,7 +31,9 @@ inline std::mt19937_64 g_random(std::random_device{}());
 inline std::string g_path;
 inline Clock::time_point g_until;
 
-inline bool over() { return Clock::now() >= g_until; }
+inline bool over() {
+    return Clock::now() >= g_until;
+}
 [[noreturn]] inline void done(const char* how) {
     std::printf("%s\n", how);
     std::fflush(stdout);
@@ -47,8 +49,18 @@ struct Header {
     std::uint64_t id = 0;
 };
 enum Kind : std::uint16_t {
-    kAttach = 1, kOpenSession = 3, kCloseSession = 4, kCreateQp = 5, kCloseQp = 6, kResetQp = 7, kQpInfo = 8, kConnectTo = 10,
-    kRegister = 21, kDeregister = 22, kWorkerCounters = 36, kKinds = 39
+    kAttach = 1,
+    kOpenSession = 3,
+    kCloseSession = 4,
+    kCreateQp = 5,
+    kCloseQp = 6,
+    kResetQp = 7,
+    kQpInfo = 8,
+    kConnectTo = 10,
+    kRegister = 21,
+    kDeregister = 22,
+    kWorkerCounters = 36,
+    kKinds = 39
 };
 constexpr std::size_t kOutcome = 496;  // between an answer's header and its body
 constexpr std::size_t kMessageMax = 4096;
@@ -136,7 +148,8 @@ inline void tell(std::uint16_t kind, std::size_t body, Fill fill, const std::vec
 
 /// And its answer's body. Empty: it was refused.
 template <class Fill>
-std::vector<std::byte> ask(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {}, Message* answer = nullptr) {
+std::vector<std::byte> ask(std::uint16_t kind, std::size_t body, Fill fill, const std::vector<int>& fds = {},
+                           Message* answer = nullptr) {
     tell(kind, body, fill, fds);
     Message message;
     Message& got = answer != nullptr ? *answer : message;
@@ -151,7 +164,9 @@ std::vector<std::byte> ask(std::uint16_t kind, std::size_t body, Fill fill, cons
     }
     return {got.bytes.begin() + static_cast<std::ptrdiff_t>(sizeof(Header) + kOutcome), got.bytes.end()};
 }
-inline void put(std::byte* at, std::uint64_t value, std::size_t bytes) { std::memcpy(at, &value, bytes); }
+inline void put(std::byte* at, std::uint64_t value, std::size_t bytes) {
+    std::memcpy(at, &value, bytes);
+}
 template <class T>
 T get(const std::vector<std::byte>& from, std::size_t at) {
     T value{};
@@ -179,7 +194,9 @@ inline void attach() {
 // ---- A session ----
 
 constexpr std::size_t kLine = 64;
-inline std::size_t lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+inline std::size_t lines(std::size_t bytes) {
+    return (bytes + kLine - 1) / kLine * kLine;
+}
 constexpr std::uint32_t kSlots = 64;
 constexpr std::size_t kRingHeader = 2 * kLine;
 constexpr std::size_t kSrqs = 256;
@@ -198,7 +215,8 @@ struct Block {
 inline int make_memfd(std::size_t bytes, bool touched = true) {
     const std::size_t size = (bytes + 4095) / 4096 * 4096;
     const int fd = ::memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(size)) != 0 || (touched && ::fallocate(fd, 0, 0, static_cast<off_t>(size)) != 0)) {
+    if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(size)) != 0 ||
+        (touched && ::fallocate(fd, 0, 0, static_cast<off_t>(size)) != 0)) {
         std::printf("failed: memfd: %s\n", std::strerror(errno));
         std::_Exit(1);
     }
@@ -232,7 +250,9 @@ inline Block open_session(bool events = false) {
     const std::size_t mapped = (block.size + 4095) / 4096 * 4096;
     block.data = static_cast<std::byte*>(::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, block.fd, 0));
     Message answer;
-    const auto opened = ask(kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, block.size, events); }, {block.fd}, &answer);
+    const auto opened = ask(
+        kOpenSession, kName + 32, [&](std::byte* body) { fill_session(body, block.size, events); }, {block.fd},
+        &answer);
     block.bells = answer.fds;
     if (opened.empty()) {
         std::printf("failed: no session\n");
@@ -242,7 +262,9 @@ inline Block open_session(bool events = false) {
     return block;
 }
 
-inline std::byte* slot(Block& block, std::uint64_t index) { return block.data + block.submissions + kRingHeader + index % kSlots * kLine; }
+inline std::byte* slot(Block& block, std::uint64_t index) {
+    return block.data + block.submissions + kRingHeader + index % kSlots * kLine;
+}
 inline void publish(Block& block, const std::byte* line) {
     std::byte* at = slot(block, block.next);
     std::memcpy(at, line, kLine - 1);
@@ -251,12 +273,14 @@ inline void publish(Block& block, const std::byte* line) {
     ++block.next;
 }
 inline std::uint64_t taken(Block& block) {
-    return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(block.data + block.submissions + kLine)).load(std::memory_order_acquire);
+    return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(block.data + block.submissions + kLine))
+        .load(std::memory_order_acquire);
 }
 inline void take_completions(Block& block) {
     // Whatever stands there: all of it was read.
     const auto lap = [&](std::uint64_t index) {
-        return std::atomic_ref(*reinterpret_cast<std::uint8_t*>(block.data + block.completions + kRingHeader + index % kSlots * 32 + 31))
+        return std::atomic_ref(*reinterpret_cast<std::uint8_t*>(block.data + block.completions + kRingHeader +
+                                                                index % kSlots * 32 + 31))
             .load(std::memory_order_acquire);
     };
     auto* released = reinterpret_cast<std::uint64_t*>(block.data + block.completions + kLine);
@@ -272,8 +296,8 @@ struct Handle {
     std::uint16_t generation = 0;
 };
 
-// QpSpec: device 64, pd, share count, 64 shares of (session, depth), qkey, recv_depth, pool_share, rendezvous_share, sges, inline,
-// srq, pool, rendezvous_pool, type, flow, access 3, separate.
+// QpSpec: device 64, pd, share count, 64 shares of (session, depth), qkey, recv_depth, pool_share, rendezvous_share,
+// sges, inline, srq, pool, rendezvous_pool, type, flow, access 3, separate.
 constexpr std::size_t kQpSpec = 632;
 inline Handle create_qp(const Block& block) {
     const auto made = ask(kCreateQp, kQpSpec, [&](std::byte* body) {
@@ -309,7 +333,8 @@ inline Region register_memory(std::size_t size) {
     const int fd = make_memfd(size);
     Region region;
     region.data = static_cast<std::byte*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    const auto made = ask(kRegister, kRegisterBytes, [&](std::byte* body) { fill_registration(body, size, region.data); }, {fd});
+    const auto made =
+        ask(kRegister, kRegisterBytes, [&](std::byte* body) { fill_registration(body, size, region.data); }, {fd});
     ::close(fd);
     if (!made.empty()) {
         region.lkey = get<std::uint32_t>(made, 8);

@@ -1,6 +1,5 @@
-// Processes that are killed: those that are attached, at any moment, beside one whose traffic is checked throughout; and the
-// daemon itself.
-#include <gtest/gtest.h>
+// Processes that are killed: those that are attached, at any moment, beside one whose traffic is checked throughout;
+// and the daemon itself.
 #include <sched.h>
 #include <signal.h>
 
@@ -13,6 +12,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "attach/daemon_fixture.hpp"
 #include "mlx5_model.hpp"
@@ -75,8 +76,8 @@ struct Things {
     bool operator==(const Things&) const = default;
 };
 
-/// What the kernel has of the verbs device for everybody; nothing of a software device, and of the model of an mlx5 HCA, which is each
-/// process's own and no kernel's.
+/// What the kernel has of the verbs device for everybody; nothing of a software device, and of the model of an mlx5
+/// HCA, which is each process's own and no kernel's.
 std::string device_belongings(const DeviceConfig& device) {
     if (device.kind != DeviceConfig::Kind::verbs || test::Mlx5Model::is_there()) {
         return "";
@@ -92,8 +93,8 @@ std::string device_belongings(const DeviceConfig& device) {
 
 class KillTest : public DaemonTest {
 protected:
-    /// `death` makes one process that attaches, and sees to it that it is killed, for each round. Nothing of it stays, and a process
-    /// beside it does not notice. `attached`: how many had something left to clean up when this was seen.
+    /// `death` makes one process that attaches, and sees to it that it is killed, for each round. Nothing of it stays,
+    /// and a process beside it does not notice. `attached`: how many had something left to clean up when this was seen.
     template <class Death>
     void kill(int rounds, int& attached, Death death) {
         Process daemon = start_daemon();
@@ -129,7 +130,8 @@ protected:
             const bool was_there = death([&] { return Things::at(looker) != things; });
             const auto killed = Clock::now();
             while (Things::at(looker) != things) {
-                ASSERT_LT(Clock::now() - killed, kPatience) << "round " << round << ": not everything of it is gone\n" << daemon.err();
+                ASSERT_LT(Clock::now() - killed, kPatience) << "round " << round << ": not everything of it is gone\n"
+                                                            << daemon.err();
                 std::this_thread::sleep_for(200us);
             }
             attached += was_there;
@@ -143,9 +145,11 @@ protected:
         EXPECT_TRUE(witness.checks_more_than(checked + 100));
         witness.join();
         EXPECT_EQ(witness.wrong(), "");
-        EXPECT_EQ(looker.control_counters().cut_short.value(), 0u) << "the device flushes what there is, and nobody waits until it is given up";
-        std::printf("%d processes were killed, %d of them with something to clean up; %llu messages beside them were checked\n", rounds,
-                    attached, static_cast<unsigned long long>(witness.checked() - checked));
+        EXPECT_EQ(looker.control_counters().cut_short.value(), 0u)
+            << "the device flushes what there is, and nobody waits until it is given up";
+        std::printf(
+            "%d processes were killed, %d of them with something to clean up; %llu messages beside them were checked\n",
+            rounds, attached, static_cast<unsigned long long>(witness.checked() - checked));
         daemon.signal(SIGTERM);
         EXPECT_EQ(daemon.wait(), 0) << daemon.err();
     }
@@ -190,7 +194,8 @@ TEST_P(KillAtTest, LeavesNothingAndNobodyElseNotices) {
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(InTheMiddle, KillAtTest, ::testing::Values("in-the-handshake", "in-a-registration", "in-a-ring-write"),
+INSTANTIATE_TEST_SUITE_P(InTheMiddle, KillAtTest,
+                         ::testing::Values("in-the-handshake", "in-a-registration", "in-a-ring-write"),
                          [](const auto& where) {
                              std::string name = where.param;
                              std::replace(name.begin(), name.end(), '-', '_');
@@ -204,8 +209,9 @@ TEST_F(KillTest, OfTheDaemonEndsEachRequestOnceAndItsClientsAttachAgain) {
         {
             Process daemon = start_daemon();
             for (int i = 0; i < 3; ++i) {
-                clients.push_back(std::make_unique<Process>(std::vector<std::string>{test_program("attached-load"), "survive", socket()},
-                                                            std::vector<std::string>{}, directory_.path()));
+                clients.push_back(std::make_unique<Process>(
+                    std::vector<std::string>{test_program("attached-load"), "survive", socket()},
+                    std::vector<std::string>{}, directory_.path()));
             }
             for (const auto& client : clients) {
                 const auto until = Clock::now() + kPatience;

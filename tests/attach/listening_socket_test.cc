@@ -2,7 +2,6 @@
 #include "attach/listening_socket.hpp"
 
 #include <errno.h>
-#include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <fstream>
 #include <string>
 #include <utility>
+
+#include <gtest/gtest.h>
 
 #include "attach/socket_file.hpp"
 #include "other_process.hpp"
@@ -153,7 +154,8 @@ TEST_F(ListeningSocketTest, ADeadSocketOfTheSameUserIsReplaced) {
     const ListeningSocket made(place());
     EXPECT_TRUE(can_be_connected_to(SOCK_SEQPACKET));
     EXPECT_TRUE(made.accept().valid());
-    EXPECT_EQ(std::distance(fs::directory_iterator(directory_.path()), fs::directory_iterator()), 1) << "nothing is left beside it";
+    EXPECT_EQ(std::distance(fs::directory_iterator(directory_.path()), fs::directory_iterator()), 1)
+        << "nothing is left beside it";
 }
 
 TEST_F(ListeningSocketTest, ADeadSocketThatWasGivenToTheConfiguredOwnerIsReplaced) {

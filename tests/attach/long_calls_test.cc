@@ -1,6 +1,4 @@
 // What takes long in the kernel for one attached process, and what one has much of: nobody else's calls wait for it.
-#include <gtest/gtest.h>
-
 #include <poll.h>
 
 #include <atomic>
@@ -15,6 +13,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "attach/own_server.hpp"
 #include "attach/packet_socket.hpp"
@@ -50,8 +50,10 @@ protected:
     /// Makes and ends one of each.
     static void call_everything(Attachment& daemon) {
         Session session = daemon.open_session();
-        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
-        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair a =
+            daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair b =
+            daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
         SharedReceiveQueue srq = daemon.create_shared_receive_queue({.session = &session});
         MemoryRegion memory = daemon.allocate(65536, Access::all());
         ProtectionDomain pd = daemon.create_protection_domain();
@@ -117,7 +119,8 @@ TEST_F(LongCalls, AProcessThatLeavesMeanwhileIsWaitedForByNobody) {
     {
         Attachment slow = attach();
         watched.device->hold_next(test::Held::register_memory);
-        std::future<void> held = std::async(std::launch::async, [&] { EXPECT_NO_THROW((void)slow.allocate(4096, Access::all())); });
+        std::future<void> held =
+            std::async(std::launch::async, [&] { EXPECT_NO_THROW((void)slow.allocate(4096, Access::all())); });
         std::future<void> leaves;
         const Releasing releasing{*watched.device};
         ASSERT_TRUE(watched.device->await_inside(kPatience));
@@ -190,7 +193,8 @@ private:
     std::uint64_t id_ = 0;
 };
 
-// A worker looks whether something is in use before it ends, in rings that its process may have filled. Here it does not get to that.
+// A worker looks whether something is in use before it ends, in rings that its process may have filled. Here it does
+// not get to that.
 TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
     struct WorkersGoOn {
         std::atomic<bool>& stand;
@@ -200,9 +204,10 @@ TEST_F(LongCalls, OfAWorkerThatSearchesForWhatSomethingNamesNeither) {
     constexpr std::size_t kBytes = 4096;
     const SharedMemory memory = make_shared_memory(kBytes, "long calls");
     const int fd = memory.fd.get();
-    const auto region =
-        process.answer<wire::RegisterMemory>(process.send(wire::RegisterMemory{.bytes = kBytes, .device = NameText("net0")}, {&fd, 1}));
-    const auto ah = process.answer<wire::CreateAh>(process.send(wire::CreateAh{.device = NameText("net0"), .peer = QpInfo{}}));
+    const auto region = process.answer<wire::RegisterMemory>(
+        process.send(wire::RegisterMemory{.bytes = kBytes, .device = NameText("net0")}, {&fd, 1}));
+    const auto ah =
+        process.answer<wire::CreateAh>(process.send(wire::CreateAh{.device = NameText("net0"), .peer = QpInfo{}}));
 
     const auto expect_others_answered = [&](const auto& end) {
         using End = std::decay_t<decltype(end)>;
@@ -263,7 +268,8 @@ TEST_F(LongCalls, TheEndOfManyProcessesAtOnceIsToo) {
     std::vector<Process> processes(12);
     for (Process& one : processes) {
         for (int i = 0; i < 40; ++i) {
-            one.qps.push_back(one.attachment.create_queue_pair({.shares = {{.session = &one.session, .send_depth = 1}}, .recv_depth = 1}));
+            one.qps.push_back(one.attachment.create_queue_pair(
+                {.shares = {{.session = &one.session, .send_depth = 1}}, .recv_depth = 1}));
         }
     }
     Attachment other = attach();

@@ -12,6 +12,7 @@ int setsockopt(int socket, int level, int option, const void* value, socklen_t l
         errno = ENOPROTOOPT;
         return -1;
     }
-    int (*real)(int, int, int, const void*, socklen_t) = (int (*)(int, int, int, const void*, socklen_t))dlsym(RTLD_NEXT, "setsockopt");
+    int (*real)(int, int, int, const void*, socklen_t) =
+        (int (*)(int, int, int, const void*, socklen_t))dlsym(RTLD_NEXT, "setsockopt");
     return real(socket, level, option, value, length);
 }

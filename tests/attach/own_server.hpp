@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <string>
 
-#include "test_cpus.hpp"
 #include "pollcore/config.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore::test {
 

@@ -1,6 +1,4 @@
 // Connection requests: how many wait, how many are held, and those whose peer gives up.
-#include <gtest/gtest.h>
-
 #include <cerrno>
 #include <chrono>
 #include <deque>
@@ -9,6 +7,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "attach/own_server.hpp"
 #include "patient.hpp"
@@ -31,7 +31,8 @@ protected:
     std::deque<QueuePair> callers;  // before what calls by them
 
     std::future<int> call(const Listener& listener, std::vector<std::byte> private_data = {}) {
-        QueuePair& qp = callers.emplace_back(runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}}));
+        QueuePair& qp =
+            callers.emplace_back(runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 1}}}));
         return std::async(std::launch::async, [&qp, address = listener.address(), data = std::move(private_data)] {
             try {
                 (void)qp.connect(address, {.private_data = data, .timeout = 60s});
@@ -68,7 +69,8 @@ TEST_F(RequestTest, BeyondAListenersBacklogTheyAreRejectedAndCounted) {
     }
     EXPECT_EQ(runtime.control_counters().requests_refused.value(), kBeyond);
     std::size_t handed_out = 0;
-    while (std::optional<ConnectionRequest> request = listener.next_request(handed_out < kListenerBacklogMax ? 20s : 0s)) {
+    while (std::optional<ConnectionRequest> request =
+               listener.next_request(handed_out < kListenerBacklogMax ? 20s : 0s)) {
         ++handed_out;
     }
     EXPECT_EQ(handed_out, kListenerBacklogMax);

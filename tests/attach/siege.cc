@@ -1,5 +1,6 @@
-// A daemon beside which attacks run, for scripts/bench: how long its worker stood still, and what two processes that are as they should
-// be had of it. The attacks share one CPU with these and with the daemon's other threads; the worker has its own.
+// A daemon beside which attacks run, for scripts/bench: how long its worker stood still, and what two processes that
+// are as they should be had of it. The attacks share one CPU with these and with the daemon's other threads; the worker
+// has its own.
 //
 //   siege SECONDS [ATTACK]
 //
@@ -22,10 +23,11 @@ namespace pollcore::test {
 namespace {
 
 const std::vector<std::pair<const char*, const char*>> kAttacks{
-    {"hostile", "garbage-messages"}, {"hostile", "garbage-requests"}, {"hostile", "connection-flood"}, {"hostile", "descriptor-flood"},
-    {"hostile", "lingering-descriptors"}, {"hostile", "no-reading"}, {"hostile", "bad-memory"}, {"hostile", "garbage-slots"},
-    {"hostile", "flipped-slots"}, {"hostile", "flipped-everything"}, {"hostile", "moving-indices"}, {"hostile", "others-handles"},
-    {"greedy", "much-memory"}, {"greedy", "many-objects"}, {"greedy", "many-requests"},
+    {"hostile", "garbage-messages"},   {"hostile", "garbage-requests"},      {"hostile", "connection-flood"},
+    {"hostile", "descriptor-flood"},   {"hostile", "lingering-descriptors"}, {"hostile", "no-reading"},
+    {"hostile", "bad-memory"},         {"hostile", "garbage-slots"},         {"hostile", "flipped-slots"},
+    {"hostile", "flipped-everything"}, {"hostile", "moving-indices"},        {"hostile", "others-handles"},
+    {"greedy", "much-memory"},         {"greedy", "many-objects"},           {"greedy", "many-requests"},
     {"greedy", "silent-addresses"}};
 
 void stay_on(std::uint32_t cpu) {
@@ -35,7 +37,9 @@ void stay_on(std::uint32_t cpu) {
     (void)::sched_setaffinity(0, sizeof(one), &one);
 }
 
-double milliseconds_of(std::uint64_t cycles) { return static_cast<double>(cycles) / cycles_per_ns() / 1e6; }
+double milliseconds_of(std::uint64_t cycles) {
+    return static_cast<double>(cycles) / cycles_per_ns() / 1e6;
+}
 
 int besiege(std::chrono::seconds time, const std::string& only) {
     TemporaryDirectory directory;
@@ -58,11 +62,13 @@ int besiege(std::chrono::seconds time, const std::string& only) {
     std::vector<std::unique_ptr<Process>> attackers;
     const auto attack = [&](const std::pair<const char*, const char*>& each) {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
-        return std::make_unique<Process>(std::vector<std::string>{test_program(each.first), each.second, socket, std::to_string(left.count())},
-                                         std::vector<std::string>{}, directory.path());
+        return std::make_unique<Process>(
+            std::vector<std::string>{test_program(each.first), each.second, socket, std::to_string(left.count())},
+            std::vector<std::string>{}, directory.path());
     };
     std::vector<std::pair<const char*, const char*>> wanted;
-    std::copy_if(kAttacks.begin(), kAttacks.end(), std::back_inserter(wanted), [&](const auto& each) { return only.empty() || only == each.second; });
+    std::copy_if(kAttacks.begin(), kAttacks.end(), std::back_inserter(wanted),
+                 [&](const auto& each) { return only.empty() || only == each.second; });
     if (wanted.empty()) {
         std::fprintf(stderr, "siege: there is no attack \"%s\"\n", only.c_str());
         return 2;
@@ -77,7 +83,8 @@ int besiege(std::chrono::seconds time, const std::string& only) {
             if (const std::optional<int> code = attackers[i]->wait(0ms); code && Clock::now() < until) {
                 turned_away += *code != 0;  // the others leave no room for it
                 if (*code != 0 && wanted.size() == 1) {
-                    std::fprintf(stderr, "%s: exit code %d: %s\n", wanted[i].second, *code, attackers[i]->out().c_str());
+                    std::fprintf(stderr, "%s: exit code %d: %s\n", wanted[i].second, *code,
+                                 attackers[i]->out().c_str());
                     return 1;
                 }
                 // It was thrown out: the next one comes.
@@ -93,11 +100,13 @@ int besiege(std::chrono::seconds time, const std::string& only) {
     const std::string wrong_calls = caller.end();
     witness.join();
     attackers.clear();
-    std::printf("{\"seconds\": %lld, \"attacks\": %d, \"turned_away\": %d, \"longest_step_ms\": %.3f, \"messages_checked\": %llu, \"rounds_of_calls\": %llu, "
-                "\"longest_call_ms\": %.3f, \"wrong\": \"%s%s\"}\n",
-                static_cast<long long>(time.count()), attacks, turned_away, longest_step, static_cast<unsigned long long>(checked_meanwhile),
-                static_cast<unsigned long long>(rounds_meanwhile), static_cast<double>(caller.longest_call().count()) / 1000,
-                wrong_calls.c_str(), witness.wrong().c_str());
+    std::printf(
+        "{\"seconds\": %lld, \"attacks\": %d, \"turned_away\": %d, \"longest_step_ms\": %.3f, \"messages_checked\": "
+        "%llu, \"rounds_of_calls\": %llu, "
+        "\"longest_call_ms\": %.3f, \"wrong\": \"%s%s\"}\n",
+        static_cast<long long>(time.count()), attacks, turned_away, longest_step,
+        static_cast<unsigned long long>(checked_meanwhile), static_cast<unsigned long long>(rounds_meanwhile),
+        static_cast<double>(caller.longest_call().count()) / 1000, wrong_calls.c_str(), witness.wrong().c_str());
     daemon.signal(SIGTERM);
     if (daemon.wait() != 0) {
         std::fprintf(stderr, "%s", daemon.err().c_str());

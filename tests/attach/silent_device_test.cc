@@ -1,13 +1,13 @@
-// A device that flushes nothing: the process whose queue pair it is waits until that is cut short, and nobody else does. The clock is the
-// test's, so it waits as long as the test likes.
-#include <gtest/gtest.h>
-
+// A device that flushes nothing: the process whose queue pair it is waits until that is cut short, and nobody else
+// does. The clock is the test's, so it waits as long as the test likes.
 #include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "attach/own_server.hpp"
 #include "give_way.hpp"
@@ -27,7 +27,9 @@ protected:
     static constexpr std::chrono::seconds kPatience{20};
 
     SilentDevice() {
-        runtime.device().context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) { return 0; };  // there is no CQ yet that the worker polls
+        runtime.device().context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) {
+            return 0;
+        };  // there is no CQ yet that the worker polls
     }
     static Config runtime_config() {
         Config config = test::one_soft_device(64);
@@ -36,13 +38,17 @@ protected:
         return config;
     }
     static AttachConfig attach_config() { return test::socket_named("silent"); }
-    [[nodiscard]] static Attachment attach() { return Attachment({.path = attach_config().path, .answer_within = kPatience}); }
+    [[nodiscard]] static Attachment attach() {
+        return Attachment({.path = attach_config().path, .answer_within = kPatience});
+    }
 
     /// With nothing in flight, so there is nothing to flush.
     static void call_everything(Attachment& daemon) {
         Session session = daemon.open_session();
-        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
-        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair a =
+            daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair b =
+            daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
         MemoryRegion memory = daemon.allocate(65536, Access::all());
         const QpInfo info = a.info();
         a.connect(b.info());
@@ -69,8 +75,10 @@ TEST_F(SilentDevice, HoldsUpNobodyButTheProcessWhoseQueuePairItIs) {
         Attachment daemon = attach();
         Session session = daemon.open_session();
         MemoryRegion memory = daemon.allocate(4096, Access::all());
-        QueuePair a = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
-        QueuePair b = daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair a =
+            daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
+        QueuePair b =
+            daemon.create_queue_pair({.shares = {{.session = &session}}, .remote_access = RemoteAccess::all()});
     };
     const std::vector<std::pair<const char*, std::function<void(Process&)>>> ends{
         {"close", [](Process& slow) { EXPECT_FALSE(slow.a.close()); }},
@@ -85,11 +93,16 @@ TEST_F(SilentDevice, HoldsUpNobodyButTheProcessWhoseQueuePairItIs) {
         slow.a.connect(slow.b.info());
         slow.b.connect(info);
         const std::uint64_t sends = runtime.worker_counters(0).sends.value();
-        ASSERT_EQ(slow.session.try_submit({.sge = {slow.memory.addr(), 8, slow.memory.lkey()}, .remote_addr = slow.memory.addr(),
-                                           .rkey = slow.memory.rkey(), .qp = slow.a.handle(), .opcode = Opcode::rdma_write,
-                                           .flags = kSignaled, .num_sge = 1}),
+        ASSERT_EQ(slow.session.try_submit({.sge = {slow.memory.addr(), 8, slow.memory.lkey()},
+                                           .remote_addr = slow.memory.addr(),
+                                           .rkey = slow.memory.rkey(),
+                                           .qp = slow.a.handle(),
+                                           .opcode = Opcode::rdma_write,
+                                           .flags = kSignaled,
+                                           .num_sge = 1}),
                   Refusal::none);
-        for (const auto until = std::chrono::steady_clock::now() + kPatience; runtime.worker_counters(0).sends.value() == sends;) {
+        for (const auto until = std::chrono::steady_clock::now() + kPatience;
+             runtime.worker_counters(0).sends.value() == sends;) {
             ASSERT_LT(std::chrono::steady_clock::now(), until);
             test::give_way();
         }

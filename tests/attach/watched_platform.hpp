@@ -1,5 +1,5 @@
-// This machine, with a software device of which a test holds up single calls, and with an executor that counts them: how many calls of
-// the device the longest job of the control thread makes.
+// This machine, with a software device of which a test holds up single calls, and with an executor that counts them:
+// how many calls of the device the longest job of the control thread makes.
 #pragma once
 
 #include <unistd.h>
@@ -140,7 +140,8 @@ private:
             }
             device_calls = 0;
             job();
-            for (std::uint64_t longest = longest_.load(); longest < device_calls && !longest_.compare_exchange_weak(longest, device_calls);) {
+            for (std::uint64_t longest = longest_.load();
+                 longest < device_calls && !longest_.compare_exchange_weak(longest, device_calls);) {
             }
         }
     }
@@ -155,7 +156,8 @@ private:
 /// Turns a worker, except while it is told to stand.
 class StandingWorker final : public WorkerThread {
 public:
-    StandingWorker(Worker& worker, std::atomic<bool>& stands) : worker_(worker), stands_(stands), thread_([this] { loop(); }) {}
+    StandingWorker(Worker& worker, std::atomic<bool>& stands)
+        : worker_(worker), stands_(stands), thread_([this] { loop(); }) {}
     void stop() noexcept override { stop_.store(true); }
     void join() noexcept override { thread_.join(); }
     [[nodiscard]] int thread_id() const noexcept override { return thread_id_.load(); }
@@ -199,7 +201,8 @@ public:
         return std::make_unique<StandingWorker>(worker, watched_.workers_stand);
     }
     std::unique_ptr<Executor> start_executor(const std::string& name) override {
-        return name == "pollcore-ctl" ? std::make_unique<CountingExecutor>(watched_.longest_job) : OnHostPlatform::start_executor(name);
+        return name == "pollcore-ctl" ? std::make_unique<CountingExecutor>(watched_.longest_job)
+                                      : OnHostPlatform::start_executor(name);
     }
 
 private:

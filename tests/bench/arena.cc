@@ -16,7 +16,8 @@ void* arena(std::size_t bytes) {
         if (mapped == MAP_FAILED) {
             throw std::bad_alloc();
         }
-        auto* aligned = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(mapped) + kHuge - 1) & ~(kHuge - 1));
+        auto* aligned =
+            reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(mapped) + kHuge - 1) & ~(kHuge - 1));
         (void)::madvise(aligned, kBytes, MADV_HUGEPAGE);
         return aligned;
     }();

@@ -1,12 +1,12 @@
 #include "bench_report.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <ostream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "apps/pollperf/threads.hpp"
 #include "pollcore/error.hpp"
@@ -15,7 +15,9 @@ namespace pollcore::bench {
 namespace {
 
 // Three digits that mean something.
-std::string figure(double value) { return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0); }
+std::string figure(double value) {
+    return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
+}
 
 std::string with_spread(const Samples& all) {
     const Samples samples = present(all);
@@ -54,9 +56,10 @@ void print_tables(std::ostream& out, const std::vector<Measured>& measurements) 
 void write_json(const std::string& path, const std::vector<Measured>& measurements, const std::vector<Goal>& goals,
                 const std::vector<Noise>& noise) {
     const perf::Machine machine = perf::this_machine();
-    nlohmann::ordered_json json{{"machine", {{"cpu", machine.cpu_model}, {"cpus", machine.cpus_online}, {"kernel", machine.kernel}}},
-                                {"noise", nlohmann::ordered_json::array()},
-                                {"goals", nlohmann::ordered_json::array()}};
+    nlohmann::ordered_json json{
+        {"machine", {{"cpu", machine.cpu_model}, {"cpus", machine.cpus_online}, {"kernel", machine.kernel}}},
+        {"noise", nlohmann::ordered_json::array()},
+        {"goals", nlohmann::ordered_json::array()}};
     for (const Noise& one : noise) {
         json["noise"].push_back({{"text", one.text}});
         if (!one.table.empty()) {

@@ -15,13 +15,19 @@
 namespace pollcore::bench {
 
 /// By repetition; NaN where one of the two has none.
-[[nodiscard]] inline Samples combine(const Samples& a, const Samples& b, const std::function<double(double, double)>& how) {
+[[nodiscard]] inline Samples combine(const Samples& a, const Samples& b,
+                                     const std::function<double(double, double)>& how) {
     Samples result;
-    std::transform(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size())), b.begin(), std::back_inserter(result), how);
+    std::transform(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size())), b.begin(),
+                   std::back_inserter(result), how);
     return result;
 }
-[[nodiscard]] inline Samples ratio(const Samples& a, const Samples& b) { return combine(a, b, std::divides<>()); }
-[[nodiscard]] inline Samples difference(const Samples& a, const Samples& b) { return combine(a, b, std::minus<>()); }
+[[nodiscard]] inline Samples ratio(const Samples& a, const Samples& b) {
+    return combine(a, b, std::divides<>());
+}
+[[nodiscard]] inline Samples difference(const Samples& a, const Samples& b) {
+    return combine(a, b, std::minus<>());
+}
 
 /// What was measured at one distance, or at none, and the goals that are made of that.
 class Board {
@@ -33,14 +39,16 @@ public:
     [[nodiscard]] Samples samples(std::string_view table, std::string_view row, std::string_view column) const {
         for (const Measured& one : all_) {
             const auto at = std::find(one.columns.begin(), one.columns.end(), column);
-            if (one.distance == distance_ && one.table.starts_with(table) && one.row == row && at != one.columns.end()) {
+            if (one.distance == distance_ && one.table.starts_with(table) && one.row == row &&
+                at != one.columns.end()) {
                 return one.samples[static_cast<std::size_t>(at - one.columns.begin())];
             }
         }
         return {};
     }
     /// Of each repetition, of all rows of a table that `counts`, the largest.
-    [[nodiscard]] Samples best(std::string_view table, std::string_view column, const std::function<bool(const std::string& row)>& counts) const {
+    [[nodiscard]] Samples best(std::string_view table, std::string_view column,
+                               const std::function<bool(const std::string& row)>& counts) const {
         Samples best;
         for (const Measured& one : all_) {
             if (one.distance == distance_ && one.table.starts_with(table) && counts(one.row)) {
@@ -55,14 +63,19 @@ public:
     void from(std::string_view tables) {
         tables_.clear();
         for (const Measured& one : all_) {
-            if (one.distance == distance_ && one.table.starts_with(tables) && std::find(tables_.begin(), tables_.end(), one.table) == tables_.end()) {
+            if (one.distance == distance_ && one.table.starts_with(tables) &&
+                std::find(tables_.begin(), tables_.end(), one.table) == tables_.end()) {
                 tables_.push_back(one.table);
             }
         }
     }
     /// One without samples is left out.
-    void at_least(std::string text, double bound, const Samples& reached) { add(std::move(text), true, bound, reached); }
-    void at_most(std::string text, double bound, const Samples& reached) { add(std::move(text), false, bound, reached); }
+    void at_least(std::string text, double bound, const Samples& reached) {
+        add(std::move(text), true, bound, reached);
+    }
+    void at_most(std::string text, double bound, const Samples& reached) {
+        add(std::move(text), false, bound, reached);
+    }
 
     [[nodiscard]] std::vector<Goal> goals() && { return std::move(goals_); }
 
@@ -83,10 +96,13 @@ private:
     std::vector<Goal> goals_;
 };
 
-/// Those that `make` adds, at each distance that a runtime is meant for: nobody gives a worker and its application one core.
-[[nodiscard]] inline std::vector<Goal> goals_by_distance(const std::vector<Measured>& all, const std::function<void(Board&)>& make) {
+/// Those that `make` adds, at each distance that a runtime is meant for: nobody gives a worker and its application one
+/// core.
+[[nodiscard]] inline std::vector<Goal> goals_by_distance(const std::vector<Measured>& all,
+                                                         const std::function<void(Board&)>& make) {
     std::vector<Goal> goals;
-    for (const std::optional<Distance> distance : {std::optional<Distance>{}, std::optional{Distance::near}, std::optional{Distance::far}}) {
+    for (const std::optional<Distance> distance :
+         {std::optional<Distance>{}, std::optional{Distance::near}, std::optional{Distance::far}}) {
         Board board(all, distance);
         make(board);
         for (Goal& goal : std::move(board).goals()) {

@@ -1,8 +1,8 @@
 // How far two CPUs are from each other at the moment.
 //
-// The CPUs of a virtual machine are threads of its host, which moves them about. For some seconds or minutes they are two threads of one
-// core, or two cores that share a cache, or two that share none; between the last two a line takes four times as long. What is measured
-// between two CPUs is compared only with what was measured at the same distance.
+// The CPUs of a virtual machine are threads of its host, which moves them about. For some seconds or minutes they are
+// two threads of one core, or two cores that share a cache, or two that share none; between the last two a line takes
+// four times as long. What is measured between two CPUs is compared only with what was measured at the same distance.
 //
 // Thread safety: where() by one thread at a time.
 #pragma once

@@ -1,5 +1,5 @@
-// What flow control costs a message: from one queue pair to the pool or the write ring of another, by an application on one CPU and a
-// worker on the other, on the software device.
+// What flow control costs a message: from one queue pair to the pool or the write ring of another, by an application on
+// one CPU and a worker on the other, on the software device.
 #include <algorithm>
 #include <array>
 #include <span>
@@ -34,11 +34,11 @@ public:
     /// One at a time: from being submitted until being read, in ns.
     [[nodiscard]] double latency(std::chrono::nanoseconds time) {
         return 1e9 / per_second(time, [this] {
-            messages_.send(1);
-            for (const std::uint64_t before = messages_.received(); messages_.received() == before;) {
-                receive();
-            }
-        });
+                   messages_.send(1);
+                   for (const std::uint64_t before = messages_.received(); messages_.received() == before;) {
+                       receive();
+                   }
+               });
     }
 
 private:
@@ -47,7 +47,8 @@ private:
         const std::uint64_t first = messages_.received();
         const std::uint64_t began = cycles_now();
         std::uint64_t now = began;
-        for (const std::uint64_t until = began + cycles_from(time); now < until || messages_.received() == first; now = cycles_now()) {
+        for (const std::uint64_t until = began + cycles_from(time); now < until || messages_.received() == first;
+             now = cycles_now()) {
             turn();
         }
         const double received = static_cast<double>(messages_.received() - first);
@@ -71,8 +72,10 @@ public:
     Waiting(Runtime& runtime, Session& session)
         : peers_(runtime.open_session()),
           memory_(runtime.allocate(kBytes, Access::all())),
-          from_(runtime.create_queue_pair({.shares = {{.session = &session, .send_depth = 64}}, .recv_depth = 8, .flow = FlowControl::credits})),
-          to_(runtime.create_queue_pair({.shares = {{.session = &peers_}}, .recv_depth = 8, .flow = FlowControl::credits})) {
+          from_(runtime.create_queue_pair(
+              {.shares = {{.session = &session, .send_depth = 64}}, .recv_depth = 8, .flow = FlowControl::credits})),
+          to_(runtime.create_queue_pair(
+              {.shares = {{.session = &peers_}}, .recv_depth = 8, .flow = FlowControl::credits})) {
         const QpInfo info = from_.info();
         from_.connect(to_.info());
         to_.connect(info);
@@ -95,7 +98,8 @@ public:
         Completion some[64];
         std::uint64_t flushed = 0;
         while (const std::size_t n = session.poll(some)) {
-            flushed += static_cast<std::uint64_t>(std::count_if(some, some + n, [](const Completion& one) { return one.status == Status::wr_flush_err; }));
+            flushed += static_cast<std::uint64_t>(std::count_if(
+                some, some + n, [](const Completion& one) { return one.status == Status::wr_flush_err; }));
         }
         if (flushed != kRequests) {
             throw std::runtime_error("what waits was not flushed");
@@ -121,7 +125,8 @@ std::vector<double> turns(const Setting& setting) {
     std::array<std::vector<double>, 6> all;
     const auto time = setting.time / kTurns;
     for (int i = -1; i < kTurns; ++i) {  // the first is no measurement
-        std::array<double, 6> turn{off.rate(time) / 1e6, credits.rate(time) / 1e6, 0, off.latency(time), credits.latency(time), ring.latency(time)};
+        std::array<double, 6> turn{off.rate(time) / 1e6, credits.rate(time) / 1e6, 0,
+                                   off.latency(time),    credits.latency(time),    ring.latency(time)};
         Waiting waiting(runtime, credits.session());
         turn[2] = credits.rate(time) / 1e6;
         waiting.end(credits.session());
@@ -142,10 +147,11 @@ std::vector<double> turns(const Setting& setting) {
 }  // namespace
 
 std::vector<Measurement> flow_costs(const Setting& setting) {
-    return {{.table = "64-byte messages to a receive pool or a write ring, through a worker on another CPU, software device",
+    return {{.table =
+                 "64-byte messages to a receive pool or a write ring, through a worker on another CPU, software device",
              .row = "pollcore",
-             .columns = {"M/s, no flow control", "M/s, credits", "M/s, credits, beside 60 requests that wait", "ns, no flow control",
-                         "ns, credits", "ns, write ring"},
+             .columns = {"M/s, no flow control", "M/s, credits", "M/s, credits, beside 60 requests that wait",
+                         "ns, no flow control", "ns, credits", "ns, write ring"},
              .once = [setting] { return turns(setting); },
              .between_cpus = true}};
 }

@@ -20,8 +20,8 @@ void add_goals(Board& board) {
     board.from(many);
     const Samples both = board.samples(many, "submitted in bursts of 32", "application: both");
     board.at_most("application's thread, submit and poll, bursts of 32, cycles per operation", 40, both);
-    // 1.3 was wanted. Near CPUs have 1.1 where nothing has to come from another CPU, and lines that were just written come late
-    // (runtime/DECISIONS.md, D9).
+    // 1.3 was wanted. Near CPUs have 1.1 where nothing has to come from another CPU, and lines that were just written
+    // come late (runtime/DECISIONS.md, D9).
     board.at_most("application's thread, bursts of 32 / the bytes alone", near ? 1.9 : 1.6,
                   ratio(both, board.samples(many, "limit: 64 B there and 32 B back", "application: both")));
 
@@ -30,30 +30,40 @@ void add_goals(Board& board) {
     const auto cycles = [&](const char* row) { return board.samples(loads, row, "worker"); };
     const Samples with_idle = cycles("bursts of 32, four idle sessions, two idle CQs");
     board.at_most("worker, bursts of 32, four idle sessions, two idle CQs, cycles per operation", 70, with_idle);
-    board.at_most("worker, bursts of 32, four idle sessions, two idle CQs, cycles per operation, stretch", 50, with_idle);
-    board.at_most("1024 QPs at random against one, more cycles per operation", 25, difference(cycles("1024 QPs at random"), cycles("bursts of 32")));
-    board.at_most("64 sessions by turns against one, more cycles per operation", 25, difference(cycles("64 sessions by turns"), cycles("bursts of 32")));
+    board.at_most("worker, bursts of 32, four idle sessions, two idle CQs, cycles per operation, stretch", 50,
+                  with_idle);
+    board.at_most("1024 QPs at random against one, more cycles per operation", 25,
+                  difference(cycles("1024 QPs at random"), cycles("bursts of 32")));
+    board.at_most("64 sessions by turns against one, more cycles per operation", 25,
+                  difference(cycles("64 sessions by turns"), cycles("bursts of 32")));
 
     const std::string flow = "64-byte messages";
     board.from(flow);
     const auto messages = [&](const char* column) { return board.samples(flow, kOurs, column); };
-    board.at_least("throughput with credits / without", 0.90, ratio(messages("M/s, credits"), messages("M/s, no flow control")));
+    board.at_least("throughput with credits / without", 0.90,
+                   ratio(messages("M/s, credits"), messages("M/s, no flow control")));
     board.at_least("throughput with credits, beside requests that wait / alone", 0.95,
                    ratio(messages("M/s, credits, beside 60 requests that wait"), messages("M/s, credits")));
-    board.at_least("latency without credits / with", 0.90, ratio(messages("ns, no flow control"), messages("ns, credits")));
-    board.at_least("latency of send and receive / of a write ring", 0.95, ratio(messages("ns, no flow control"), messages("ns, write ring")));
+    board.at_least("latency without credits / with", 0.90,
+                   ratio(messages("ns, no flow control"), messages("ns, credits")));
+    board.at_least("latency of send and receive / of a write ring", 0.95,
+                   ratio(messages("ns, no flow control"), messages("ns, write ring")));
 
     const std::string beside = "the worker's steps beside";
     board.from(beside);
     const Samples innocent = board.samples(beside, "innocent", "cycles");
     for (const char* manners : {"garbage", "nearly-right", "flipped"}) {
-        board.at_most(fmt::format("worker's cycles per request, beside a process with {} slots / beside an innocent one", manners), 1.05,
-                      ratio(board.samples(beside, manners, "cycles"), innocent));
+        board.at_most(
+            fmt::format("worker's cycles per request, beside a process with {} slots / beside an innocent one",
+                        manners),
+            1.05, ratio(board.samples(beside, manners, "cycles"), innocent));
     }
 }
 
 }  // namespace
 
-std::vector<Goal> worker_goals(const std::vector<Measured>& all) { return goals_by_distance(all, add_goals); }
+std::vector<Goal> worker_goals(const std::vector<Measured>& all) {
+    return goals_by_distance(all, add_goals);
+}
 
 }  // namespace pollcore::bench

@@ -44,6 +44,8 @@ HardwareCounters::HardwareCounters() {
     }
 }
 
-HardwareCounters::Reading HardwareCounters::read() const { return {value_of(counters_[0]), value_of(counters_[1])}; }
+HardwareCounters::Reading HardwareCounters::read() const {
+    return {value_of(counters_[0]), value_of(counters_[1])};
+}
 
 }  // namespace pollcore::bench

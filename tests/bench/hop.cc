@@ -54,11 +54,12 @@ std::vector<double> one_in_flight(const Setting& setting) {
 std::vector<Measurement> hops(const Setting& setting) {
     std::vector<Measurement> all;
     const auto add = [&](const char* name, std::function<std::vector<double>()> once) {
-        all.push_back({.table = "hop: one operation in flight through a worker on another CPU, device that completes at once, ns",
-                       .row = name,
-                       .columns = {"median", "p99"},
-                       .once = std::move(once),
-                       .between_cpus = true});
+        all.push_back(
+            {.table = "hop: one operation in flight through a worker on another CPU, device that completes at once, ns",
+             .row = name,
+             .columns = {"median", "p99"},
+             .once = std::move(once),
+             .between_cpus = true});
     };
     add(kTwoLines, [setting] { return best_two_lines(setting.cpus, setting.time); });
     add(kTwoLinesHasty, [setting] { return two_lines<Words, 1024, 1>(setting.cpus, setting.time, kNoWaits); });

@@ -1,5 +1,5 @@
-// What the neighbour of a hostile process pays for it: the worker's cycles for each of its requests, the neighbour's thread on another
-// CPU. Here is the worker, turned by hand, so that nothing but its steps is timed.
+// What the neighbour of a hostile process pays for it: the worker's cycles for each of its requests, the neighbour's
+// thread on another CPU. Here is the worker, turned by hand, so that nothing but its steps is timed.
 #include <atomic>
 #include <thread>
 
@@ -31,7 +31,8 @@ std::vector<double> cycles_beside(const Setting& setting, const char* manners) {
     bool failed = false;
     bool at_work = false;  // or ended
     for (std::uint64_t until = 0; !failed && (!at_work || counted == 0 || cycles_now() < until);) {
-        while (submitted - completed < kWindow && session.try_submit(both.write(Neighbours::kVictim)) == Refusal::none) {
+        while (submitted - completed < kWindow &&
+               session.try_submit(both.write(Neighbours::kVictim)) == Refusal::none) {
             ++submitted;
         }
         const std::uint64_t began = cycles_now();
@@ -39,7 +40,8 @@ std::vector<double> cycles_beside(const Setting& setting, const char* manners) {
         const std::uint64_t took = cycles_now() - began;
         both.world.now += 100;
         const std::size_t n = session.poll(done);
-        failed = std::any_of(done.begin(), done.begin() + static_cast<std::ptrdiff_t>(n), [](const Completion& one) { return !one.ok(); });
+        failed = std::any_of(done.begin(), done.begin() + static_cast<std::ptrdiff_t>(n),
+                             [](const Completion& one) { return !one.ok(); });
         completed += n;
         if (at_work) {
             cycles += took;
@@ -62,10 +64,11 @@ std::vector<double> cycles_beside(const Setting& setting, const char* manners) {
 std::vector<Measurement> hostile_costs(const Setting& setting) {
     std::vector<Measurement> all;
     for (const char* manners : Neighbour::kManners) {
-        all.push_back({.table = "the worker's steps beside another process's session, software device, cycles per request",
-                       .row = manners,
-                       .columns = {"cycles"},
-                       .once = [setting, manners] { return cycles_beside(setting, manners); }});
+        all.push_back(
+            {.table = "the worker's steps beside another process's session, software device, cycles per request",
+             .row = manners,
+             .columns = {"cycles"},
+             .once = [setting, manners] { return cycles_beside(setting, manners); }});
     }
     return all;
 }

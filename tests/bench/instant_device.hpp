@@ -1,18 +1,19 @@
-// A device that completes at once: what is posted is found at the next poll. What is measured on it is the way there and back.
+// A device that completes at once: what is posted is found at the next poll. What is measured on it is the way there
+// and back.
 //
-// A software device in all else. Its context's ops are the data path (H24), so exchanging three of them is enough. Receives
-// never complete.
+// A software device in all else. Its context's ops are the data path (H24), so exchanging three of them is enough.
+// Receives never complete.
 //
 // Thread safety: a CQ and its QPs belong to one thread.
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <bit>
 #include <cstdint>
 #include <deque>
 #include <mutex>
 #include <vector>
+
+#include <infiniband/verbs.h>
 
 namespace pollcore::bench {
 
@@ -75,7 +76,9 @@ inline int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr**) {
     return 0;
 }
 
-inline int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) { return 0; }
+inline int post_recv(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) {
+    return 0;
+}
 
 inline int poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
     auto* entries = static_cast<InstantCq*>(cq->cq_context);

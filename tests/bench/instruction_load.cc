@@ -13,13 +13,14 @@
 namespace pollcore::bench {
 namespace {
 
-constexpr const char* kUsage = "usage: instruction-load ROUNDS BURST writes QPS SESSIONS CQS\n"
-                               "       instruction-load ROUNDS BURST messages off|credits|ring WAITING\n"
-                               "       instruction-load ROUNDS BURST beside MANNERS\n"
-                               "       instruction-load ROUNDS 1 idle SESSIONS CQS\n"
-                               "       instruction-load ROUNDS BURST asleep\n"
-                               "       instruction-load ROUNDS BURST provider DEVICE plain|extended\n"
-                               "       instruction-load ROUNDS BURST writes-on DEVICE QPS each|coalesced\n";
+constexpr const char* kUsage =
+    "usage: instruction-load ROUNDS BURST writes QPS SESSIONS CQS\n"
+    "       instruction-load ROUNDS BURST messages off|credits|ring WAITING\n"
+    "       instruction-load ROUNDS BURST beside MANNERS\n"
+    "       instruction-load ROUNDS 1 idle SESSIONS CQS\n"
+    "       instruction-load ROUNDS BURST asleep\n"
+    "       instruction-load ROUNDS BURST provider DEVICE plain|extended\n"
+    "       instruction-load ROUNDS BURST writes-on DEVICE QPS each|coalesced\n";
 
 /// `then` ends each round.
 template <class Load, class Then>
@@ -62,10 +63,12 @@ int run(int argc, char** argv) {
         return 0;
     }
     if (argc == 4 && word(3) == "asleep") {
-        return run(rounds, SteppedLoad({.burst = burst, .software = true, .sleeps = true}), [](SteppedLoad& load) { load.sleep(); });
+        return run(rounds, SteppedLoad({.burst = burst, .software = true, .sleeps = true}),
+                   [](SteppedLoad& load) { load.sleep(); });
     }
     if (argc == 6 && burst <= kBurst && word(3) == "provider") {
-        BareLoad load(std::make_shared<Provider>(word(4)), {.domain = true, .extended = word(5) == "extended"}, {.burst = burst});
+        BareLoad load(std::make_shared<Provider>(word(4)), {.domain = true, .extended = word(5) == "extended"},
+                      {.burst = burst});
         for (std::uint32_t i = 0; i < rounds; ++i) {
             load.prepare();
             load.post();
@@ -75,7 +78,11 @@ int run(int argc, char** argv) {
         return 0;
     }
     if (argc == 7 && word(3) == "writes-on") {
-        return run(rounds, SteppedLoad({.burst = burst, .qps = number(5), .coalesce_signals = word(6) == "coalesced", .provider = std::make_shared<Provider>(word(4))}),
+        return run(rounds,
+                   SteppedLoad({.burst = burst,
+                                .qps = number(5),
+                                .coalesce_signals = word(6) == "coalesced",
+                                .provider = std::make_shared<Provider>(word(4))}),
                    [](const SteppedLoad& load) { load.settle(); });
     }
     std::cerr << kUsage;

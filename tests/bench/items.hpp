@@ -1,7 +1,7 @@
 // What goes through the rings that are compared: every byte of an item says which item it is, and is looked at.
 //
-// Items are written and read in one way for all rings, whatever the compiler: by these stores and loads, none of which it can join, split or
-// leave out. So a ring is not faster or slower by what a compiler makes of the payload.
+// Items are written and read in one way for all rings, whatever the compiler: by these stores and loads, none of which
+// it can join, split or leave out. So a ring is not faster or slower by what a compiler makes of the payload.
 //
 // Thread safety: pure.
 #pragma once
@@ -30,7 +30,9 @@ template <class Value>
     asm volatile("" : "+w"(value));
 #endif
 }
-[[gnu::always_inline]] inline void settle(std::uint64_t& value) noexcept { asm volatile("" : "+r"(value)); }
+[[gnu::always_inline]] inline void settle(std::uint64_t& value) noexcept {
+    asm volatile("" : "+r"(value));
+}
 
 template <class Value>
 [[gnu::always_inline]] inline void store(std::byte* to, Value value) noexcept {

@@ -13,7 +13,9 @@ namespace {
 constexpr std::size_t kBurst = 32;
 using Burst = std::array<WorkRequest, kBurst>;
 
-std::size_t at_once(Session& session, const Burst& requests) noexcept { return session.try_submit(requests).accepted; }
+std::size_t at_once(Session& session, const Burst& requests) noexcept {
+    return session.try_submit(requests).accepted;
+}
 std::size_t one_by_one(Session& session, const Burst& requests) noexcept {
     std::size_t accepted = 0;
     while (accepted < kBurst && session.try_submit(requests[accepted]) == Refusal::none) {
@@ -32,7 +34,9 @@ struct Spent {
 
     /// As the columns of many() want it.
     [[nodiscard]] std::vector<double> per_operation(std::uint64_t now, std::uint64_t completed) const {
-        const auto per = [&](std::uint64_t cycles) { return static_cast<double>(cycles) / static_cast<double>(completed); };
+        const auto per = [&](std::uint64_t cycles) {
+            return static_cast<double>(cycles) / static_cast<double>(completed);
+        };
         return {per(now - began), per(submitting), per(polling), per(submitting + polling)};
     }
 };
@@ -78,7 +82,8 @@ std::vector<double> many_in_flight(const Setting& setting, Submit submit) {
     return spent.per_operation(now, completed);
 }
 
-/// The same with nothing but plain stores and loads of as many bytes each way, told of by an index once in 256: no runtime can be cheaper.
+/// The same with nothing but plain stores and loads of as many bytes each way, told of by an index once in 256: no
+/// runtime can be cheaper.
 std::vector<double> exchanged(const Setting& setting) {
     using Down = StreamLimit<sizeof(WorkRequest), 4096>;
     using Up = StreamLimit<sizeof(Completion), 4096>;
@@ -137,11 +142,12 @@ std::vector<double> exchanged(const Setting& setting) {
 }
 
 Measurement many(const char* row, std::function<std::vector<double>()> once) {
-    return {.table = "512 in flight through a worker on another CPU, device that completes at once, cycles per operation",
-            .row = row,
-            .columns = {"all", "application: submit", "application: poll", "application: both"},
-            .once = std::move(once),
-            .between_cpus = true};
+    return {
+        .table = "512 in flight through a worker on another CPU, device that completes at once, cycles per operation",
+        .row = row,
+        .columns = {"all", "application: submit", "application: poll", "application: both"},
+        .once = std::move(once),
+        .between_cpus = true};
 }
 
 }  // namespace

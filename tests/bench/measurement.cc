@@ -1,12 +1,12 @@
 #include "measurement.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <iostream>
 #include <limits>
+
+#include <fmt/format.h>
 
 namespace pollcore::bench {
 namespace {
@@ -41,14 +41,19 @@ public:
         if (counts_[place] == 0) {
             return;
         }
-        Measured one{.table = what_.table, .row = what_.row, .columns = what_.columns, .distance = {}, .samples = std::move(samples_[place])};
+        Measured one{.table = what_.table,
+                     .row = what_.row,
+                     .columns = what_.columns,
+                     .distance = {},
+                     .samples = std::move(samples_[place])};
         if (place != kOnce) {
             one.distance = static_cast<Distance>(place);
             one.table += fmt::format(", {}", name_of(*one.distance));
         }
-        const std::size_t most = std::max_element(one.samples.begin(), one.samples.end(), [](const Samples& a, const Samples& b) {
-                                     return a.size() < b.size();
-                                 })->size();
+        const std::size_t most =
+            std::max_element(one.samples.begin(), one.samples.end(), [](const Samples& a, const Samples& b) {
+                return a.size() < b.size();
+            })->size();
         for (Samples& column : one.samples) {
             column.resize(most, kNone);
         }
@@ -89,7 +94,8 @@ bool enough(const std::vector<Taken>& all, std::size_t wanted) {
 
 }  // namespace
 
-std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions, std::string_view program, const Cpus& cpus) {
+std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions, std::string_view program,
+                              const Cpus& cpus) {
     const auto wanted = static_cast<std::size_t>(repetitions);
     std::vector<Taken> taken(measurements.begin(), measurements.end());
     // The CPUs may have come to one of the distances late, and then few repetitions were made there.
@@ -103,7 +109,8 @@ std::vector<Measured> measure(const std::vector<Measurement>& measurements, int 
     }
     std::vector<Measured> all;
     for (auto begin = taken.begin(); begin != taken.end();) {
-        const auto end = std::find_if(begin, taken.end(), [&](const Taken& one) { return one.what().table != begin->what().table; });
+        const auto end =
+            std::find_if(begin, taken.end(), [&](const Taken& one) { return one.what().table != begin->what().table; });
         for (std::size_t place = 0; place <= kOnce; ++place) {
             std::for_each(begin, end, [&](Taken& one) { one.give(place, all); });
         }

@@ -1,5 +1,5 @@
-// What is measured, and how often: each measurement is repeated, all of them by turns, so that what is compared was measured
-// within the same moments.
+// What is measured, and how often: each measurement is repeated, all of them by turns, so that what is compared was
+// measured within the same moments.
 //
 // Thread safety: one thread.
 #pragma once
@@ -45,10 +45,11 @@ struct Measured {
     [[nodiscard]] double typical(std::size_t column) const { return median(samples[column]); }
 };
 
-/// All of them by turns, so many times, and more where the CPUs were moved: until there are enough at each distance that was seen.
-/// `program` says on standard error how far it has come. Tables that depend on the distance have it in their names.
-[[nodiscard]] std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions, std::string_view program,
-                                            const Cpus& cpus);
+/// All of them by turns, so many times, and more where the CPUs were moved: until there are enough at each distance
+/// that was seen. `program` says on standard error how far it has come. Tables that depend on the distance have it in
+/// their names.
+[[nodiscard]] std::vector<Measured> measure(const std::vector<Measurement>& measurements, int repetitions,
+                                            std::string_view program, const Cpus& cpus);
 
 /// A goal: what must be reached, as a ratio or a figure of each repetition. scripts/bench judges it.
 struct Goal {

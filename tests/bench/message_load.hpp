@@ -1,5 +1,6 @@
-// Messages of 64 bytes from one session to the receive pool or the write ring of another, through a worker that is turned by hand, on a
-// device that completes at once and moves them. Beside them queue pairs may wait whose peers give no credit.
+// Messages of 64 bytes from one session to the receive pool or the write ring of another, through a worker that is
+// turned by hand, on a device that completes at once and moves them. Beside them queue pairs may wait whose peers give
+// no credit.
 //
 // Thread safety: one thread.
 #pragma once
@@ -35,14 +36,16 @@ public:
         testing::SteppedWorld::QpShape reading = shape(kReader);
         reading.pool.pool = messages.flow == FlowControl::ring ? &world_.add_ring(512, 2 * kDepth, kReader)
                                                                : &world_.add_pool(2 * kDepth, kBytes, kReader);
-        reading.send_cq = reading.recv_cq = 1;  // a burst and what is written to its sender are more than one poll takes
+        reading.send_cq = reading.recv_cq =
+            1;  // a burst and what is written to its sender are more than one poll takes
         reading.pool.depth = kDepth;
         reading.pool.share = 2 * kDepth;
         connect(*from_, world_.add_qp(reading));
         requests_.assign(messages.burst, message(*from_));
         completions_.resize(2 * messages.burst);
         for (std::uint32_t i = 0; i < messages.waiting; ++i) {
-            testing::SteppedWorld::Qp& waiting = world_.add_qp({.shares = {{kWaiter, 4, 4}}, .flow = FlowControl::credits});
+            testing::SteppedWorld::Qp& waiting =
+                world_.add_qp({.shares = {{kWaiter, 4, 4}}, .flow = FlowControl::credits});
             connect(waiting, world_.add_qp({.shares = {{kWaiter, 4, 4}}, .flow = FlowControl::credits}));
             if (world_.session(kWaiter).try_submit(message(waiting)) != Refusal::none) {
                 throw std::runtime_error("a request that is to wait was refused");
@@ -81,7 +84,8 @@ public:
         if (read_ != messages_.burst || released_ != read_ || sent_ != read_) {
             throw std::runtime_error("not every message has come");
         }
-        if (world_.session(kWaiter).figures().in_flight() != messages_.waiting || world_.worker.counters().waits_for_credit.value() > waits_) {
+        if (world_.session(kWaiter).figures().in_flight() != messages_.waiting ||
+            world_.worker.counters().waits_for_credit.value() > waits_) {
             throw std::runtime_error("others wait for credit than those that are to wait");
         }
     }
@@ -101,9 +105,7 @@ private:
         return options;
     }
     [[nodiscard]] testing::SteppedWorld::QpShape shape(std::uint32_t session) const {
-        return {.shares = {{session, kDepth, 4}},
-                .sges_max = 1,
-                .flow = messages_.flow};
+        return {.shares = {{session, kDepth, 4}}, .sges_max = 1, .flow = messages_.flow};
     }
     [[nodiscard]] WorkRequest message(const testing::SteppedWorld::Qp& qp) const {
         return {.sge = {reinterpret_cast<std::uintptr_t>(memory_.data()), kBytes, region_->lkey},

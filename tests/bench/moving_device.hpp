@@ -1,18 +1,18 @@
-// A device that completes at once and moves what is sent: a send fills the oldest receive at the other end, and a write the memory
-// that it names, both in this process. What is counted on it is what the runtime does for a message.
+// A device that completes at once and moves what is sent: a send fills the oldest receive at the other end, and a write
+// the memory that it names, both in this process. What is counted on it is what the runtime does for a message.
 //
 // A software device in all else, as in instant_device.hpp. One SGE for each receive, and no immediate data.
 //
 // Thread safety: one thread.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+
+#include <infiniband/verbs.h>
 
 namespace pollcore::bench::moving {
 
@@ -54,8 +54,12 @@ T& kept(void*& context) {
     }
     return *static_cast<T*>(context);
 }
-inline End& end_of(ibv_qp& qp) { return kept<End>(qp.qp_context); }
-inline Queue<ibv_wc>& entries_of(ibv_cq& cq) { return kept<Queue<ibv_wc>>(cq.cq_context); }
+inline End& end_of(ibv_qp& qp) {
+    return kept<End>(qp.qp_context);
+}
+inline Queue<ibv_wc>& entries_of(ibv_cq& cq) {
+    return kept<Queue<ibv_wc>>(cq.cq_context);
+}
 
 // Not by memcpy, whose instructions depend on the CPU.
 inline std::uint64_t copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) noexcept {
@@ -91,7 +95,8 @@ inline int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr**) {
     for (; wr != nullptr; wr = wr->next) {
         if (wr->opcode == IBV_WR_RDMA_WRITE) {
             (void)gather(wr->wr.rdma.remote_addr, *wr);
-        } else if (ibv_qp* const peer = end_of(*qp).peer; wr->opcode == IBV_WR_SEND && !end_of(*peer).receives.empty()) {
+        } else if (ibv_qp* const peer = end_of(*qp).peer;
+                   wr->opcode == IBV_WR_SEND && !end_of(*peer).receives.empty()) {
             const Receive receive = end_of(*peer).receives.pop();
             complete(*peer->recv_cq, *peer, receive.wr_id, IBV_WC_RECV, gather(receive.addr, *wr));
         } else {

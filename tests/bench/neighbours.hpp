@@ -1,5 +1,6 @@
-// Two processes' sessions at one worker that is turned by hand: one that is as it should be, and its neighbour, which is as busy and is
-// so, too, or fills its ring with what is no request. What the first one pays for the second is what a hostile process can do to others.
+// Two processes' sessions at one worker that is turned by hand: one that is as it should be, and its neighbour, which
+// is as busy and is so, too, or fills its ring with what is no request. What the first one pays for the second is what
+// a hostile process can do to others.
 //
 // Thread safety: the neighbour (Neighbour) may be another thread than the rest.
 #pragma once
@@ -112,7 +113,9 @@ public:
 
 private:
     /// Its session's block, as its process has it mapped.
-    [[nodiscard]] std::byte* rings() const { return static_cast<std::byte*>(both_.world.ends[Neighbours::kOther]->block); }
+    [[nodiscard]] std::byte* rings() const {
+        return static_cast<std::byte*>(both_.world.ends[Neighbours::kOther]->block);
+    }
 
     [[nodiscard]] WorkRequest next() {
         if (manners_ == 1) {
@@ -137,13 +140,15 @@ private:
         }
         return request;
     }
-    // Anything but the byte that says which slots are ready, and what says how long a message is: the share of a worker is by
-    // bytes, too, so who claims gigabytes has nothing of it for a long while.
+    // Anything but the byte that says which slots are ready, and what says how long a message is: the share of a worker
+    // is by bytes, too, so who claims gigabytes has nothing of it for a long while.
     void flip() {
-        std::byte* const slots = rings() + both_.world.ends[Neighbours::kOther]->layout.submissions() + sizeof(RingHeader);
+        std::byte* const slots =
+            rings() + both_.world.ends[Neighbours::kOther]->layout.submissions() + sizeof(RingHeader);
         const std::size_t at = random_() % (kNeighbourSlots * sizeof(WorkRequest));
         const std::size_t in = at % sizeof(WorkRequest);
-        if (in != offsetof(WorkRequest, ring_lap) && in != offsetof(WorkRequest, num_sge) && in / 4 != offsetof(WorkRequest, sge.length) / 4) {
+        if (in != offsetof(WorkRequest, ring_lap) && in != offsetof(WorkRequest, num_sge) &&
+            in / 4 != offsetof(WorkRequest, sge.length) / 4) {
             slots[at] ^= static_cast<std::byte>(random_());
         }
     }
@@ -179,7 +184,8 @@ public:
     }
     [[gnu::noinline]] void poll() { polled_ = both_.world.session(Neighbours::kVictim).poll(completions_); }
     void check() {
-        if (polled_ != requests_.size() || !std::all_of(completions_.begin(), completions_.end(), [](const Completion& one) { return one.ok(); })) {
+        if (polled_ != requests_.size() ||
+            !std::all_of(completions_.begin(), completions_.end(), [](const Completion& one) { return one.ok(); })) {
             throw std::runtime_error("not everything has completed");
         }
         if (both_.broken()) {

@@ -1,9 +1,9 @@
 #include "noise.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <fstream>
+
+#include <fmt/format.h>
 
 #include "apps/pollperf/threads.hpp"
 
@@ -40,7 +40,8 @@ std::vector<Noise> NoiseWatch::complaints() const {
     }
     const double waited = static_cast<double>(now.waiting_us - began_.waiting_us) / 1e6;
     if (waited > kWaitedMax * seconds) {
-        lines.push_back({fmt::format("threads waited for a CPU for {:.2f} of {:.1f} s: something else ran", waited, seconds)});
+        lines.push_back(
+            {fmt::format("threads waited for a CPU for {:.2f} of {:.1f} s: something else ran", waited, seconds)});
     }
     return lines;
 }
@@ -56,7 +57,9 @@ std::vector<Noise> restlessness(const std::vector<Measured>& all) {
             const Samples samples = present(one.samples[i]);
             const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
             if (*most > kMost * *least) {
-                lines.push_back({fmt::format("{}, {}, {} lay between {:.0f} and {:.0f}", one.table, one.row, one.columns[i], *least, *most), one.table});
+                lines.push_back({fmt::format("{}, {}, {} lay between {:.0f} and {:.0f}", one.table, one.row,
+                                             one.columns[i], *least, *most),
+                                 one.table});
             }
         }
     }

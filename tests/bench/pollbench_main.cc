@@ -4,7 +4,8 @@
 
 int main(int argc, char** argv) {
     using namespace pollcore::bench;
-    constexpr Part kParts[] = {{"worker", worker_costs}, {"hop", hops},         {"bursts", bursts},
+    constexpr Part kParts[] = {{"worker", worker_costs}, {"hop", hops},        {"bursts", bursts},
                                {"singles", singles},     {"flow", flow_costs}, {"hostile", hostile_costs}};
-    return run({"pollbench", "Measures a worker and the hop beside the machine's limit", kParts, worker_goals}, argc, argv);
+    return run({"pollbench", "Measures a worker and the hop beside the machine's limit", kParts, worker_goals}, argc,
+               argv);
 }

@@ -1,17 +1,17 @@
 #include "program.hpp"
 
-#include <fmt/format.h>
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
 #include <iostream>
 #include <utility>
 
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
 #include "base/clock.hpp"
+#include "bench_report.hpp"
 #include "hardware_counters.hpp"
 #include "noise.hpp"
-#include "bench_report.hpp"
 
 namespace pollcore::bench {
 namespace {
@@ -28,9 +28,16 @@ int measure_and_tell(const Program& program, int argc, char** argv) {
     for (const Part& part : program.parts) {
         known.emplace_back(part.name);
     }
-    app.add_option("--cpus", cpus, "Two CPUs: the application's and the worker's")->delimiter(',')->expected(2)->capture_default_str();
-    app.add_option("--repetitions", repetitions, "Of each measurement, all by turns")->check(CLI::Range(1, 1000))->capture_default_str();
-    app.add_option("--time", time_ms, "Milliseconds that one measurement takes")->check(CLI::Range(1, 10000))->capture_default_str();
+    app.add_option("--cpus", cpus, "Two CPUs: the application's and the worker's")
+        ->delimiter(',')
+        ->expected(2)
+        ->capture_default_str();
+    app.add_option("--repetitions", repetitions, "Of each measurement, all by turns")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    app.add_option("--time", time_ms, "Milliseconds that one measurement takes")
+        ->check(CLI::Range(1, 10000))
+        ->capture_default_str();
     app.add_option("--only", parts, "Parts, with commas")->delimiter(',')->check(CLI::IsMember(known));
     app.add_option("--json", json, "Write everything to this file, too");
     CLI11_PARSE(app, argc, argv);
@@ -57,7 +64,8 @@ int measure_and_tell(const Program& program, int argc, char** argv) {
 
     print_tables(std::cout, measured);
     if (const HardwareCounters counters; !counters.available()) {
-        std::cout << fmt::format("\nThis machine's CPU counts neither instructions nor cache misses for us ({}).\n", counters.why_not());
+        std::cout << fmt::format("\nThis machine's CPU counts neither instructions nor cache misses for us ({}).\n",
+                                 counters.why_not());
     }
     for (bool first = true; const Noise& one : complaints) {
         std::cout << (std::exchange(first, false) ? "\nToo noisy to be believed:\n" : "") << "- " << one.text << '\n';

@@ -1,14 +1,15 @@
-// A verbs device whose provider is measured: on a NIC, or on the model of an mlx5 HCA where that was loaded before this program.
+// A verbs device whose provider is measured: on a NIC, or on the model of an mlx5 HCA where that was loaded before this
+// program.
 //
 // Thread safety: values.
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <chrono>
 #include <memory>
 #include <span>
 #include <string>
+
+#include <infiniband/verbs.h>
 
 #include "device/soft/soft_device.hpp"
 #include "device/verbs/verbs_device.hpp"
@@ -39,12 +40,13 @@ public:
     }
     /// For the titles of tables.
     [[nodiscard]] std::string name() const {
-        return on_model_ ? "libmlx5 on a model of the HCA (without the doorbell's write-combining store and fence)" : device_;
+        return on_model_ ? "libmlx5 on a model of the HCA (without the doorbell's write-combining store and fence)"
+                         : device_;
     }
     [[nodiscard]] bool on_model() const noexcept { return on_model_; }
 
-    /// Returns when the device has carried out what was posted to these queue pairs: of the model when it says so, of a NIC after a time in
-    /// which it has.
+    /// Returns when the device has carried out what was posted to these queue pairs: of the model when it says so, of a
+    /// NIC after a time in which it has.
     void settle(std::span<ibv_qp* const> used) const {
         if (on_model_) {
             for (const ibv_qp* qp : used) {

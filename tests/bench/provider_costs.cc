@@ -1,5 +1,7 @@
-// What the provider's part of an operation costs, in cycles of the time stamp counter: alone, under a worker, and on the threads of an
-// application that works without one.
+// What the provider's part of an operation costs, in cycles of the time stamp counter: alone, under a worker, and on
+// the threads of an application that works without one.
+#include "provider_costs.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -12,7 +14,6 @@
 
 #include "apps/pollperf/threads.hpp"
 #include "board.hpp"
-#include "provider_costs.hpp"
 #include "provider_load.hpp"
 #include "stepped_load.hpp"
 #include "timed.hpp"
@@ -34,9 +35,15 @@ constexpr const char* kByPollCq = ", ibv_poll_cq";
 constexpr const char* kByStartPoll = ", ibv_start_poll";
 constexpr const char* kNotBefore = ", nothing of the provider's fetched before";
 
-std::string bursts_of(std::uint32_t burst) { return "bursts of " + std::to_string(burst); }
-std::string chains_of(std::uint32_t chain) { return "chains of " + std::to_string(chain); }
-std::string qps_at_random(std::uint32_t qps) { return std::to_string(qps) + " QPs at random"; }
+std::string bursts_of(std::uint32_t burst) {
+    return "bursts of " + std::to_string(burst);
+}
+std::string chains_of(std::uint32_t chain) {
+    return "chains of " + std::to_string(chain);
+}
+std::string qps_at_random(std::uint32_t qps) {
+    return std::to_string(qps) + " QPs at random";
+}
 
 constexpr Way kWays[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 /// What a worker does.
@@ -85,8 +92,8 @@ std::vector<Measurement> alone(const std::shared_ptr<const Provider>& provider) 
 
 std::vector<double> worker_cycles(SteppedLoad& load) {
     const auto parts = timed<6>(
-        load.load().burst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); }, [&] { load.poll(); }, [&] { load.check(); },
-        [&] { load.settle(); });
+        load.load().burst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); }, [&] { load.poll(); },
+        [&] { load.check(); }, [&] { load.settle(); });
     return {parts[2], parts[1] + parts[3]};
 }
 
@@ -109,7 +116,8 @@ std::vector<Measurement> under_a_worker(const std::shared_ptr<const Provider>& p
             add(bursts_of(burst), {.burst = burst, .extended = extended});
         }
         add("bursts of 32, coalesced signals", {.extended = extended, .coalesce_signals = true});
-        add("bursts of 32, four idle sessions, two idle CQs", {.idle_sessions = 4, .idle_cqs = 2, .extended = extended});
+        add("bursts of 32, four idle sessions, two idle CQs",
+            {.idle_sessions = 4, .idle_cqs = 2, .extended = extended});
         for (const std::uint32_t qps : kQps) {
             add(qps_at_random(qps), {.qps = qps, .extended = extended});
             add(qps_at_random(qps) + kNotBefore, {.qps = qps, .extended = extended, .provider_lines = false});
@@ -122,8 +130,8 @@ std::vector<Measurement> under_a_worker(const std::shared_ptr<const Provider>& p
 
 std::vector<double> pollcore_cycles(SteppedLoad& load) {
     const auto parts = timed<6>(
-        kBurst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); }, [&] { load.poll(); }, [&] { load.check(); },
-        [&] { load.settle(); });
+        kBurst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); }, [&] { load.poll(); },
+        [&] { load.check(); }, [&] { load.settle(); });
     return {parts[1], parts[3], parts[1] + parts[3]};
 }
 
@@ -161,7 +169,8 @@ private:
     alignas(64) std::atomic<std::uint32_t> turn_{0};
 };
 
-/// Threads on CPUs of their own that post to one queue pair and poll one CQ, by the provider's locks. What each takes is its own part.
+/// Threads on CPUs of their own that post to one queue pair and poll one CQ, by the provider's locks. What each takes
+/// is its own part.
 std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint32_t>& cpus) {
     const auto threads = static_cast<std::uint32_t>(cpus.size());
     constexpr int kRoundsOfThreads = 600;
@@ -198,7 +207,8 @@ std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint3
             const std::uint64_t after_poll = perf::stamp();
             if (round >= kWarmUp) {
                 posts[index].push_back((static_cast<double>(after_post - before_post) - nothing) / kBurst);
-                // Who polls while another holds the lock pays, too, so the time of all is shared by what all have found.
+                // Who polls while another holds the lock pays, too, so the time of all is shared by what all have
+                // found.
                 polls[index].push_back((static_cast<double>(after_poll - before_poll) - nothing) / kBurst);
             }
             together.wait();  // nobody looks at `left` any more
@@ -224,10 +234,11 @@ std::vector<double> shared_cycles(const Bare& bare, const std::vector<std::uint3
 std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& provider, const Cpus& cpus_of_pair) {
     std::vector<Measurement> all;
     const auto add = [&](std::string row, std::function<std::vector<double>()> once) {
-        all.push_back({.table = "what an application's thread pays, cycles per operation in bursts of 32: " + provider->name(),
-                       .row = std::move(row),
-                       .columns = {"submit, or make and post", "poll", "both"},
-                       .once = std::move(once)});
+        all.push_back(
+            {.table = "what an application's thread pays, cycles per operation in bursts of 32: " + provider->name(),
+             .row = std::move(row),
+             .columns = {"submit, or make and post", "poll", "both"},
+             .once = std::move(once)});
     };
     add("pollcore: a session, the worker does the rest", [made = std::shared_ptr<SteppedLoad>(), provider]() mutable {
         if (made == nullptr) {
@@ -250,15 +261,16 @@ std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& p
                 cpus.push_back(cpu);
             }
         }
-        add("verbs: " + std::to_string(threads) + " threads share a queue pair by its lock", [made = std::shared_ptr<Bare>(), bare, cpus, threads]() mutable {
-            if (cpus.size() < threads) {
-                return std::vector<double>(3, kNotMeasured);
-            }
-            if (made == nullptr) {
-                made = bare({});
-            }
-            return shared_cycles(*made, cpus);
-        });
+        add("verbs: " + std::to_string(threads) + " threads share a queue pair by its lock",
+            [made = std::shared_ptr<Bare>(), bare, cpus, threads]() mutable {
+                if (cpus.size() < threads) {
+                    return std::vector<double>(3, kNotMeasured);
+                }
+                if (made == nullptr) {
+                    made = bare({});
+                }
+                return shared_cycles(*made, cpus);
+            });
     }
     return all;
 }
@@ -267,19 +279,21 @@ std::vector<Measurement> on_own_threads(const std::shared_ptr<const Provider>& p
 std::vector<Measurement> without_provider() {
     std::vector<Measurement> all;
     const auto add = [&](std::string row, const Load& load) {
-        all.push_back({.table = kWorkerAlone,
-                       .row = std::move(row),
-                       .columns = {kWithInstant, kInstantAlone},
-                       .once = [made = std::shared_ptr<SteppedLoad>(), bare = std::shared_ptr<BareLoad>(), load]() mutable {
-                           if (made == nullptr) {
-                               made = std::make_shared<SteppedLoad>(load);
-                               bare = std::make_shared<BareLoad>(std::make_shared<const Provider>(Provider::instant()), Way{},
-                                                                 Shape{.burst = load.burst, .qps = load.qps});
-                           }
-                           const auto parts = timed<5>(
-                               load.burst, [&] { made->prepare(); }, [&] { made->submit(); }, [&] { made->step(); }, [&] { made->poll(); }, [&] { made->check(); });
-                           return std::vector{parts[2], bare_cycles(*bare, load.burst)[2]};
-                       }});
+        all.push_back(
+            {.table = kWorkerAlone,
+             .row = std::move(row),
+             .columns = {kWithInstant, kInstantAlone},
+             .once = [made = std::shared_ptr<SteppedLoad>(), bare = std::shared_ptr<BareLoad>(), load]() mutable {
+                 if (made == nullptr) {
+                     made = std::make_shared<SteppedLoad>(load);
+                     bare = std::make_shared<BareLoad>(std::make_shared<const Provider>(Provider::instant()), Way{},
+                                                       Shape{.burst = load.burst, .qps = load.qps});
+                 }
+                 const auto parts = timed<5>(
+                     load.burst, [&] { made->prepare(); }, [&] { made->submit(); }, [&] { made->step(); },
+                     [&] { made->poll(); }, [&] { made->check(); });
+                 return std::vector{parts[2], bare_cycles(*bare, load.burst)[2]};
+             }});
     };
     for (const std::uint32_t burst : kBursts) {
         add(bursts_of(burst), {.burst = burst});
@@ -318,8 +332,10 @@ std::vector<Goal> provider_goals(const std::vector<Measured>& all) {
             ratios.push_back(measured[i] / (worker[i] - instant[i] + provider[i]));
         }
         const std::vector<std::string> tables{kWorkerAlone, kAlone, kUnderWorker};
-        goals.push_back({"worker with its provider, " + load + " / model of costs, at least", true, 1 - kModelWithin, ratios, tables});
-        goals.push_back({"worker with its provider, " + load + " / model of costs, at most", false, 1 + kModelWithin, ratios, tables});
+        goals.push_back({"worker with its provider, " + load + " / model of costs, at least", true, 1 - kModelWithin,
+                         ratios, tables});
+        goals.push_back({"worker with its provider, " + load + " / model of costs, at most", false, 1 + kModelWithin,
+                         ratios, tables});
     };
     const std::string way = kOfWorker.name();
     // What begins and ends a burst overlaps otherwise in a worker, so of short ones the parts do not add up.
@@ -330,7 +346,11 @@ std::vector<Goal> provider_goals(const std::vector<Measured>& all) {
         check(qps_at_random(qps), kNotBefore, way + ": " + qps_at_random(qps) + ", a chain for each");
     }
     const auto at_most = [&](const std::string& load, double cycles) {
-        goals.push_back({"worker with its provider, " + load + ", cycles", false, cycles, samples(kUnderWorker, load + kByPollCq, "worker"), {kUnderWorker}});
+        goals.push_back({"worker with its provider, " + load + ", cycles",
+                         false,
+                         cycles,
+                         samples(kUnderWorker, load + kByPollCq, "worker"),
+                         {kUnderWorker}});
     };
     at_most(bursts_of(kBurst), 95);
     at_most(qps_at_random(16), 155);
@@ -344,7 +364,11 @@ std::vector<Goal> provider_goals(const std::vector<Measured>& all) {
         for (std::size_t i = 0; i < before.size(); ++i) {
             ratios.push_back(before[i] / not_before[i]);
         }
-        goals.push_back({"worker with its provider, " + qps_at_random(qps) + ": its lines fetched before / not", false, 0.85, ratios, {kUnderWorker}});
+        goals.push_back({"worker with its provider, " + qps_at_random(qps) + ": its lines fetched before / not",
+                         false,
+                         0.85,
+                         ratios,
+                         {kUnderWorker}});
     }
     return goals;
 }

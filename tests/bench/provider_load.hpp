@@ -27,7 +27,8 @@ struct Way {
     bool domain = false;    ///< in a thread domain
     bool extended = false;  ///< polled by ibv_start_poll
     [[nodiscard]] std::string name() const {
-        return std::string(extended ? "ibv_start_poll" : "ibv_poll_cq") + (domain ? ", thread domain" : ", no thread domain");
+        return std::string(extended ? "ibv_start_poll" : "ibv_poll_cq") +
+               (domain ? ", thread domain" : ", no thread domain");
     }
 };
 /// Queue pairs that are each connected to themselves, on one CQ, by the verbs alone.
@@ -42,7 +43,8 @@ public:
         if (way.domain) {
             domain_ = device_->create_thread_domain();
         }
-        cq_ = {device_->create_cq({.cqe = 2 * kDepth, .domain = domain_.get(), .extended = way.extended}), {device_.get()}};
+        cq_ = {device_->create_cq({.cqe = 2 * kDepth, .domain = domain_.get(), .extended = way.extended}),
+               {device_.get()}};
         const auto addr = reinterpret_cast<std::uintptr_t>(memory_.data());
         region_ = {device_->register_memory(pd_.get(), memory_.data(), memory_.size(), addr,
                                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ),
@@ -57,7 +59,12 @@ public:
     [[nodiscard]] std::size_t qps() const noexcept { return qps_.size(); }
     [[nodiscard]] DirectTarget target(std::uint32_t thread = 0) const {
         const auto addr = reinterpret_cast<std::uintptr_t>(memory_.data()) + thread * 4096;
-        return {.qp = qps_.front().get(), .cq = cq_.get(), .addr = addr, .remote_addr = addr + memory_.size() / 2, .lkey = region_->lkey, .rkey = region_->rkey};
+        return {.qp = qps_.front().get(),
+                .cq = cq_.get(),
+                .addr = addr,
+                .remote_addr = addr + memory_.size() / 2,
+                .lkey = region_->lkey,
+                .rkey = region_->rkey};
     }
 
     /// What pollcore reads of a completion, by the calls that it makes. Returns how many there were.
@@ -87,11 +94,13 @@ private:
     static constexpr std::uint32_t kDepth = 256;
 
     void add_qp() {
-        QpOptions make{.pd = pd_.get(),
-                       .domain = domain_.get(),
-                       .send_cq = cq_.get(),
-                       .recv_cq = cq_.get(),
-                       .cap = {.max_send_wr = kDepth, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64}};
+        QpOptions make{
+            .pd = pd_.get(),
+            .domain = domain_.get(),
+            .send_cq = cq_.get(),
+            .recv_cq = cq_.get(),
+            .cap = {
+                .max_send_wr = kDepth, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64}};
         UniqueQp qp(device_->create_qp(make), {device_.get()});
         const GidEntry gid = device_->gids().front();
         QpInfo self;
@@ -120,22 +129,27 @@ private:
 
 /// How a burst is posted.
 struct Shape {
-    std::uint32_t burst = kBurst;   ///< at most kBurst
-    std::uint32_t signaled = 1;     ///< one of so many
+    std::uint32_t burst = kBurst;  ///< at most kBurst
+    std::uint32_t signaled = 1;    ///< one of so many
     std::uint32_t inline_bytes = 0;
-    std::uint32_t qps = 1;          ///< more than one: each request to one of these at random, and a chain for each, as a worker does
+    std::uint32_t qps =
+        1;  ///< more than one: each request to one of these at random, and a chain for each, as a worker does
 };
 
 /// A burst by the verbs alone: requests are made before, and what is timed posts and polls.
 class BareLoad {
 public:
-    BareLoad(std::shared_ptr<const Provider> provider, const Way& way, const Shape& shape) : shape_(shape), bare_(std::move(provider), way, shape.qps) {
+    BareLoad(std::shared_ptr<const Provider> provider, const Way& way, const Shape& shape)
+        : shape_(shape), bare_(std::move(provider), way, shape.qps) {
         const DirectTarget target = bare_.target();
         for (std::uint32_t i = 0; i < shape.burst; ++i) {
-            sges_[i] = {.addr = target.addr + 64 * i, .length = shape.inline_bytes != 0 ? shape.inline_bytes : 64, .lkey = target.lkey};
+            sges_[i] = {.addr = target.addr + 64 * i,
+                        .length = shape.inline_bytes != 0 ? shape.inline_bytes : 64,
+                        .lkey = target.lkey};
             ibv_send_wr& request = requests_[i];
             request = {.wr_id = i, .sg_list = &sges_[i], .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE};
-            request.send_flags = ((i + 1) % shape.signaled == 0 ? IBV_SEND_SIGNALED : 0) | (shape.inline_bytes != 0 ? IBV_SEND_INLINE : 0);
+            request.send_flags = ((i + 1) % shape.signaled == 0 ? IBV_SEND_SIGNALED : 0) |
+                                 (shape.inline_bytes != 0 ? IBV_SEND_INLINE : 0);
             request.wr.rdma = {.remote_addr = target.remote_addr + 64 * i, .rkey = target.rkey};
         }
     }
@@ -175,8 +189,8 @@ public:
             }
         }
     }
-    /// As a worker does: asked for more than there is, a poll also finds that there is no more. A device that is late is waited for, and
-    /// that time is counted.
+    /// As a worker does: asked for more than there is, a poll also finds that there is no more. A device that is late
+    /// is waited for, and that time is counted.
     [[gnu::noinline]] void poll() {
         const auto signaled = static_cast<int>(shape_.burst / shape_.signaled);
         int polled = bare_.poll(2 * kBurst, completions_.data());
@@ -192,7 +206,8 @@ private:
     [[gnu::noinline]] int await(int more) {
         constexpr std::chrono::seconds kPatience{10};
         int polled = 0;
-        for (const auto until = std::chrono::steady_clock::now() + kPatience; polled < more && std::chrono::steady_clock::now() < until;) {
+        for (const auto until = std::chrono::steady_clock::now() + kPatience;
+             polled < more && std::chrono::steady_clock::now() < until;) {
             polled += bare_.poll(2 * kBurst, completions_.data());
         }
         return polled;

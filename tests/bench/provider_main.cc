@@ -1,12 +1,14 @@
-// provider-bench: what the provider of an RDMA device takes of an operation, alone, under a worker, and on an application's own threads.
-#include <CLI/CLI.hpp>
+// provider-bench: what the provider of an RDMA device takes of an operation, alone, under a worker, and on an
+// application's own threads.
 #include <exception>
 #include <iostream>
 
+#include <CLI/CLI.hpp>
+
 #include "base/clock.hpp"
+#include "bench_report.hpp"
 #include "noise.hpp"
 #include "provider_costs.hpp"
-#include "bench_report.hpp"
 
 namespace pollcore::bench {
 namespace {
@@ -18,8 +20,13 @@ int run(int argc, char** argv) {
     int repetitions = 7;
     std::string json;
     app.add_option("--device", device, "As ibv_devices prints it")->required();
-    app.add_option("--cpus", cpus, "Two CPUs: where one thread measures the first")->delimiter(',')->expected(2)->capture_default_str();
-    app.add_option("--repetitions", repetitions, "Of each measurement, all by turns")->check(CLI::Range(1, 1000))->capture_default_str();
+    app.add_option("--cpus", cpus, "Two CPUs: where one thread measures the first")
+        ->delimiter(',')
+        ->expected(2)
+        ->capture_default_str();
+    app.add_option("--repetitions", repetitions, "Of each measurement, all by turns")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
     app.add_option("--json", json, "Write everything to this file, too");
     CLI11_PARSE(app, argc, argv);
 

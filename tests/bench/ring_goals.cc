@@ -12,12 +12,18 @@ void add_goals(Board& board) {
     const auto ours = [&](const char* column) { return board.samples(lines, kOurs, column); };
     const auto limit = [&](const char* column) { return board.samples(lines, kStreamLimit, column); };
     const auto other = [&](const char* column) { return board.best(lines, column, is_other); };
-    board.at_least("ring, 64 B, by 32, 4096 slots / stream limit", 0.93, ratio(ours("4096, by 32"), limit("4096, by 32")));
-    board.at_least("ring, 64 B, by 32, 4096 slots / best other ring", 1.05, ratio(ours("4096, by 32"), other("4096, by 32")));
-    board.at_least("ring, 64 B, one at a time, 4096 slots / stream limit", 0.90, ratio(ours("4096, one"), limit("4096, one")));
-    board.at_least("ring, 64 B, one at a time, 4096 slots / best other ring", 1.0, ratio(ours("4096, one"), other("4096, one")));
-    board.at_least("ring, 64 B, by 32, 1024 slots / best other ring", 1.3, ratio(ours("1024, by 32"), other("1024, by 32")));
-    board.at_least("ring, 64 B, one at a time, 1024 slots / best other ring", 1.3, ratio(ours("1024, one"), other("1024, one")));
+    board.at_least("ring, 64 B, by 32, 4096 slots / stream limit", 0.93,
+                   ratio(ours("4096, by 32"), limit("4096, by 32")));
+    board.at_least("ring, 64 B, by 32, 4096 slots / best other ring", 1.05,
+                   ratio(ours("4096, by 32"), other("4096, by 32")));
+    board.at_least("ring, 64 B, one at a time, 4096 slots / stream limit", 0.90,
+                   ratio(ours("4096, one"), limit("4096, one")));
+    board.at_least("ring, 64 B, one at a time, 4096 slots / best other ring", 1.0,
+                   ratio(ours("4096, one"), other("4096, one")));
+    board.at_least("ring, 64 B, by 32, 1024 slots / best other ring", 1.3,
+                   ratio(ours("1024, by 32"), other("1024, by 32")));
+    board.at_least("ring, 64 B, one at a time, 1024 slots / best other ring", 1.3,
+                   ratio(ours("1024, one"), other("1024, one")));
     const std::string trips = "round trip";
     board.from(trips);
     const auto trip = [&](const char* row, const char* column = "median") { return board.samples(trips, row, column); };
@@ -27,6 +33,8 @@ void add_goals(Board& board) {
 
 }  // namespace
 
-std::vector<Goal> ring_goals(const std::vector<Measured>& all) { return goals_by_distance(all, add_goals); }
+std::vector<Goal> ring_goals(const std::vector<Measured>& all) {
+    return goals_by_distance(all, add_goals);
+}
 
 }  // namespace pollcore::bench

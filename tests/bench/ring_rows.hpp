@@ -11,6 +11,8 @@ inline constexpr const char* kTwoLines = "limit: two lines";
 inline constexpr const char* kTwoLinesHasty = "limit: two lines, looked at as fast as can be";
 
 /// A ring that others have made.
-[[nodiscard]] inline bool is_other(const std::string& row) { return !row.starts_with(kOurs) && !row.starts_with("limit"); }
+[[nodiscard]] inline bool is_other(const std::string& row) {
+    return !row.starts_with(kOurs) && !row.starts_with("limit");
+}
 
 }  // namespace pollcore::bench

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "apps/pollperf/cycle_stamp.hpp"
+#include "arena.hpp"
 #include "base/clock.hpp"
 #include "base/look.hpp"
-#include "arena.hpp"
 #include "bench.hpp"
 #include "rings.hpp"
 
@@ -71,10 +71,12 @@ void add(std::vector<Measurement>& all, const Setting& setting) {
     all.push_back({.table = "ring, " + std::to_string(Bytes) + " B, million items/s",
                    .row = Ring<Bytes, 1024>::kName,
                    .columns = {"1024, one", "1024, by 32", "4096, one", "4096, by 32"},
-                   .once = [setting] {
-                       return std::vector{stream<Ring<Bytes, 1024>, 1>(setting), stream<Ring<Bytes, 1024>, 32>(setting),
-                                          stream<Ring<Bytes, 4096>, 1>(setting), stream<Ring<Bytes, 4096>, 32>(setting)};
-                   },
+                   .once =
+                       [setting] {
+                           return std::vector{
+                               stream<Ring<Bytes, 1024>, 1>(setting), stream<Ring<Bytes, 1024>, 32>(setting),
+                               stream<Ring<Bytes, 4096>, 1>(setting), stream<Ring<Bytes, 4096>, 32>(setting)};
+                       },
                    .between_cpus = true});
 }
 

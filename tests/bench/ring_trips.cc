@@ -12,7 +12,8 @@
 namespace pollcore::bench {
 namespace {
 
-/// On lines that nothing else is on, and written once: what one side writes for each trip must not be where the other looks.
+/// On lines that nothing else is on, and written once: what one side writes for each trip must not be where the other
+/// looks.
 struct alignas(2 * kCacheLine) Ended {
     std::atomic<bool> stop{false};
     bool wrong = false;
@@ -78,13 +79,19 @@ std::vector<double> trip(const Cpus& cpus, std::chrono::nanoseconds time, const 
 }
 
 Measurement row(std::string name, std::function<std::vector<double>()> once) {
-    return {.table = "round trip, 64 B there and 32 B back, ns, each as it waits best", .row = std::move(name), .columns = {"median", "p99"}, .once = std::move(once), .between_cpus = true};
+    return {.table = "round trip, 64 B there and 32 B back, ns, each as it waits best",
+            .row = std::move(name),
+            .columns = {"median", "p99"},
+            .once = std::move(once),
+            .between_cpus = true};
 }
 
 template <template <std::size_t, std::uint32_t> class Ring>
 Measurement row_of(const Setting& setting) {
     return row(Ring<64, 1024>::kName, [setting] {
-        return with_best_waits(setting.time, [&setting](std::chrono::nanoseconds part, const Waits& waits) { return trip<Ring>(setting.cpus, part, waits); });
+        return with_best_waits(setting.time, [&setting](std::chrono::nanoseconds part, const Waits& waits) {
+            return trip<Ring>(setting.cpus, part, waits);
+        });
     });
 }
 
@@ -93,8 +100,10 @@ Measurement row_of(const Setting& setting) {
 std::vector<Measurement> ring_trips(const Setting& setting) {
     std::vector<Measurement> all;
     all.push_back(row(kTwoLines, [setting] { return best_two_lines(setting.cpus, setting.time); }));
-    all.push_back(row(kTwoLinesHasty, [setting] { return two_lines<Words, 1024, 1>(setting.cpus, setting.time, kNoWaits); }));
-    all.push_back(row("limit: one line, looked at as fast as can be", [setting] { return two_lines<SharedWords, 1024, 1>(setting.cpus, setting.time, kNoWaits); }));
+    all.push_back(
+        row(kTwoLinesHasty, [setting] { return two_lines<Words, 1024, 1>(setting.cpus, setting.time, kNoWaits); }));
+    all.push_back(row("limit: one line, looked at as fast as can be",
+                      [setting] { return two_lines<SharedWords, 1024, 1>(setting.cpus, setting.time, kNoWaits); }));
     all.push_back(row_of<PollcoreRing>(setting));
     all.push_back(row_of<BoostRing>(setting));
     all.push_back(row_of<RteRing>(setting));

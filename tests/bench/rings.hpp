@@ -1,29 +1,28 @@
 // The rings that are compared, behind one interface:
 //
-//   push<N>(first)          writes items first, first + 1, … at once, as many of N as there is room for; returns the number
-//   finish()                by the writing thread, after the last item: everything is published
-//   pop<N>(first, wrong)    reads as many of N as there are; `wrong` sees them
+//   push<N>(first)          writes items first, first + 1, … at once, as many of N as there is room for; returns the
+//   number finish()                by the writing thread, after the last item: everything is published pop<N>(first,
+//   wrong)    reads as many of N as there are; `wrong` sees them
 //
 // Each is used as its own documentation says is fastest for a batch.
 //
 // Thread safety: push by one thread, pop by another.
 #pragma once
 
-#include <rte_ring.h>
-#include <rte_ring_peek_zc.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <boost/lockfree/spsc_queue.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <stdexcept>
 #include <new>
+#include <stdexcept>
 
 #include <atomic_queue/atomic_queue.h>
+#include <boost/lockfree/spsc_queue.hpp>
 #include <readerwriterqueue/readerwriterqueue.h>
+#include <rte_ring.h>
+#include <rte_ring_peek_zc.h>
 
 #include "items.hpp"
 #include "pollcore/completion.hpp"
@@ -33,8 +32,8 @@
 
 namespace pollcore::bench {
 
-/// pollcore's own, as the runtime uses it: requests as sessions write and workers take them, completions as workers write and sessions
-/// take them.
+/// pollcore's own, as the runtime uses it: requests as sessions write and workers take them, completions as workers
+/// write and sessions take them.
 template <std::size_t Bytes, std::uint32_t Capacity>
 class PollcoreRing {
 public:
@@ -230,7 +229,8 @@ public:
 
 private:
     static Item<Bytes>* at(const rte_ring_zc_data& zcd, unsigned i) noexcept {
-        return i < zcd.n1 ? static_cast<Item<Bytes>*>(zcd.ptr1) + i : static_cast<Item<Bytes>*>(zcd.ptr2) + (i - zcd.n1);
+        return i < zcd.n1 ? static_cast<Item<Bytes>*>(zcd.ptr1) + i
+                          : static_cast<Item<Bytes>*>(zcd.ptr2) + (i - zcd.n1);
     }
 };
 
@@ -312,8 +312,8 @@ private:
     Queue& queue_;
 };
 
-/// Not a ring, but what no ring can beat: items are written one after the other with plain stores, and told of by an index
-/// once in 256.
+/// Not a ring, but what no ring can beat: items are written one after the other with plain stores, and told of by an
+/// index once in 256.
 template <std::size_t Bytes, std::uint32_t Capacity>
 class StreamLimit {
 public:

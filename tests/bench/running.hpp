@@ -32,7 +32,8 @@ public:
         : runtime_(config(cpus), std::make_unique<InstantPlatform>()),
           session_(runtime_.open_session({.submission_slots = 4096, .completion_slots = 4096})),
           memory_(runtime_.allocate(4096, Access::all())),
-          qp_(runtime_.create_queue_pair({.shares = {{.session = &session_, .send_depth = 2048}}, .remote_access = RemoteAccess::all()})) {
+          qp_(runtime_.create_queue_pair(
+              {.shares = {{.session = &session_, .send_depth = 2048}}, .remote_access = RemoteAccess::all()})) {
         qp_.connect(qp_.info());
     }
 

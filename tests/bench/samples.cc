@@ -24,12 +24,9 @@ double median(const Samples& samples) {
 
 std::string_view name_of(Distance distance) noexcept {
     switch (distance) {
-        case Distance::siblings:
-            return "two threads of one core";
-        case Distance::near:
-            return "near CPUs";
-        case Distance::far:
-            return "far CPUs";
+        case Distance::siblings: return "two threads of one core";
+        case Distance::near: return "near CPUs";
+        case Distance::far: return "far CPUs";
     }
     return "";
 }

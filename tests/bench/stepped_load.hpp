@@ -1,5 +1,5 @@
-// A worker, sessions and queue pairs on a device that completes at once, all turned by one thread: what an operation costs
-// where no line has to come from another CPU, and which part of it.
+// A worker, sessions and queue pairs on a device that completes at once, all turned by one thread: what an operation
+// costs where no line has to come from another CPU, and which part of it.
 //
 // Thread safety: one thread.
 #pragma once
@@ -24,12 +24,13 @@ struct Load {
     std::uint32_t cqs = 1;            ///< queue pairs by turns
     std::uint32_t idle_sessions = 0;  ///< beside those
     std::uint32_t idle_cqs = 0;
-    bool software = false;  ///< on the software device as it is, not on the one that completes at once
-    bool extended = false;  ///< its CQs are polled by ibv_start_poll: not on the device that completes at once
+    bool software = false;       ///< on the software device as it is, not on the one that completes at once
+    bool extended = false;       ///< its CQs are polled by ibv_start_poll: not on the device that completes at once
     bool provider_lines = true;  ///< false: the worker does not ask for them before a burst
     bool coalesce_signals = false;
-    bool sleeps = false;    ///< the worker may: not on the device that completes at once
-    /// A verbs device instead. It completes a burst while nobody looks, so each step posts a burst and finds the one before.
+    bool sleeps = false;  ///< the worker may: not on the device that completes at once
+    /// A verbs device instead. It completes a burst while nobody looks, so each step posts a burst and finds the one
+    /// before.
     std::shared_ptr<const Provider> provider{};
 };
 
@@ -51,12 +52,11 @@ public:
             shares.push_back({session, kDepth, 1});
         }
         for (std::uint32_t i = 0; i < load.qps; ++i) {
-            testing::SteppedWorld::Qp& qp =
-                world_.add_qp({.shares = shares,
-                               .sges_max = 1,
-                               .send_cq = i % load.cqs,
-                               .recv_cq = i % load.cqs,
-                               .coalesce_signals = load.coalesce_signals});
+            testing::SteppedWorld::Qp& qp = world_.add_qp({.shares = shares,
+                                                           .sges_max = 1,
+                                                           .send_cq = i % load.cqs,
+                                                           .recv_cq = i % load.cqs,
+                                                           .coalesce_signals = load.coalesce_signals});
             world_.connect(qp, qp);
             qps_.push_back(&qp);
         }
@@ -104,10 +104,9 @@ public:
         }
         world_.worker.wake_up(world_.now);
     }
-    [[gnu::noinline]] void poll() {
-        polled_ = world_.session(session_).poll(completions_);
-    }
-    /// Whether as many requests as are due have completed. A device that is late is waited for. No figure has what is found meanwhile.
+    [[gnu::noinline]] void poll() { polled_ = world_.session(session_).poll(completions_); }
+    /// Whether as many requests as are due have completed. A device that is late is waited for. No figure has what is
+    /// found meanwhile.
     void check() {
         count();
         const std::uint64_t due = tag_ - behind_;
@@ -119,7 +118,8 @@ public:
         }
         // Queue pairs complete in any order among each other, so while a burst is in flight it may be any part of two.
         const bool in_order = load_.provider == nullptr || load_.qps == 1;
-        if (completed_ < due || completed_ > tag_ || failed_ || (in_order && sum_ != completed_ * (completed_ - 1) / 2)) {
+        if (completed_ < due || completed_ > tag_ || failed_ ||
+            (in_order && sum_ != completed_ * (completed_ - 1) / 2)) {
             throw std::runtime_error("not everything has completed");
         }
     }
@@ -233,7 +233,10 @@ private:
 /// A burst without the runtime: a chain of writes that is made, posted, and polled.
 class DirectLoad {
 public:
-    DirectLoad(std::uint32_t burst, const DirectTarget& target) : target_(target), sges_(burst), requests_(burst), completions_(burst) { make(); }
+    DirectLoad(std::uint32_t burst, const DirectTarget& target)
+        : target_(target), sges_(burst), requests_(burst), completions_(burst) {
+        make();
+    }
 
     /// What an application knows of each request, as the verbs want it.
     [[gnu::noinline]] void make() {
@@ -256,7 +259,8 @@ public:
     }
     [[gnu::noinline]] void poll() {
         for (std::size_t polled = 0; polled < completions_.size();) {
-            const int n = ibv_poll_cq(target_.cq, static_cast<int>(completions_.size() - polled), &completions_[polled]);
+            const int n =
+                ibv_poll_cq(target_.cq, static_cast<int>(completions_.size() - polled), &completions_[polled]);
             if (n < 0 || (n > 0 && completions_[polled].status != IBV_WC_SUCCESS)) {
                 throw std::runtime_error("a write has failed");
             }

@@ -16,7 +16,8 @@
 
 namespace pollcore::bench {
 
-/// The mean of the middle half. A time stamp counter may move by 26 at once, so a median of single steps would be one of its ticks.
+/// The mean of the middle half. A time stamp counter may move by 26 at once, so a median of single steps would be one
+/// of its ticks.
 [[nodiscard]] inline double middle(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const auto begin = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);

@@ -41,10 +41,13 @@ public:
         ::pthread_attr_init(&attributes);
         int error = ::pthread_attr_setaffinity_np(&attributes, sizeof one, &one);
         if (error == 0) {
-            error = ::pthread_create(&thread_, &attributes, [](void* self) -> void* {
-                static_cast<ThreadOn*>(self)->run_();
-                return nullptr;
-            }, this);
+            error = ::pthread_create(
+                &thread_, &attributes,
+                [](void* self) -> void* {
+                    static_cast<ThreadOn*>(self)->run_();
+                    return nullptr;
+                },
+                this);
         }
         ::pthread_attr_destroy(&attributes);
         if (error != 0) {
@@ -60,8 +63,9 @@ private:
     pthread_t thread_{};
 };
 
-/// `here` on the calling thread, `there` on another; `here` begins when the other runs. Each has its own copy of what it captures:
-/// where both looked at one stack for that, what one of them keeps there would be moved to the other and back all the time.
+/// `here` on the calling thread, `there` on another; `here` begins when the other runs. Each has its own copy of what
+/// it captures: where both looked at one stack for that, what one of them keeps there would be moved to the other and
+/// back all the time.
 template <class Here, class There>
 void run_pair(const Cpus& cpus, Here here, There captured) {
     std::atomic<bool> runs{false};

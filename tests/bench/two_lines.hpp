@@ -37,7 +37,8 @@ struct SharedWords {
 
 /// How one waits for a line that the other is to write: see base/look.hpp.
 struct Waits {
-    bool settles = false;       ///< what this side has stored is seen before it looks, and the line that it writes next is asked for
+    bool settles =
+        false;  ///< what this side has stored is seen before it looks, and the line that it writes next is asked for
     std::uint32_t before = 0;   ///< cycles before the first look
     std::uint32_t between = 0;  ///< and between two
 
@@ -58,7 +59,8 @@ struct Waits {
 /// Both sides look as fast as they can.
 inline constexpr Waits kNoWaits{};
 /// Of these one is the best between near CPUs and one between far ones, and others where a machine differs.
-inline constexpr std::array kAllWaits{kNoWaits, Waits{true, 0, 20}, Waits{true, 30, 20}, Waits{true, 60, 20}, Waits{true, 130, 50}, Waits{true, 200, 50}};
+inline constexpr std::array kAllWaits{
+    kNoWaits, Waits{true, 0, 20}, Waits{true, 30, 20}, Waits{true, 60, 20}, Waits{true, 130, 50}, Waits{true, 200, 50}};
 
 /// `trip(time, waits)` by each of them, and what the best gave.
 template <class Trip>
@@ -75,8 +77,8 @@ template <class Trip>
 
 /// Median and 99th percentile, in nanoseconds.
 [[nodiscard]] inline std::vector<double> trip_figures(std::vector<std::uint64_t> trips) {
-    // Clocks of some processors advance in steps of 10 ns: so the typical trip is that of groups, one after the other, of which
-    // only the ends are rounded.
+    // Clocks of some processors advance in steps of 10 ns: so the typical trip is that of groups, one after the other,
+    // of which only the ends are rounded.
     constexpr std::size_t kGroup = 16;
     std::vector<std::uint64_t> groups;
     for (std::size_t at = 0; at + kGroup <= trips.size(); at += kGroup) {
@@ -109,9 +111,9 @@ template <class Trip>
     return trips;
 }
 
-/// How far two lines are from two CPUs depends on where they are, and may differ by a fifth: so it is many pairs, by turns. `kTurn` trips
-/// with one pair after the other find it in each side's first cache; a ring, whose slots follow each other, never does, so what no ring can
-/// beat is a turn of 1. Returns trip_figures().
+/// How far two lines are from two CPUs depends on where they are, and may differ by a fifth: so it is many pairs, by
+/// turns. `kTurn` trips with one pair after the other find it in each side's first cache; a ring, whose slots follow
+/// each other, never does, so what no ring can beat is a turn of 1. Returns trip_figures().
 template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn>
 [[nodiscard]] std::vector<double> two_lines(const Cpus& cpus, std::chrono::nanoseconds time, const Waits& waits) {
     constexpr std::uint64_t kStop = ~std::uint64_t{0};
@@ -157,7 +159,9 @@ template <class Pair, std::uint64_t kPairs, std::uint64_t kTurn>
 
 /// What no ring beats: other lines each time, and the best way to wait.
 [[nodiscard]] inline std::vector<double> best_two_lines(const Cpus& cpus, std::chrono::nanoseconds time) {
-    return with_best_waits(time, [&cpus](std::chrono::nanoseconds part, const Waits& waits) { return two_lines<Words, 1024, 1>(cpus, part, waits); });
+    return with_best_waits(time, [&cpus](std::chrono::nanoseconds part, const Waits& waits) {
+        return two_lines<Words, 1024, 1>(cpus, part, waits);
+    });
 }
 
 }  // namespace pollcore::bench

@@ -12,7 +12,8 @@ namespace {
 
 std::vector<double> worker_cycles(SteppedLoad& load) {
     const auto parts = timed<5>(
-        load.load().burst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); }, [&] { load.poll(); }, [&] { load.check(); });
+        load.load().burst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); }, [&] { load.poll(); },
+        [&] { load.check(); });
     return {parts[2], parts[1] + parts[3]};
 }
 
@@ -55,7 +56,8 @@ Measurement way_to_poll(std::uint32_t burst, bool extended) {
 Measurement stages() {
     return {.table = "cycles per operation on one CPU, by stage (bursts of 32, four idle sessions, two idle CQs)",
             .row = "pollcore",
-            .columns = {"application: submit", "worker: take and post", "worker: poll, route, complete", "application: poll", "device: post", "device: poll"},
+            .columns = {"application: submit", "worker: take and post", "worker: poll, route, complete",
+                        "application: poll", "device: post", "device: poll"},
             .once = [made = std::shared_ptr<SteppedLoad>()]() mutable {
                 if (made == nullptr) {
                     made = std::make_shared<SteppedLoad>(Load{.idle_sessions = 4, .idle_cqs = 2});
@@ -72,25 +74,31 @@ Measurement stages() {
                 std::vector<double> all(ours.begin() + 1, ours.end() - 1);
                 InstantTarget target;
                 DirectLoad direct(load.load().burst, target.get());
-                const auto device = timed<2>(load.load().burst, [&] { direct.post(); }, [&] { direct.poll(); });
+                const auto device = timed<2>(
+                    load.load().burst, [&] { direct.post(); }, [&] { direct.poll(); });
                 all.insert(all.end(), device.begin(), device.end());
                 return all;
             }};
 }
 
-constexpr const char* kApplication = "what the application's thread pays on one CPU, cycles per operation (bursts of 32)";
+constexpr const char* kApplication =
+    "what the application's thread pays on one CPU, cycles per operation (bursts of 32)";
 
 std::vector<Measurement> application_costs() {
     constexpr std::uint32_t kBurst = 32;
     const std::vector<std::string> columns{"submit, or make and post", "poll", "both"};
     std::vector<Measurement> all;
-    all.push_back({.table = kApplication, .row = "pollcore", .columns = columns, .once = [made = std::shared_ptr<SteppedLoad>()]() mutable {
+    all.push_back({.table = kApplication,
+                   .row = "pollcore",
+                   .columns = columns,
+                   .once = [made = std::shared_ptr<SteppedLoad>()]() mutable {
                        if (made == nullptr) {
                            made = std::make_shared<SteppedLoad>(Load{.burst = kBurst});
                        }
                        SteppedLoad& load = *made;
                        const auto cycles = timed<5>(
-                           kBurst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); }, [&] { load.poll(); }, [&] { load.check(); });
+                           kBurst, [&] { load.prepare(); }, [&] { load.submit(); }, [&] { load.step(); },
+                           [&] { load.poll(); }, [&] { load.check(); });
                        return std::vector{cycles[1], cycles[3], cycles[1] + cycles[3]};
                    }});
     const auto verbs = [](auto&& target) {
@@ -104,9 +112,14 @@ std::vector<Measurement> application_costs() {
             [&] { direct.poll(); });
         return std::vector{cycles[0], cycles[1], cycles[0] + cycles[1]};
     };
-    all.push_back({.table = kApplication, .row = "verbs, the device's part included", .columns = columns, .once = [verbs] { return verbs(InstantTarget()); }});
     all.push_back(
-        {.table = kApplication, .row = "verbs on the software device, its part included", .columns = columns, .once = [verbs] { return verbs(SoftwareTarget()); }});
+        {.table = kApplication, .row = "verbs, the device's part included", .columns = columns, .once = [verbs] {
+             return verbs(InstantTarget());
+         }});
+    all.push_back({.table = kApplication,
+                   .row = "verbs on the software device, its part included",
+                   .columns = columns,
+                   .once = [verbs] { return verbs(SoftwareTarget()); }});
     return all;
 }
 
@@ -132,7 +145,8 @@ std::vector<double> counted(SteppedLoad& load, const HardwareCounters& counters)
         load.check();
     }
     const auto operations = static_cast<double>(kRounds * load.load().burst);
-    return {(worker.instructions - nothing.instructions) / operations, (worker.cache_misses - nothing.cache_misses) / operations,
+    return {(worker.instructions - nothing.instructions) / operations,
+            (worker.cache_misses - nothing.cache_misses) / operations,
             (application.instructions - 2 * nothing.instructions) / operations,
             (application.cache_misses - 2 * nothing.cache_misses) / operations};
 }
@@ -140,8 +154,10 @@ std::vector<double> counted(SteppedLoad& load, const HardwareCounters& counters)
 Measurement counted(std::string name, const Load& load) {
     return {.table = "counted by the CPU, per operation, bursts of 32",
             .row = std::move(name),
-            .columns = {"worker: instructions", "worker: cache misses", "application: instructions", "application: cache misses"},
-            .once = [made = std::shared_ptr<SteppedLoad>(), counters = std::make_shared<HardwareCounters>(), load]() mutable {
+            .columns = {"worker: instructions", "worker: cache misses", "application: instructions",
+                        "application: cache misses"},
+            .once = [made = std::shared_ptr<SteppedLoad>(), counters = std::make_shared<HardwareCounters>(),
+                     load]() mutable {
                 if (made == nullptr) {
                     made = std::make_shared<SteppedLoad>(load);
                 }
@@ -178,7 +194,8 @@ std::vector<Measurement> worker_costs(const Setting&) {
         all.push_back(row(std::to_string(sessions) + " sessions by turns", {.sessions = sessions}));
     }
     for (const std::uint32_t cqs : {4, 16}) {
-        all.push_back(row(std::to_string(cqs) + " QPs at random on " + std::to_string(cqs) + " CQs", {.qps = cqs, .cqs = cqs}));
+        all.push_back(
+            row(std::to_string(cqs) + " QPs at random on " + std::to_string(cqs) + " CQs", {.qps = cqs, .cqs = cqs}));
     }
     return all;
 }

@@ -64,11 +64,13 @@ TEST_F(CoalescedSignals, WhatStandsBeforeAFailureHasSucceeded) {
     connect_pair(coalescing(), {});
     WorkRequest bad = rdma(Opcode::rdma_write, 2, 8);
     bad.rkey ^= 0xabcd00;
-    submit({rdma(Opcode::rdma_read, 0, 8), rdma(Opcode::rdma_write, 1, 8), bad, rdma(Opcode::rdma_write, 3, 8), rdma(Opcode::rdma_write, 4, 8)});
+    submit({rdma(Opcode::rdma_read, 0, 8), rdma(Opcode::rdma_write, 1, 8), bad, rdma(Opcode::rdma_write, 3, 8),
+            rdma(Opcode::rdma_write, 4, 8)});
     const std::vector<Completion> got = await(5);
     ASSERT_EQ(got.size(), 5u);
     expect_tags(got, 0);
-    const std::array expected{Status::success, Status::success, Status::rem_access_err, Status::wr_flush_err, Status::wr_flush_err};
+    const std::array expected{Status::success, Status::success, Status::rem_access_err, Status::wr_flush_err,
+                              Status::wr_flush_err};
     for (std::size_t i = 0; i < expected.size(); ++i) {
         EXPECT_EQ(got[i].status, expected[i]) << i;
     }

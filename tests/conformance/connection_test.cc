@@ -37,11 +37,12 @@ TEST_F(Connections, CarryPrivateDataBothWaysAndThenMessages) {
     b = runtime.create_queue_pair(shape());
     Listener listener = runtime.listen(listen_address());
     submit(recv(1, 64));  // before the peer can send (H13)
-    const auto reply = connect_while(listener, {.private_data = bytes("from the caller")}, [&](ConnectionRequest& request) {
-        EXPECT_EQ(request.private_data(), bytes("from the caller"));
-        EXPECT_FALSE(request.peer().empty());
-        request.accept(b, {.private_data = bytes("from the listener")});
-    });
+    const auto reply =
+        connect_while(listener, {.private_data = bytes("from the caller")}, [&](ConnectionRequest& request) {
+            EXPECT_EQ(request.private_data(), bytes("from the caller"));
+            EXPECT_FALSE(request.peer().empty());
+            request.accept(b, {.private_data = bytes("from the listener")});
+        });
     EXPECT_EQ(reply, bytes("from the listener"));
     submit(send(2, 32));
     for (const Completion& completion : await(2)) {

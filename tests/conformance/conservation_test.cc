@@ -17,9 +17,15 @@ protected:
     static constexpr PathAttributes kPath{.timeout = 12, .retry_count = 1, .rnr_retry = 1, .min_rnr_timer = 1};
 
     WorkRequest random_request(std::uint64_t tag) {
-        static constexpr Opcode kOpcodes[] = {Opcode::send,      Opcode::send_with_imm,      Opcode::rdma_write,
-                                              Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::atomic_fetch_and_add,
-                                              Opcode::recv,      Opcode::recv,               Opcode::rdma_write_with_imm};
+        static constexpr Opcode kOpcodes[] = {Opcode::send,
+                                              Opcode::send_with_imm,
+                                              Opcode::rdma_write,
+                                              Opcode::rdma_read,
+                                              Opcode::atomic_cmp_and_swp,
+                                              Opcode::atomic_fetch_and_add,
+                                              Opcode::recv,
+                                              Opcode::recv,
+                                              Opcode::rdma_write_with_imm};
         const Opcode opcode = kOpcodes[random() % std::size(kOpcodes)];
         const bool forward = random() % 2 == 0;
         WorkRequest request = rdma(opcode, tag, is_atomic(opcode) ? 8 : random() % 2000,

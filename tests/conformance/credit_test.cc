@@ -76,7 +76,11 @@ TEST_F(Credits, WorkBothWaysAtOnce) {
         for (const int side : {0, 1}) {
             const QpHandle qp = side == 0 ? a.handle() : b.handle();
             if (posted[side] - heard[side] < 3 && posted[side] < 500) {
-                submit({.tag = posted[side]++, .sge = remote_sge(64, side * 64), .qp = qp, .opcode = Opcode::recv, .num_sge = 1});
+                submit({.tag = posted[side]++,
+                        .sge = remote_sge(64, side * 64),
+                        .qp = qp,
+                        .opcode = Opcode::recv,
+                        .num_sge = 1});
             }
             WorkRequest request = send(1000 + sent[side], 8);
             request.qp = qp;
@@ -159,7 +163,8 @@ TEST_F(Credits, WorkOverASharedReceiveQueue) {
     QueuePairOptions options = shape();
     options.shares[0].session = &reader;
     options.srq = &srq;
-    EXPECT_THROW((void)runtime.create_queue_pair(options), Error) << "without credits it would take what others were granted";
+    EXPECT_THROW((void)runtime.create_queue_pair(options), Error)
+        << "without credits it would take what others were granted";
     options.flow = FlowControl::credits;
     EXPECT_THROW((void)runtime.create_queue_pair(options), Error) << "a fourth";
     const std::uint64_t before = rnrs();
@@ -173,7 +178,8 @@ TEST_F(Credits, WorkOverASharedReceiveQueue) {
     std::map<QpHandle, std::uint64_t> next;
     std::vector<Completion> held;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    for (std::size_t turn = 0; (heard < 3 * kEach || done < 3 * kEach) && std::chrono::steady_clock::now() < deadline; ++turn) {
+    for (std::size_t turn = 0; (heard < 3 * kEach || done < 3 * kEach) && std::chrono::steady_clock::now() < deadline;
+         ++turn) {
         const std::size_t pair = turn % 3;
         if (sent[pair] < kEach && sent[pair] - ended[pair] < kSlots) {
             const std::size_t at = (pair * kSlots + sent[pair] % kSlots) * 64;
@@ -215,13 +221,13 @@ TEST_F(Credits, AreAgreedByAddressToo) {
     make_ends(FlowControl::credits);
     const std::vector<std::byte> word(kRequestPrivateDataMax - kPrivateDataFlow, std::byte{7});
     std::vector<std::byte> answer;
-    std::thread caller([&] {
-        answer = a.connect(listener.address(), {.path = kNoRetries, .private_data = word});
-    });
+    std::thread caller([&] { answer = a.connect(listener.address(), {.path = kNoRetries, .private_data = word}); });
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
     EXPECT_EQ(request->flow(), FlowControl::credits);
-    EXPECT_EQ(std::vector(request->private_data().begin(), request->private_data().begin() + static_cast<std::ptrdiff_t>(word.size())), word);
+    EXPECT_EQ(std::vector(request->private_data().begin(),
+                          request->private_data().begin() + static_cast<std::ptrdiff_t>(word.size())),
+              word);
     request->accept(b, {.path = kNoRetries, .private_data = {std::byte{9}}});
     caller.join();
     ASSERT_GE(answer.size(), 1u);

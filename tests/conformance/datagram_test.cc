@@ -76,7 +76,8 @@ TEST_F(Datagrams, ArriveBehindAGrh) {
         EXPECT_EQ(std::memcmp(local.data(), remote.data() + kGrhBytes, length), 0) << length << " bytes";
         EXPECT_EQ(remote.data()[kGrhBytes + length],
                   static_cast<std::byte>((kGrhBytes + length) * 31 + ((kGrhBytes + length) >> 8) + 9));
-        // Both ends of the way are this port. RoCE v2 over IPv4 has the IPv4 header, in the second half of the place (annex A17).
+        // Both ends of the way are this port. RoCE v2 over IPv4 has the IPv4 header, in the second half of the place
+        // (annex A17).
         const auto gid = b.info().gid;
         constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
         if (TestDevice::get().verbs && std::memcmp(gid.data(), kMapped.data(), kMapped.size()) == 0) {
@@ -261,8 +262,9 @@ TEST_F(Datagrams, ByAHandleThatIsStaleForeignOrNobodysFail) {
     const ProtectionDomain domain = runtime.create_protection_domain();
     const AddressHandle foreign = runtime.create_address_handle(b.info(), {}, "", &domain);
     submit(recv(1, 256));
-    for (const AhHandle handle : {stale, foreign.handle(), AhHandle{}, AhHandle{65535, 65535},
-                                  AhHandle{to_b.handle().index, static_cast<std::uint16_t>(to_b.handle().generation + 1)}}) {
+    for (const AhHandle handle :
+         {stale, foreign.handle(), AhHandle{}, AhHandle{65535, 65535},
+          AhHandle{to_b.handle().index, static_cast<std::uint16_t>(to_b.handle().generation + 1)}}) {
         WorkRequest request = datagram(2, 64);
         request.ud = {handle, b.qp_num()};
         submit(request);

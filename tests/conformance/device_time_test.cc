@@ -68,9 +68,11 @@ protected:
             EXPECT_EQ(completion.status, Status::success);
             EXPECT_NE(completion.device_time, 0u) << completion.tag;
             EXPECT_EQ(completion.device_time & ~device.completion_timestamp_mask, 0u);
-            const auto [last, first] = newest.try_emplace({completion.qp.index, completion.from_recv_queue()}, completion.device_time);
+            const auto [last, first] =
+                newest.try_emplace({completion.qp.index, completion.from_recv_queue()}, completion.device_time);
             if (!first) {
-                EXPECT_LT((completion.device_time - last->second) & device.completion_timestamp_mask, device.completion_timestamp_mask / 2)
+                EXPECT_LT((completion.device_time - last->second) & device.completion_timestamp_mask,
+                          device.completion_timestamp_mask / 2)
                     << completion.tag << " was before the one before it";
                 last->second = completion.device_time;
             }
@@ -82,7 +84,8 @@ protected:
     }
     static std::uint64_t host_now() {
         return static_cast<std::uint64_t>(
-            std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+            std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+                .count());
     }
 
     const DeviceReport device;
@@ -125,7 +128,9 @@ TEST_P(DeviceTime, IsOfTheSessionsThatAskedAndZeroForOthersOnTheirQueuePairs) {
     TestSession wide = runtime.open_session({.wide_completions = true});
     QueuePairOptions options = shape();
     options.separate_cqs = GetParam();
-    options.shares = {{.session = &wide, .send_depth = 16}, {.session = &timed, .send_depth = 16}, {.session = &session, .send_depth = 16}};
+    options.shares = {{.session = &wide, .send_depth = 16},
+                      {.session = &timed, .send_depth = 16},
+                      {.session = &session, .send_depth = 16}};
     connect(options, options);
     for (std::uint64_t tag = 0; tag < 16; ++tag) {
         submit(wide, recv(100 + tag, 64));
@@ -200,14 +205,16 @@ TEST_P(DeviceTime, StandsInWhatASharedReceiveQueueTookAndWhatItsPoolGave) {
         return;
     }
     ReceivePool pool = runtime.create_receive_pool({.session = &timed, .buffers = 32, .buffer_bytes = 256});
-    SharedReceiveQueue srq = GetParam() ? runtime.create_shared_receive_queue({.session = &timed, .depth = 16, .pool = &pool})
-                                        : runtime.create_shared_receive_queue({.session = &timed, .depth = 16});
+    SharedReceiveQueue srq = GetParam()
+                                 ? runtime.create_shared_receive_queue({.session = &timed, .depth = 16, .pool = &pool})
+                                 : runtime.create_shared_receive_queue({.session = &timed, .depth = 16});
     QueuePairOptions receiving = of_timed();
     receiving.srq = &srq;
     connect(shape(), receiving, {.rnr_retry = 7, .min_rnr_timer = 1});
     for (std::uint64_t tag = 0; tag < 40; ++tag) {
         if (!GetParam()) {
-            submit(timed, {.tag = tag, .sge = remote_sge(64), .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1});
+            submit(timed,
+                   {.tag = tag, .sge = remote_sge(64), .srq = srq.handle(), .opcode = Opcode::srq_recv, .num_sge = 1});
         }
         submit(send(tag, 8));
         const auto received = await_wide(timed, 1);
@@ -306,8 +313,9 @@ TEST_P(DeviceTime, InThisProcessHasCqsOfItsOwnThatGoWithItsQueuePairs) {
     expect_cqs(queues);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cqs, DeviceTime, ::testing::Bool(),
-                         [](const auto& separate) { return std::string(separate.param ? "OneForEachQueue" : "OneForBoth"); });
+INSTANTIATE_TEST_SUITE_P(Cqs, DeviceTime, ::testing::Bool(), [](const auto& separate) {
+    return std::string(separate.param ? "OneForEachQueue" : "OneForBoth");
+});
 
 class DeviceTimeOfRings : public DeviceTime {
 protected:
@@ -340,8 +348,9 @@ TEST_P(DeviceTimeOfRings, IsZeroOfWhatCameByAWriteRingAndThereForItsSender) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cqs, DeviceTimeOfRings, ::testing::Bool(),
-                         [](const auto& separate) { return std::string(separate.param ? "OneForEachQueue" : "OneForBoth"); });
+INSTANTIATE_TEST_SUITE_P(Cqs, DeviceTimeOfRings, ::testing::Bool(), [](const auto& separate) {
+    return std::string(separate.param ? "OneForEachQueue" : "OneForBoth");
+});
 
 class DeviceTimeOptions : public Conformance {};
 

@@ -10,7 +10,8 @@ protected:
     void connect_with(const PathAttributes& path) { connect_pair(shape(), path); }
 
     void expect_error_then_flush(const WorkRequest& bad, Status status) {
-        submit({rdma(Opcode::rdma_read, 1, 8, 0), bad, rdma(Opcode::rdma_write, 3, 8, 0), rdma(Opcode::rdma_write, 4, 8)});
+        submit(
+            {rdma(Opcode::rdma_read, 1, 8, 0), bad, rdma(Opcode::rdma_write, 3, 8, 0), rdma(Opcode::rdma_write, 4, 8)});
         const auto completions = await(3);
         ASSERT_EQ(completions.size(), 3u);
         EXPECT_EQ(completions[0].tag, bad.tag);

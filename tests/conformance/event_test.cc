@@ -75,14 +75,13 @@ TEST_F(Events, ARequestThatIsInvalidIsToldToItsTarget) {
 
 TEST_F(Events, AStoppedRuntimeGivesWhatIsLeftAndThenSaysSo) {
     EXPECT_TRUE(runtime.stop());
-    EXPECT_THROW(
-        while (runtime.poll_event()) {}, Error);
+    EXPECT_THROW(while (runtime.poll_event()){}, Error);
     pollfd waiting{.fd = runtime.event_fd(), .events = POLLIN, .revents = 0};
     EXPECT_EQ(poll(&waiting, 1, 0), 1);
 }
 
-/// A port that may be taken down without harm to other tests: the software device's own, the model's of an mlx5 device, or, as root in the
-/// guest, an RDMA device made for this on an interface made for this.
+/// A port that may be taken down without harm to other tests: the software device's own, the model's of an mlx5 device,
+/// or, as root in the guest, an RDMA device made for this on an interface made for this.
 class PortUnderTest {
 public:
     PortUnderTest() {
@@ -155,11 +154,12 @@ TEST_F(PortInThisProcess, ThatGoesDownIsToldAndWorkEndsByItsTimeOuts) {
     connect_pair(shape(), {.timeout = 12, .retry_count = 2, .rnr_retry = 7, .min_rnr_timer = 12});
     expect_traffic();
     const auto submit_two = [&] {
-        const std::array<WorkRequest, 2> two{send(1, 8), rdma(Opcode::rdma_write, 2, 8, 0)};  // the first has no receive
+        const std::array<WorkRequest, 2> two{send(1, 8),
+                                             rdma(Opcode::rdma_write, 2, 8, 0)};  // the first has no receive
         ASSERT_EQ(session.try_submit(two).accepted, 2u);
     };
-    // Under way when the port goes down. Not on Soft-RoCE: there a sender that waits for its peer's receive when its link goes down
-    // completes nothing any more, once in six times (kernel 6.1).
+    // Under way when the port goes down. Not on Soft-RoCE: there a sender that waits for its peer's receive when its
+    // link goes down completes nothing any more, once in six times (kernel 6.1).
     const bool under_way = !TestDevice::get().is_rxe();
     if (under_way) {
         submit_two();

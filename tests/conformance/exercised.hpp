@@ -4,14 +4,14 @@
 // Thread safety: the test's thread.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <map>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
+
+#include <gtest/gtest.h>
 
 #include "pollcore/context.hpp"
 
@@ -70,7 +70,8 @@ public:
         }
         if (completion.from_recv_queue()) {
             const bool by_write = completion.opcode == CompletionOpcode::recv_rdma_with_imm;
-            note(completion.srq.valid() ? "SRQ" : type_name(type->second), by_write ? "91 RECV_RDMA_WITH_IMM" : "90 RECV");
+            note(completion.srq.valid() ? "SRQ" : type_name(type->second),
+                 by_write ? "91 RECV_RDMA_WITH_IMM" : "90 RECV");
         }
         const auto request = requests_.find({completion.qp, completion.from_recv_queue(), completion.tag});
         if (request == requests_.end()) {
@@ -105,11 +106,9 @@ private:
     // Numbers before names give the order of the verbs; the table leaves them out.
     static std::string two_digits(unsigned number) { return (number < 10 ? "0" : "") + std::to_string(number); }
     static std::string opcode_name(Opcode opcode) {
-        constexpr std::string_view kNames[] = {"RDMA_WRITE",   "RDMA_WRITE_WITH_IMM",
-                                               "SEND",         "SEND_WITH_IMM",
-                                               "RDMA_READ",    "ATOMIC_CMP_AND_SWP",
-                                               "ATOMIC_FETCH_AND_ADD", "LOCAL_INV",
-                                               "BIND_MW",      "SEND_WITH_INV"};
+        constexpr std::string_view kNames[] = {
+            "RDMA_WRITE",         "RDMA_WRITE_WITH_IMM",  "SEND",      "SEND_WITH_IMM", "RDMA_READ",
+            "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "LOCAL_INV", "BIND_MW",       "SEND_WITH_INV"};
         const auto value = static_cast<unsigned>(opcode);
         return two_digits(value) + " " + std::string(value < std::size(kNames) ? kNames[value] : "?");
     }

@@ -6,12 +6,9 @@
 //   POLLCORE_TEST_DEVICE=verbs:mlx5_0    libmlx5's, on a NIC, or on the model of tests/mlx5_model
 //   POLLCORE_TEST_ATTACH=yes             through a pollcored, to which the tests attach
 //   POLLCORE_TEST_POLL=plain             CQs are polled by ibv_poll_cq; extended (default): by ibv_start_poll
-// Where a device's answer differs from the specification's, expected() names both; tests/conformance/README.md has the table.
+// Where a device's answer differs from the specification's, expected() names both; tests/conformance/README.md has the
+// table.
 #pragma once
-
-#include <gtest/gtest.h>
-#include <infiniband/mlx5dv.h>
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <chrono>
@@ -24,16 +21,24 @@
 #include <string>
 #include <vector>
 
-#include "test_cpus.hpp"
+#include <gtest/gtest.h>
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
+
 #include "exercised.hpp"
 #include "give_way.hpp"
 #include "pollcore/runtime.hpp"
+#include "test_cpus.hpp"
 #include "test_runtime.hpp"
 
 namespace pollcore {
 
-inline void PrintTo(Status status, std::ostream* out) { *out << status_name(status); }
-inline void PrintTo(Refusal refusal, std::ostream* out) { *out << refusal_name(refusal); }
+inline void PrintTo(Status status, std::ostream* out) {
+    *out << status_name(status);
+}
+inline void PrintTo(Refusal refusal, std::ostream* out) {
+    *out << refusal_name(refusal);
+}
 
 namespace testing {
 
@@ -202,7 +207,12 @@ protected:
                 .num_sge = 1};
     }
     [[nodiscard]] WorkRequest send(std::uint64_t tag, std::uint32_t length, std::uint8_t flags = kSignaled) const {
-        return {.tag = tag, .sge = local_sge(length), .qp = a.handle(), .opcode = Opcode::send, .flags = flags, .num_sge = 1};
+        return {.tag = tag,
+                .sge = local_sge(length),
+                .qp = a.handle(),
+                .opcode = Opcode::send,
+                .flags = flags,
+                .num_sge = 1};
     }
     [[nodiscard]] WorkRequest recv(std::uint64_t tag, std::uint32_t length, std::size_t at = 0) const {
         return {.tag = tag, .sge = remote_sge(length, at), .qp = b.handle(), .opcode = Opcode::recv, .num_sge = 1};
@@ -235,9 +245,9 @@ protected:
             if (got == 0) {
                 if (std::chrono::steady_clock::now() > deadline) {
                     const SessionFigures figures = from.figures();
-                    ADD_FAILURE() << all.size() << " of " << n << " completions came within "
-                                  << kPatience.count() << " s; accepted " << figures.accepted << ", completed "
-                                  << figures.completed << ", retired " << figures.retired;
+                    ADD_FAILURE() << all.size() << " of " << n << " completions came within " << kPatience.count()
+                                  << " s; accepted " << figures.accepted << ", completed " << figures.completed
+                                  << ", retired " << figures.retired;
                     break;
                 }
                 test::give_way();

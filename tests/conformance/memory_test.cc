@@ -89,7 +89,8 @@ TEST_F(MemoryRegions, MoreThanThereIsIsRefusedWithWhatToRaise) {
 
 TEST_F(MemoryRegions, HaveAtLeastOneByte) {
     std::byte one{};
-    for (const auto& make : {std::function([&] { (void)runtime.allocate(0, Access::all()); }), std::function([&] { (void)runtime.register_memory(&one, 0, Access::all()); })}) {
+    for (const auto& make : {std::function([&] { (void)runtime.allocate(0, Access::all()); }),
+                             std::function([&] { (void)runtime.register_memory(&one, 0, Access::all()); })}) {
         try {
             make();
             FAIL() << "a region of nothing";
@@ -169,8 +170,14 @@ TEST_F(MemoryRegions, AndQueuePairsForbidWhatTheyWereNotGivenTheRightTo) {
     } cases[] = {
         {"write", Opcode::rdma_write, {.remote_read = true, .remote_atomic = true}, {.read = true, .atomic = true}},
         {"read", Opcode::rdma_read, {.remote_write = true, .remote_atomic = true}, {.write = true, .atomic = true}},
-        {"compare-and-swap", Opcode::atomic_cmp_and_swp, {.remote_read = true, .remote_write = true}, {.read = true, .write = true}},
-        {"fetch-and-add", Opcode::atomic_fetch_and_add, {.remote_read = true, .remote_write = true}, {.read = true, .write = true}},
+        {"compare-and-swap",
+         Opcode::atomic_cmp_and_swp,
+         {.remote_read = true, .remote_write = true},
+         {.read = true, .write = true}},
+        {"fetch-and-add",
+         Opcode::atomic_fetch_and_add,
+         {.remote_read = true, .remote_write = true},
+         {.read = true, .write = true}},
         {"write to what is local", Opcode::rdma_write, {}, {.read = true, .atomic = true}},
     };
     for (const auto& test : cases) {
@@ -193,8 +200,15 @@ TEST_F(MemoryRegions, AndQueuePairsForbidWhatTheyWereNotGivenTheRightTo) {
 
 // Who registers memory says what may be done with it.
 template <class C>
-concept RegistersWithoutAccess = requires(C& context, void* data) { context.allocate(64); } || requires(C& context, void* data) { context.register_memory(data, 64); } ||
-                                 requires(C& context, void* data) { context.register_memory_at(0, data, 64); };
+concept RegistersWithoutAccess = requires(C& context, void* data) {
+    context.allocate(64);
+}
+|| requires(C& context, void* data) {
+    context.register_memory(data, 64);
+}
+|| requires(C& context, void* data) {
+    context.register_memory_at(0, data, 64);
+};
 static_assert(!RegistersWithoutAccess<Context>);
 
 // What an application did not open is closed, and flow control opens no more than it needs.
@@ -210,7 +224,8 @@ TEST_F(MemoryRegions, AreOutOfReachUnlessTheQueuePairSaysSo) {
         submit(rdma(opcode, 1, 8));
         EXPECT_EQ(await_one().status, Status::rem_inv_req_err) << static_cast<int>(opcode);
     };
-    for (const Opcode opcode : {Opcode::rdma_write, Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::atomic_fetch_and_add}) {
+    for (const Opcode opcode :
+         {Opcode::rdma_write, Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::atomic_fetch_and_add}) {
         refuses(FlowControl::off, opcode);
     }
     refuses(FlowControl::credits, Opcode::atomic_fetch_and_add);

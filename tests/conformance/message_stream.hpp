@@ -18,7 +18,8 @@ protected:
     static constexpr std::uint32_t kPoolBuffers = 80;
 
     [[nodiscard]] std::uint64_t rnrs() {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the kernel looks its counters up once in a while only
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(30));  // the kernel looks its counters up once in a while only
         const RnrCounts counts = runtime.rnr_counts().value();
         return counts.received + counts.sent;
     }
@@ -48,7 +49,8 @@ protected:
         ASSERT_EQ(sum, sum_of(message.subspan(16)));
     }
     /// In whichever of the pools it is.
-    [[nodiscard]] static std::span<const std::byte> message_in(std::initializer_list<const ReceivePool*> pools, const Completion& completion) {
+    [[nodiscard]] static std::span<const std::byte> message_in(std::initializer_list<const ReceivePool*> pools,
+                                                               const Completion& completion) {
         for (const ReceivePool* pool : pools) {
             if (pool->handle() == completion.pool()) {
                 return pool->message(completion);
@@ -56,9 +58,10 @@ protected:
         }
         return {};
     }
-    /// From queue pair a to the pools of the reader, which may pause by chance, and gives back what it has read in another order.
-    /// 32 times the longest fit into `local`.
-    void stream(std::initializer_list<const ReceivePool*> pools, std::uint32_t longest, std::uint64_t messages, bool pauses) {
+    /// From queue pair a to the pools of the reader, which may pause by chance, and gives back what it has read in
+    /// another order. 32 times the longest fit into `local`.
+    void stream(std::initializer_list<const ReceivePool*> pools, std::uint32_t longest, std::uint64_t messages,
+                bool pauses) {
         std::mt19937 random(11);
         std::uint64_t sent = 0;
         std::uint64_t read = 0;

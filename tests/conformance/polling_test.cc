@@ -27,7 +27,8 @@ std::size_t cqs_plainly_polled() {
     return plainly_polled.size();
 }
 
-/// From now on it is noted which CQs of the runtime's device ibv_poll_cq is called on. Before there is a CQ that a worker could be polling.
+/// From now on it is noted which CQs of the runtime's device ibv_poll_cq is called on. Before there is a CQ that a
+/// worker could be polling.
 void note_polls(TestRuntime& runtime) {
     ibv_context_ops& ops = runtime.device().context()->ops;
     own_poll_cq = ops.poll_cq;
@@ -43,14 +44,11 @@ protected:
         with.workers[0].complete_burst = 3;  // so that bursts end in the middle of what is there
         return with;
     }
-    PollingInThisProcess() : Conformance(config()) {
-        note_polls(runtime);
-    }
-    ~PollingInThisProcess() override {
-        runtime.stop();
-    }
+    PollingInThisProcess() : Conformance(config()) { note_polls(runtime); }
+    ~PollingInThisProcess() override { runtime.stop(); }
     [[nodiscard]] bool by_extended() {
-        return GetParam() == PollVerbs::automatic ? runtime.device().limits().poll.extended : GetParam() == PollVerbs::extended;
+        return GetParam() == PollVerbs::automatic ? runtime.device().limits().poll.extended
+                                                  : GetParam() == PollVerbs::extended;
     }
 };
 
@@ -105,10 +103,14 @@ TEST_P(PollingInThisProcess, StandsInTheLogOnceForAWorkerAndADevice) {
     connect_pair(options, PathAttributes{});
     const std::string text = log.text();
     EXPECT_EQ(test::occurrences(text, "worker w0 polls its completion queues on "), 1u) << text;
-    const std::string why = GetParam() == PollVerbs::automatic  ? "poll = \"auto\", and " + std::string(runtime.device().limits().poll.why)
+    const std::string why = GetParam() == PollVerbs::automatic
+                                ? "poll = \"auto\", and " + std::string(runtime.device().limits().poll.why)
                             : GetParam() == PollVerbs::extended ? "poll = \"extended\""
                                                                 : "poll = \"plain\"";
-    EXPECT_EQ(test::occurrences(text, std::string(by_extended() ? " by ibv_start_poll: " : " by ibv_poll_cq: ") + why + "\n"), 1u) << text;
+    EXPECT_EQ(
+        test::occurrences(text, std::string(by_extended() ? " by ibv_start_poll: " : " by ibv_poll_cq: ") + why + "\n"),
+        1u)
+        << text;
 }
 
 TEST_P(PollingInThisProcess, OfASessionWithTimeStampsIsByTheExtendedVerbsAlways) {
@@ -151,12 +153,8 @@ protected:
         with.workers[1].poll = PollVerbs::extended;
         return with;
     }
-    TwoWaysToPollInThisProcess() : Conformance(config()) {
-        note_polls(runtime);
-    }
-    ~TwoWaysToPollInThisProcess() override {
-        runtime.stop();
-    }
+    TwoWaysToPollInThisProcess() : Conformance(config()) { note_polls(runtime); }
+    ~TwoWaysToPollInThisProcess() override { runtime.stop(); }
 };
 
 TEST_F(TwoWaysToPollInThisProcess, OnOneDeviceEachCqIsPolledByTheWayThatItWasMadeFor) {
@@ -180,7 +178,8 @@ TEST_F(TwoWaysToPollInThisProcess, OnOneDeviceEachCqIsPolledByTheWayThatItWasMad
     until([&] { return runtime.control_counters().completion_queues.value() == 4; });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, PollingInThisProcess, ::testing::Values(PollVerbs::automatic, PollVerbs::extended, PollVerbs::plain),
+INSTANTIATE_TEST_SUITE_P(Ways, PollingInThisProcess,
+                         ::testing::Values(PollVerbs::automatic, PollVerbs::extended, PollVerbs::plain),
                          [](const auto& way) {
                              return std::string(way.param == PollVerbs::automatic  ? "Auto"
                                                 : way.param == PollVerbs::extended ? "Extended"

@@ -18,7 +18,9 @@ protected:
     // Waits for a receive for ever, and asks often.
     static constexpr PathAttributes kPatient{.rnr_retry = 7, .min_rnr_timer = 1};
 
-    ReceivePools() : reader(runtime.open_session({.pool_buffers = kBuffers, .wide_completions = true})), pool(make_pool(kBuffers)) {}
+    ReceivePools()
+        : reader(runtime.open_session({.pool_buffers = kBuffers, .wide_completions = true})),
+          pool(make_pool(kBuffers)) {}
 
     [[nodiscard]] ReceivePool make_pool(std::uint32_t buffers) {
         return runtime.create_receive_pool({.session = &reader, .buffers = buffers, .buffer_bytes = kBuffer});
@@ -97,7 +99,8 @@ TEST_F(ReceivePools, DeliverInOrderWhateverTheOrderOfReleases) {
     std::uint64_t heard = 0;
     std::size_t done = 0;
     while (heard < 2000) {
-        // By both: the sender's completions may come long after the messages (a sleeping worker, a lazy acknowledgement).
+        // By both: the sender's completions may come long after the messages (a sleeping worker, a lazy
+        // acknowledgement).
         if (sent < 2000 && sent - std::min<std::uint64_t>(heard, done) < 40) {
             std::memcpy(local.data() + sent % 64 * 8, &sent, sizeof(sent));
             say(sent, 8, sent % 64 * 8);
@@ -322,7 +325,7 @@ TEST_F(ReceivePools, KeepTheirPlaceInTheRingUntilTheirMessagesArePolled) {
         pool.close();
         EXPECT_THROW((void)make_pool(kBuffers), Error);
         std::vector<WideCompletion> left = hear(11);  // and the end
-        reader.close();  // which makes known what was taken; any request would
+        reader.close();                               // which makes known what was taken; any request would
         reader = runtime.open_session({.pool_buffers = kBuffers, .wide_completions = true});
         pool = make_pool(kBuffers);
     }
@@ -362,7 +365,8 @@ TEST_F(ReceivePools, SayWhatTheyHaveNoRoomFor) {
     };
     refuses(ENOSPC, "it has room for 64", [&] { return make_pool(1); });
     refuses(EINVAL, "buffers = 0", [&] { return make_pool(0); });
-    refuses(EINVAL, "buffer_bytes = 0", [&] { return runtime.create_receive_pool({.session = &reader, .buffer_bytes = 0}); });
+    refuses(EINVAL, "buffer_bytes = 0",
+            [&] { return runtime.create_receive_pool({.session = &reader, .buffer_bytes = 0}); });
     refuses(EINVAL, "needs an open session", [&] { return runtime.create_receive_pool({}); });
     refuses(EINVAL, "0 receives posted", [&] { return runtime.create_queue_pair(pooled(0)); });
     refuses(EINVAL, "8 receives posted of 7", [&] { return runtime.create_queue_pair(pooled(8, 7)); });
@@ -386,7 +390,10 @@ TEST_F(ReceivePools, SayWhatTheyHaveNoRoomFor) {
     });
     b = runtime.create_queue_pair(pooled(16, 60));
     refuses(ENOSPC, "of which 60 are the shares of others", [&] { return runtime.create_queue_pair(pooled(4, 8)); });
-    refuses(EBUSY, "used by 1 queue pairs", [&] { pool.close(); return 0; });
+    refuses(EBUSY, "used by 1 queue pairs", [&] {
+        pool.close();
+        return 0;
+    });
     EXPECT_EQ(reader.try_submit({.qp = b.handle(), .opcode = Opcode::recv}), Refusal::not_receiver);
     b.close();
     b = runtime.create_queue_pair(pooled(16, 60));

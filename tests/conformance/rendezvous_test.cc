@@ -42,7 +42,9 @@ protected:
         b = runtime.create_queue_pair(receiving());
         connect_ends();
     }
-    void stream(std::uint64_t messages, bool pauses) { MessageStream::stream({&pool, &longs}, kLong, messages, pauses); }
+    void stream(std::uint64_t messages, bool pauses) {
+        MessageStream::stream({&pool, &longs}, kLong, messages, pauses);
+    }
     [[nodiscard]] WorkRequest long_send(std::uint64_t tag, std::uint32_t length) {
         WorkRequest request = send(tag, length);
         request.sge = local_sge(length);
@@ -82,8 +84,8 @@ TEST_F(Rendezvous, CarriesMessagesWhoseSignalsAreCoalesced) {
 }
 
 TEST_F(Rendezvous, ServesManyByASharedReceiveQueue) {
-    SharedReceiveQueue srq = runtime.create_shared_receive_queue(
-        {.session = &reader, .depth = 16, .pool = &pool, .credit_connections = 2});
+    SharedReceiveQueue srq =
+        runtime.create_shared_receive_queue({.session = &reader, .depth = 16, .pool = &pool, .credit_connections = 2});
     QueuePairOptions options = receiving();
     options.pool = nullptr;
     options.srq = &srq;

@@ -97,7 +97,8 @@ TEST_F(WriteRings, CarryInlineAndGatheredMessagesAndImmediates) {
         EXPECT_EQ(reader.release(message), Refusal::none);
     }
     for (std::uint32_t cut = 0; cut <= 40; ++cut) {
-        const std::array<Sge, 4> sges{local_sge(cut), local_sge(5, cut), local_sge(0, 1), local_sge(100 - cut, cut + 5)};
+        const std::array<Sge, 4> sges{local_sge(cut), local_sge(5, cut), local_sge(0, 1),
+                                      local_sge(100 - cut, cut + 5)};
         ASSERT_EQ(session.try_submit(send(cut, 0), sges), Refusal::none);
         const Completion message = hear();
         expect_bytes(message, 0, 105);
@@ -170,7 +171,8 @@ TEST_F(WriteRings, WorkBothWaysAtOnce) {
     std::array<std::uint64_t, 2> ended{};
     std::array<std::uint64_t, 2> heard{};
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while ((heard[0] < kEach || heard[1] < kEach || ended[0] < kEach || ended[1] < kEach) && std::chrono::steady_clock::now() < deadline) {
+    while ((heard[0] < kEach || heard[1] < kEach || ended[0] < kEach || ended[1] < kEach) &&
+           std::chrono::steady_clock::now() < deadline) {
         for (const std::size_t side : {0u, 1u}) {
             if (sent[side] < kEach && sent[side] - ended[side] < 16) {
                 const std::size_t at = (side * 16 + sent[side] % 16) * 128;

@@ -70,7 +70,9 @@ TEST_F(ReceiverNotReady, WhenRetriesAreUsedUpAllThatFollowsIsFlushedAndNewWorkIs
     }
     std::vector<WorkRequest> requests{rdma(Opcode::rdma_write, 1, 8, 0), rdma(Opcode::rdma_read, 2, 8), send(3, 8)};
     for (std::uint64_t tag = 4; tag < 30; ++tag) {
-        requests.push_back(tag % 3 == 0 ? send(tag, 8, 0) : rdma(Opcode::rdma_write, tag, 8, tag % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
+        requests.push_back(
+            tag % 3 == 0 ? send(tag, 8, 0)
+                         : rdma(Opcode::rdma_write, tag, 8, tag % 2 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0}));
     }
     submit(requests);
     const auto completions = await(36);

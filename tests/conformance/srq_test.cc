@@ -50,7 +50,8 @@ protected:
                 .opcode = Opcode::srq_recv,
                 .num_sge = 1};
     }
-    [[nodiscard]] WorkRequest message(std::size_t pair, std::uint64_t tag, std::uint32_t length, std::size_t at = 0) const {
+    [[nodiscard]] WorkRequest message(std::size_t pair, std::uint64_t tag, std::uint32_t length,
+                                      std::size_t at = 0) const {
         return {.tag = tag,
                 .sge = local_sge(length, at),
                 .qp = from[pair].handle(),
@@ -281,7 +282,8 @@ TEST_F(SharedReceives, TellThatAQueuePairTakesNoMore) {
     submit(receive(1));
     const QpHandle closed = to[0].handle();
     EXPECT_TRUE(to[0].close());
-    const std::optional<Event> said = await_event(EventType::qp_last_wqe_reached, TestDevice::get().is_rxe() ? std::chrono::milliseconds(100) : kPatience);
+    const std::optional<Event> said = await_event(
+        EventType::qp_last_wqe_reached, TestDevice::get().is_rxe() ? std::chrono::milliseconds(100) : kPatience);
     EXPECT_EQ(said.has_value(), expected(true, false));
     expect_acknowledged();
     if (said) {
@@ -519,7 +521,8 @@ TEST_P(SharedConservation, HoldsThroughRandomMixesWithFailures) {
         while (const std::size_t n = session.poll(some)) {
             for (const Completion& completion : std::span(some, n)) {
                 const auto found = outstanding.find(completion.tag);
-                ASSERT_NE(found, outstanding.end()) << "tag " << completion.tag << " completed twice, or never submitted";
+                ASSERT_NE(found, outstanding.end())
+                    << "tag " << completion.tag << " completed twice, or never submitted";
                 ASSERT_EQ(found->second, completion.from_recv_queue());
                 ASSERT_EQ(found->second, completion.srq.valid());
                 outstanding.erase(found);
@@ -537,9 +540,7 @@ TEST_P(SharedConservation, HoldsThroughRandomMixesWithFailures) {
             WorkRequest request = random() % 2 == 0 ? receive(next_tag, random() % 20 == 0 ? 8 : kBuffer)
                                                     : message(pair, next_tag, random() % kBuffer);
             switch (const Refusal refusal = session.try_submit(request); refusal) {
-                case Refusal::none:
-                    outstanding[next_tag++] = is_recv(request.opcode);
-                    break;
+                case Refusal::none: outstanding[next_tag++] = is_recv(request.opcode); break;
                 case Refusal::qp_in_error:
                     (random() % 2 == 0 ? from : to)[pair].close();
                     from.erase(from.begin() + static_cast<std::ptrdiff_t>(pair));

@@ -1,5 +1,5 @@
-// Everything may be closed in any order, from any state, with work in flight: no queue pair is cut short, and what was accepted is
-// accounted for on every session that can still be asked.
+// Everything may be closed in any order, from any state, with work in flight: no queue pair is cut short, and what was
+// accepted is accounted for on every session that can still be asked.
 #include <algorithm>
 #include <functional>
 #include <future>
@@ -152,10 +152,10 @@ public:
     }
     /// The objects themselves, in any order too; some may be closed, some not.
     void destroy_in_any_order() {
-        std::vector<std::function<void()>> ends{
-            [this] { a = QueuePair(); },       [this] { b = QueuePair(); },    [this] { near.reset(); },
-            [this] { far.reset(); },           [this] { from = MemoryRegion(); }, [this] { to = MemoryRegion(); },
-            [this] { listener = Listener(); }, [this] { pd = ProtectionDomain(); }};
+        std::vector<std::function<void()>> ends{[this] { a = QueuePair(); },       [this] { b = QueuePair(); },
+                                                [this] { near.reset(); },          [this] { far.reset(); },
+                                                [this] { from = MemoryRegion(); }, [this] { to = MemoryRegion(); },
+                                                [this] { listener = Listener(); }, [this] { pd = ProtectionDomain(); }};
         std::shuffle(ends.begin(), ends.end(), random);
         for (const auto& end : ends) {
             end();
@@ -213,9 +213,14 @@ private:
         }
     }
     WorkRequest some_request() {
-        static constexpr Opcode kOpcodes[] = {Opcode::send,      Opcode::send_with_imm,      Opcode::rdma_write,
-                                              Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::rdma_write_with_imm,
-                                              Opcode::recv,      Opcode::recv};
+        static constexpr Opcode kOpcodes[] = {Opcode::send,
+                                              Opcode::send_with_imm,
+                                              Opcode::rdma_write,
+                                              Opcode::rdma_read,
+                                              Opcode::atomic_cmp_and_swp,
+                                              Opcode::rdma_write_with_imm,
+                                              Opcode::recv,
+                                              Opcode::recv};
         const Opcode opcode = kOpcodes[random() % std::size(kOpcodes)];
         return {.tag = next_tag++,
                 .sge = {from.addr(), static_cast<std::uint32_t>(is_atomic(opcode) ? 8 : random() % 4096), from.lkey()},
@@ -352,9 +357,9 @@ TEST_P(TeardownWhileConnecting, EndsTheWaitAndNothingHangs) {
     std::optional<ConnectionRequest> request = listener.next_request(kPatience);
     ASSERT_TRUE(request.has_value());
     switch (GetParam()) {
-        case 0: client.session.close(); break;   // takes its queue pairs along
+        case 0: client.session.close(); break;  // takes its queue pairs along
         case 1: EXPECT_TRUE(runtime.stop()); break;
-        case 2: request.reset(); break;          // rejects
+        case 2: request.reset(); break;  // rejects
         default: FAIL();
     }
     EXPECT_EQ(outcome.wait_for(kPatience), std::future_status::ready) << "only its own time ends it";
@@ -367,7 +372,9 @@ INSTANTIATE_TEST_SUITE_P(By, TeardownWhileConnecting, ::testing::Values(0, 1, 2)
 
 // ---- A device that completes nothing any more; tests/faults/silent_device_test.cc says when that is noticed ----
 
-int poll_nothing(ibv_cq*, int, ibv_wc*) { return 0; }
+int poll_nothing(ibv_cq*, int, ibv_wc*) {
+    return 0;
+}
 
 class SilentDeviceInThisProcess : public Conformance {
 protected:

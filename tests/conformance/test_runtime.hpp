@@ -1,14 +1,14 @@
-// What the tests make everything by: a runtime in this process, or, with POLLCORE_TEST_ATTACH=yes, an attachment to a pollcored of the
-// same configuration.
+// What the tests make everything by: a runtime in this process, or, with POLLCORE_TEST_ATTACH=yes, an attachment to a
+// pollcored of the same configuration.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "base/log.hpp"
 #include "exercised.hpp"
@@ -40,11 +40,13 @@ public:
             shared.text_ = text;
             shared.process_ = std::make_unique<test::Process>(
                 // It ends with this process, however that ends.
-                std::vector<std::string>{"/usr/bin/setpriv", "--pdeathsig", "KILL", test::pollcored_path(), "--config", shared.directory_.write("pollcored.toml", text).string()},
+                std::vector<std::string>{"/usr/bin/setpriv", "--pdeathsig", "KILL", test::pollcored_path(), "--config",
+                                         shared.directory_.write("pollcored.toml", text).string()},
                 std::vector<std::string>{}, shared.directory_.path());
         }
         return config.attach.path;
     }
+
 private:
     test::TemporaryDirectory directory_;
     std::string text_;
@@ -59,7 +61,9 @@ public:
     /// As a runtime's; of an attachment everything is closed as well.
     bool stop() { return embedded_ != nullptr ? embedded_->stop() : attached_->stop(); }
 
-    [[nodiscard]] TestSession open_session(const SessionOptions& options = {}) { return Context::open_session(options); }
+    [[nodiscard]] TestSession open_session(const SessionOptions& options = {}) {
+        return Context::open_session(options);
+    }
     [[nodiscard]] QueuePair create_queue_pair(const QueuePairOptions& options) {
         QueuePair qp = Context::create_queue_pair(options);
         Exercised::get().created(qp.handle(), options);
@@ -106,8 +110,7 @@ private:
         Made made;
         if (attached_tests()) {
             set_log_level(config.log_level);
-            made.attached = std::make_unique<Open<Attachment>>(
-                test::patient({.path = SharedDaemon::serve(config)}));
+            made.attached = std::make_unique<Open<Attachment>>(test::patient({.path = SharedDaemon::serve(config)}));
         } else {
             made.embedded = std::make_unique<Open<Runtime>>(config);
         }

@@ -45,7 +45,8 @@ private:
 
 TEST_F(Unreliable, SendsAndWritesArriveWithTheirImmediates) {
     for (const std::uint32_t length : {0u, 1u, 64u, 1024u, 1025u, 5000u, 40000u}) {
-        for (const Opcode opcode : {Opcode::send, Opcode::send_with_imm, Opcode::rdma_write, Opcode::rdma_write_with_imm}) {
+        for (const Opcode opcode :
+             {Opcode::send, Opcode::send_with_imm, Opcode::rdma_write, Opcode::rdma_write_with_imm}) {
             fill(remote, 9);
             const bool takes_receive = opcode != Opcode::rdma_write;
             const bool write = opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm;

@@ -291,11 +291,12 @@ TEST_F(Waiting, AnApplicationThatSleepsIsWokenByItsCompletionAlone) {
     EXPECT_EQ(await(near, 1).size(), 1u);
 }
 
-// Messages to and fro between two threads that sleep, by workers that sleep, with pauses of about the time that falling asleep
-// takes. A wake-up that is lost ends it, with what everybody was doing.
+// Messages to and fro between two threads that sleep, by workers that sleep, with pauses of about the time that falling
+// asleep takes. A wake-up that is lost ends it, with what everybody was doing.
 TEST_F(Waiting, NoWakeUpIsLostInARace) {
     const char* const seconds = std::getenv("POLLCORE_RACE_SECONDS");
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 1);
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 1);
     TestSession caller{runtime.open_session({.worker = "w0", .events = true, .wait_spin = 0ns})};
     QueuePairOptions here = shape();
     here.shares = {{.session = &caller, .send_depth = 64}};
@@ -364,7 +365,8 @@ TEST_F(Waiting, NoWakeUpIsLostInARace) {
             const WorkerCounters& counters = runtime.worker_counters(worker);
             ADD_FAILURE() << "worker " << worker << (asleep(worker) ? " sleeps" : " is awake") << " after "
                           << counters.sleeps.value() << " sleeps, " << counters.cq_events.value() << " events, "
-                          << counters.steps.value() << " steps; applications woken: " << counters.applications_woken.value();
+                          << counters.steps.value()
+                          << " steps; applications woken: " << counters.applications_woken.value();
         }
         ADD_FAILURE() << "after " << rounds << " rounds; in flight here " << caller.figures().in_flight();
     }

@@ -1,8 +1,8 @@
-// Memory windows: binds, invalidation here and from the peer, and what each of them opens or closes. Queue pair b has the
-// memory and its windows, a uses them.
+// Memory windows: binds, invalidation here and from the peer, and what each of them opens or closes. Queue pair b has
+// the memory and its windows, a uses them.
 //
-// What Soft-RoCE (Linux 6.1) must not be asked: to invalidate a window that is not bound, where it follows a null pointer;
-// and to give up what nobody answers when an unfenced bind stands behind it, which it never does.
+// What Soft-RoCE (Linux 6.1) must not be asked: to invalidate a window that is not bound, where it follows a null
+// pointer; and to give up what nobody answers when an unfenced bind stands behind it, which it never does.
 #include "fixture.hpp"
 
 namespace pollcore::testing {
@@ -296,7 +296,8 @@ TEST_F(Windows, TypeOneMovesFromBindToBind) {
 }
 
 TEST_F(Windows, WhatTheSpecificationForbidsIsABindErrorAndTheQueuePairsEnd) {
-    MemoryRegion unwritable = runtime.allocate(kBytes, Access{.local_write = false, .remote_read = true, .window_bind = true});
+    MemoryRegion unwritable =
+        runtime.allocate(kBytes, Access{.local_write = false, .remote_read = true, .window_bind = true});
     const struct {
         const char* what;
         const MemoryRegion& region;
@@ -345,10 +346,10 @@ TEST_F(Windows, ABindOfWhatIsNotThereIsRefusedAndTheQueuePairLivesOn) {
     EXPECT_FALSE(remote.handle().valid()) << "registered without Access::window_bind";
 
     WorkRequest request = bind(1, window, 1);
-    for (const WindowBind& operands : {WindowBind{stale, region.handle(), kLength},
-                                       WindowBind{foreign_window.handle(), region.handle(), kLength},
-                                       WindowBind{window.handle(), foreign_region.handle(), kLength},
-                                       WindowBind{window.handle(), remote.handle(), kLength}}) {
+    for (const WindowBind& operands :
+         {WindowBind{stale, region.handle(), kLength}, WindowBind{foreign_window.handle(), region.handle(), kLength},
+          WindowBind{window.handle(), foreign_region.handle(), kLength},
+          WindowBind{window.handle(), remote.handle(), kLength}}) {
         request.bind = operands;
         EXPECT_EQ(status_of(request), Status::request_refused);
     }

@@ -252,8 +252,8 @@ TEST_F(WorkRequests, ASolicitedOneArrivesAsAnyOther) {
 TEST_F(WorkRequests, OneWithoutBytesMovesNothingAndCompletes) {
     const auto before_local = copy(local);
     const auto before_remote = copy(remote);
-    for (const Opcode opcode : {Opcode::rdma_write, Opcode::rdma_read, Opcode::rdma_write_with_imm, Opcode::send,
-                                Opcode::send_with_imm}) {
+    for (const Opcode opcode :
+         {Opcode::rdma_write, Opcode::rdma_read, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm}) {
         for (const std::uint8_t num_sge : {std::uint8_t{0}, std::uint8_t{1}}) {  // no SGE; one of length 0
             const bool takes_receive = opcode != Opcode::rdma_write && opcode != Opcode::rdma_read;
             if (takes_receive) {

@@ -16,11 +16,11 @@ TEST_P(Faults, EveryStatusOfASendReachesItsSession) {
     for (int status = 1; status <= IBV_WC_TM_RNDV_INCOMPLETE; ++status) {
         SCOPED_TRACE(ibv_wc_status_str(static_cast<ibv_wc_status>(status)));
         reconnect();
-        device.inject({.kind = Kind::send, .qp_num = a.qp_num(), .nth = 2, .status = static_cast<ibv_wc_status>(status)});
+        device.inject(
+            {.kind = Kind::send, .qp_num = a.qp_num(), .nth = 2, .status = static_cast<ibv_wc_status>(status)});
         submit({rdma(Opcode::rdma_write, 1, 8),
                 rdma(Opcode::rdma_read, 2, 8, 0),  // unsignaled: a failure completes all the same
-                rdma(Opcode::atomic_fetch_and_add, 3, 8, 0),
-                rdma(Opcode::rdma_write, 4, 8)});
+                rdma(Opcode::atomic_fetch_and_add, 3, 8, 0), rdma(Opcode::rdma_write, 4, 8)});
         const auto completions = await(4);
         ASSERT_EQ(completions.size(), 4u);
         EXPECT_EQ(completions[0].status, Status::success);
@@ -37,7 +37,8 @@ TEST_P(Faults, EveryStatusOfAReceiveReachesItsSession) {
     for (int status = 1; status <= IBV_WC_TM_RNDV_INCOMPLETE; ++status) {
         SCOPED_TRACE(ibv_wc_status_str(static_cast<ibv_wc_status>(status)));
         reconnect();
-        device.inject({.kind = Kind::receive, .qp_num = b.qp_num(), .nth = 2, .status = static_cast<ibv_wc_status>(status)});
+        device.inject(
+            {.kind = Kind::receive, .qp_num = b.qp_num(), .nth = 2, .status = static_cast<ibv_wc_status>(status)});
         for (std::uint64_t tag = 1; tag <= 3; ++tag) {
             submit(recv(tag, 64));
         }
@@ -95,7 +96,9 @@ TEST_P(Faults, AQueuePairThatCannotBeMadeLeavesNothingBehind) {
     // More often than there are places for queue pairs.
     for (int time = 0; time < 300; ++time) {
         const Kind kind = time % 2 == 0 ? Kind::modify : Kind::create_qp;
-        device.inject({.kind = kind, .state = kind == Kind::modify ? std::optional(IBV_QPS_INIT) : std::nullopt, .error = ENOMEM});
+        device.inject({.kind = kind,
+                       .state = kind == Kind::modify ? std::optional(IBV_QPS_INIT) : std::nullopt,
+                       .error = ENOMEM});
         expect_planned_error(ENOMEM, [&] { (void)runtime.create_queue_pair(options); });
     }
     device.clear_faults();
@@ -142,8 +145,8 @@ TEST_P(Faults, AQueuePairThatDoesNotGoToErrorIsResetAsItIs) {
     expect_new_pairs_work();
 }
 
-// The simulation found a peer that was told for ever that there is no receive: the queue pair was in error for the runtime,
-// and in RTS on its device.
+// The simulation found a peer that was told for ever that there is no receive: the queue pair was in error for the
+// runtime, and in RTS on its device.
 TEST_P(Faults, AResetThatFailsInBothItsStepsLeavesNobodyAnswering) {
     PathAttributes path;
     path.rnr_retry = 7;
@@ -327,7 +330,9 @@ TEST_P(Faults, AnApplicationThatSleepsIsToldOfTheEndOfItsSessionAllTheSame) {
     QueuePairOptions options = shape();
     options.shares = {{.session = &other}};
     QueuePair kept = runtime.create_queue_pair(options);
-    device.inject({.kind = Kind::destroy_qp, .qp_num = kept.qp_num(), .count = 2});  // once for it, once for its session; then it goes
+    device.inject({.kind = Kind::destroy_qp,
+                   .qp_num = kept.qp_num(),
+                   .count = 2});  // once for it, once for its session; then it goes
     ASSERT_TRUE(other.arm());
     EXPECT_FALSE(runtime.stop()) << "a queue pair is kept";
     pollfd fd{.fd = other.event_fd(), .events = POLLIN, .revents = 0};
@@ -365,8 +370,10 @@ TEST_P(Faults, OfAllKindsLoseNoWork) {
         SCOPED_TRACE(seed);
         std::mt19937 random(seed);
         device.clear_faults();
-        device.inject({.kind = Kind::send, .nth = 50, .count = 100, .probability = 0.02, .status = IBV_WC_BAD_RESP_ERR});
-        device.inject({.kind = Kind::receive, .nth = 50, .count = 100, .probability = 0.02, .status = IBV_WC_REM_ABORT_ERR});
+        device.inject(
+            {.kind = Kind::send, .nth = 50, .count = 100, .probability = 0.02, .status = IBV_WC_BAD_RESP_ERR});
+        device.inject(
+            {.kind = Kind::receive, .nth = 50, .count = 100, .probability = 0.02, .status = IBV_WC_REM_ABORT_ERR});
         device.inject({.kind = Kind::post_send, .count = 1'000'000, .probability = 0.02, .error = ENOMEM});
         device.inject({.kind = Kind::post_recv, .count = 1'000'000, .probability = 0.02, .error = ENOMEM});
         device.inject({.kind = Kind::lose_packet, .count = 1'000'000, .probability = 0.02});
@@ -386,7 +393,9 @@ TEST_P(Faults, OfAllKindsLoseNoWork) {
         };
         for (std::uint64_t tag = 0; tag < 600; ++tag) {
             const QueuePair& qp = random() % 2 == 0 ? a : b;
-            WorkRequest request = random() % 3 == 0 ? recv(tag, 256) : rdma(random() % 2 == 0 ? Opcode::send : Opcode::rdma_write, tag, random() % 200);
+            WorkRequest request =
+                random() % 3 == 0 ? recv(tag, 256)
+                                  : rdma(random() % 2 == 0 ? Opcode::send : Opcode::rdma_write, tag, random() % 200);
             request.qp = qp.handle();
             if (!is_recv(request.opcode) && random() % 2 == 0) {
                 request.flags = 0;

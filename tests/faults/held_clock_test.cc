@@ -1,7 +1,5 @@
-// How long a device is waited for, by a clock that the test moves: one that completes nothing any more, and one that says late that a
-// queue pair takes no more receives.
-#include <gtest/gtest.h>
-
+// How long a device is waited for, by a clock that the test moves: one that completes nothing any more, and one that
+// says late that a queue pair takes no more receives.
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -10,11 +8,13 @@
 #include <string>
 #include <utility>
 
-#include "test_cpus.hpp"
+#include <gtest/gtest.h>
+
 #include "device/soft/soft_device.hpp"
 #include "give_way.hpp"
 #include "held_clock_platform.hpp"
 #include "pollcore/runtime.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore::testing {
 namespace {
@@ -24,7 +24,8 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kLimit = 300ms;
 constexpr std::chrono::seconds kPatience{20};
 
-// Holds back LAST_WQE_REACHED for some looks, and writes down when it was handed out, and when a queue pair went through RESET.
+// Holds back LAST_WQE_REACHED for some looks, and writes down when it was handed out, and when a queue pair went
+// through RESET.
 class LateDevice final : public SoftDevice {
 public:
     using SoftDevice::SoftDevice;
@@ -71,7 +72,9 @@ protected:
         return config;
     }
     void connect_pair(const SharedReceiveQueue* srq = nullptr) {
-        QueuePairOptions options{.shares = {{.session = &session, .send_depth = 16}}, .recv_depth = 16, .remote_access = RemoteAccess::all()};
+        QueuePairOptions options{.shares = {{.session = &session, .send_depth = 16}},
+                                 .recv_depth = 16,
+                                 .remote_access = RemoteAccess::all()};
         a = runtime.create_queue_pair(options);
         options.srq = srq;
         b = runtime.create_queue_pair(options);
@@ -85,8 +88,13 @@ protected:
     }
     void submit(const WorkRequest& request) { ASSERT_EQ(session.try_submit(request), Refusal::none); }
     [[nodiscard]] WorkRequest write(const QueuePair& qp) const {
-        return {.sge = {memory.addr(), 8, memory.lkey()}, .remote_addr = memory.addr(), .rkey = memory.rkey(), .qp = qp.handle(),
-                .opcode = Opcode::rdma_write, .flags = kSignaled, .num_sge = 1};
+        return {.sge = {memory.addr(), 8, memory.lkey()},
+                .remote_addr = memory.addr(),
+                .rkey = memory.rkey(),
+                .qp = qp.handle(),
+                .opcode = Opcode::rdma_write,
+                .flags = kSignaled,
+                .num_sge = 1};
     }
     template <class Done>
     static void until(Done done) {
@@ -103,10 +111,13 @@ protected:
         until([&] { return clock.looks() >= looks + 50 && runtime.worker_counters(0).steps.value() >= steps + 50; });
     }
     static bool over(const std::future<bool>& end) { return end.wait_for(0s) == std::future_status::ready; }
-    /// What ends by cutting short two queue pairs that have work in flight does so when the time is over, not before, and they share it.
+    /// What ends by cutting short two queue pairs that have work in flight does so when the time is over, not before,
+    /// and they share it.
     template <class End>
     void expect_given_its_time_once(End end) {
-        runtime.device().context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) { return 0; };  // there is no CQ yet that the worker polls
+        runtime.device().context()->ops.poll_cq = [](ibv_cq*, int, ibv_wc*) {
+            return 0;
+        };  // there is no CQ yet that the worker polls
         connect_pair();
         submit(write(a));
         submit(write(b));
@@ -152,8 +163,8 @@ TEST_F(HeldClockTest, ASilentDevicesQueuePairsShareTheTimeToDrainOfTheirRuntime)
     expect_given_its_time_once([this] { return runtime.stop(); });
 }
 
-// A message that is half there has taken a receive of an SRQ, and would be lost with it. What was said of the life before says nothing of
-// this one.
+// A message that is half there has taken a receive of an SRQ, and would be lost with it. What was said of the life
+// before says nothing of this one.
 TEST_F(HeldClockTest, EachLifeOfAQueuePairWaitsForItsOwnLastReceive) {
     SharedReceiveQueue srq = runtime.create_shared_receive_queue({.session = &session});
     connect_pair(&srq);

@@ -1,7 +1,7 @@
 // CQs come with the queue pairs that need them, and go with them: a worker polls every one that there is.
-#include <gtest/gtest.h>
-
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "faults_fixture.hpp"
 

@@ -40,7 +40,8 @@ protected:
         while (runtime.control_counters().failed_cqs.value() == 0) {
             ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "nobody noticed";
             for (QueuePair* qp : {&a, &c}) {
-                take(on(*qp, rdma(Opcode::rdma_write, next_tag, 8, next_tag % 3 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled})));
+                take(on(*qp, rdma(Opcode::rdma_write, next_tag, 8,
+                                  next_tag % 3 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled})));
             }
             poll();
             test::give_way();
@@ -154,8 +155,8 @@ TEST_P(LostCq, ByAPollThatFailsInTheMiddleOfABatchLosesNoCompletion) {
     expect_gone_and_replaced();
 }
 
-// The simulation found a peer that was told that a window's key is wrong, and a receive that failed for it, since the queue pair still
-// answered when its windows had ended.
+// The simulation found a peer that was told that a window's key is wrong, and a receive that failed for it, since the
+// queue pair still answered when its windows had ended.
 TEST_P(LostCq, HasItsQueuePairsInErrorBeforeTheyAreDestroyed) {
     connect_pair();
     const std::uint64_t before = device.faults_met(Kind::modify);

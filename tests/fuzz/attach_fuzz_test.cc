@@ -1,7 +1,6 @@
-// Messages of an attached process with anything in them, to a server in this process: whatever comes, it answers or hangs up, and
-// nothing of who sent it is left. POLLCORE_FUZZ_SECONDS says for how long; a failing seed is printed.
+// Messages of an attached process with anything in them, to a server in this process: whatever comes, it answers or
+// hangs up, and nothing of who sent it is left. POLLCORE_FUZZ_SECONDS says for how long; a failing seed is printed.
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -18,11 +17,13 @@
 #include <tuple>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "attach/packet_socket.hpp"
 #include "attach/wire.hpp"
-#include "test_cpus.hpp"
 #include "pollcore/attach_server.hpp"
 #include "pollcore/runtime.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore {
 namespace {
@@ -31,12 +32,13 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 using AllRequests =
-    std::tuple<wire::Attach, wire::OpenSession, wire::CloseSession, wire::CreateQp, wire::CloseQp, wire::ResetQp, wire::AskQpInfo,
-               wire::AskQpStatus, wire::ConnectTo, wire::Connect, wire::Disconnect, wire::AskRnrCounts, wire::Listen, wire::StopListening,
-               wire::NextRequest, wire::Accept, wire::Reject, wire::CreatePd, wire::ReleasePd, wire::RegisterMemory, wire::Deregister,
-               wire::CreateWindow, wire::AskWindowRkey, wire::Deallocate, wire::CreateAh, wire::CreateAhBack, wire::DestroyAh,
-               wire::CreateSrq, wire::CloseSrq, wire::ArmLimit, wire::AskSrqLimit, wire::CreatePool, wire::ClosePool,
-               wire::AskHeldBuffers, wire::AskWorkerCounters, wire::AskControlCounters, wire::AskDevice>;
+    std::tuple<wire::Attach, wire::OpenSession, wire::CloseSession, wire::CreateQp, wire::CloseQp, wire::ResetQp,
+               wire::AskQpInfo, wire::AskQpStatus, wire::ConnectTo, wire::Connect, wire::Disconnect, wire::AskRnrCounts,
+               wire::Listen, wire::StopListening, wire::NextRequest, wire::Accept, wire::Reject, wire::CreatePd,
+               wire::ReleasePd, wire::RegisterMemory, wire::Deregister, wire::CreateWindow, wire::AskWindowRkey,
+               wire::Deallocate, wire::CreateAh, wire::CreateAhBack, wire::DestroyAh, wire::CreateSrq, wire::CloseSrq,
+               wire::ArmLimit, wire::AskSrqLimit, wire::CreatePool, wire::ClosePool, wire::AskHeldBuffers,
+               wire::AskWorkerCounters, wire::AskControlCounters, wire::AskDevice>;
 
 class Fuzzer {
 public:
@@ -49,7 +51,8 @@ public:
         wire::Request<wire::Attach> hello{{.kind = wire::Kind::attach, .id = ++id_}, {}};
         send(std::as_bytes(std::span(&hello, 1)));
         for (int i = 0; i < messages && open_; ++i) {
-            one_of(std::make_index_sequence<std::tuple_size_v<AllRequests>>{}, random_() % std::tuple_size_v<AllRequests>);
+            one_of(std::make_index_sequence<std::tuple_size_v<AllRequests>>{},
+                   random_() % std::tuple_size_v<AllRequests>);
             take_answers(0);
         }
         if (open_) {
@@ -78,7 +81,9 @@ private:
                 case 1: word = 0xffffffff; break;
                 case 2:
                 case 3: word = static_cast<std::uint32_t>(random_() % 300); break;
-                case 4: word = 1u << 16 | static_cast<std::uint32_t>(random_() % 8); break;  // a handle of the first generation
+                case 4:
+                    word = 1u << 16 | static_cast<std::uint32_t>(random_() % 8);
+                    break;  // a handle of the first generation
                 case 5: word = 1u << random_() % 32; break;
                 default: break;
             }
@@ -127,7 +132,9 @@ private:
             body.wide = random_() % 2;
             body.events = random_() % 2;
             body.device_time = random_() % 2;
-            body.bytes = SessionLayout{64, body.submission_slots, body.completion_slots, body.wide != 0, false, body.pool_buffers}.bytes();
+            body.bytes = SessionLayout{64,    body.submission_slots, body.completion_slots, body.wide != 0,
+                                       false, body.pool_buffers}
+                             .bytes();
         }
         if constexpr (std::is_same_v<Body, wire::RegisterMemory>) {
             body.parent = random_() % 3;
@@ -136,7 +143,8 @@ private:
         }
         if constexpr (std::is_same_v<Body, wire::CreateQp>) {
             body.spec.share_count = random_() % 16 == 0 ? body.spec.share_count : 1;
-            body.spec.shares[0] = {static_cast<std::uint32_t>(random_() % 20), static_cast<std::uint32_t>(random_() % 32)};
+            body.spec.shares[0] = {static_cast<std::uint32_t>(random_() % 20),
+                                   static_cast<std::uint32_t>(random_() % 32)};
             body.spec.recv_depth %= 64;
             body.spec.srq = random_() % 4 == 0 ? body.spec.srq : SrqHandle{};
             body.spec.pool = random_() % 4 == 0 ? body.spec.pool : PoolHandle{};
@@ -175,7 +183,8 @@ private:
         while ((error = wire::send_packet(socket_.get(), bytes, numbers)) == EAGAIN) {
             take_answers(10);
         }
-        for (int i = 0; error == EPERM && i < 20; ++i) {  // before it is attached it may pass no descriptors, and that may just be under way
+        for (int i = 0; error == EPERM && i < 20;
+             ++i) {  // before it is attached it may pass no descriptors, and that may just be under way
             take_answers(1);
             error = wire::send_packet(socket_.get(), bytes, numbers);
         }
@@ -227,8 +236,9 @@ TEST(AttachFuzz, WhateverIsAskedIsAnsweredOrTheAskerGoes) {
     AttachServer server(runtime, attach);
     const auto things = [&] {
         const ControlCounters& counters = runtime.control_counters();
-        return std::array{counters.sessions.value(),     counters.queue_pairs.value(),   counters.shared_receive_queues.value(),
-                          counters.receive_pools.value(), counters.memory_regions.value(), counters.protection_domains.value()};
+        return std::array{
+            counters.sessions.value(),      counters.queue_pairs.value(),    counters.shared_receive_queues.value(),
+            counters.receive_pools.value(), counters.memory_regions.value(), counters.protection_domains.value()};
     };
     while (runtime.control_counters().protection_domains.value() == 0) {  // the device's own: they have been counted
         std::this_thread::sleep_for(1ms);
@@ -236,7 +246,8 @@ TEST(AttachFuzz, WhateverIsAskedIsAnsweredOrTheAskerGoes) {
     const auto before = things();
     Fuzzer fuzzer(attach.path, seed);
     int connections = 0;
-    for (const auto until = Clock::now() + seconds; Clock::now() < until && !::testing::Test::HasFailure(); ++connections) {
+    for (const auto until = Clock::now() + seconds; Clock::now() < until && !::testing::Test::HasFailure();
+         ++connections) {
         fuzzer.connection(300);
         const auto patience = Clock::now() + 20s;
         while (things() != before || server.counts().now != 0) {
@@ -245,7 +256,8 @@ TEST(AttachFuzz, WhateverIsAskedIsAnsweredOrTheAskerGoes) {
         }
     }
     EXPECT_GT(fuzzer.accepted(), static_cast<std::uint64_t>(connections)) << "next to nothing got further in";
-    std::printf("%d connections, %llu requests were carried out\n", connections, static_cast<unsigned long long>(fuzzer.accepted()));
+    std::printf("%d connections, %llu requests were carried out\n", connections,
+                static_cast<unsigned long long>(fuzzer.accepted()));
 }
 
 }  // namespace

@@ -1,16 +1,16 @@
-// Random work requests, and random bytes where work requests should be. Nothing crashes, nothing is lost, and who behaves
-// does not notice.
+// Random work requests, and random bytes where work requests should be. Nothing crashes, nothing is lost, and who
+// behaves does not notice.
 //
 //   POLLCORE_FUZZ_SECONDS   how long each test goes on (2)
 //   POLLCORE_FUZZ_SEED      to repeat a run; it is printed at the start
-#include <gtest/gtest.h>
-
 #include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <unordered_map>
+
+#include <gtest/gtest.h>
 
 #include "stepped_world.hpp"
 
@@ -47,8 +47,8 @@ protected:
     std::uint64_t number(std::uint64_t most) { return std::uniform_int_distribution<std::uint64_t>(0, most)(random_); }
     bool one_in(std::uint64_t n) { return number(n - 1) == 0; }
 
-    // A pair, of which one has a receive queue of its own and one takes from the shared one; and one for datagrams, which
-    // sends to itself.
+    // A pair, of which one has a receive queue of its own and one takes from the shared one; and one for datagrams,
+    // which sends to itself.
     void make_qps() {
         a_ = &world_.add_qp({.shares = shares_, .sges_max = 4, .inline_max = 64});
         std::vector<ShareOptions> sends_only = shares_;
@@ -88,7 +88,8 @@ protected:
     }
 
     Sge any_sge() {
-        Sge sge{.addr = memory_->addr(number(memory_->memory.size() - 1)), .length = static_cast<std::uint32_t>(number(256)),
+        Sge sge{.addr = memory_->addr(number(memory_->memory.size() - 1)),
+                .length = static_cast<std::uint32_t>(number(256)),
                 .lkey = memory_->lkey()};
         if (one_in(16)) {
             sge.addr = random_();
@@ -185,7 +186,8 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
     const auto take = [&] {
         for (const Completion& completion : world_.poll()) {
             const auto found = outstanding.find(completion.tag);
-            ASSERT_NE(found, outstanding.end()) << "tag " << completion.tag << " completes twice, or was never submitted";
+            ASSERT_NE(found, outstanding.end())
+                << "tag " << completion.tag << " completes twice, or was never submitted";
             failed += !completion.ok();
             EXPECT_TRUE(found->second.signaled || !completion.ok());
             unsignaled_failed += !found->second.signaled;
@@ -209,12 +211,8 @@ TEST_F(SubmitFuzz, EveryRequestIsRefusedOrComesToItsEnd) {
                 case 1:
                     refusal = world_.session().try_submit_inline(request, std::span(memory_->memory).first(number(80)));
                     break;
-                case 2:
-                    refusal = world_.session().try_submit(std::span(&request, 1)).refusal;
-                    break;
-                default:
-                    refusal = world_.session().try_submit(request);
-                    break;
+                case 2: refusal = world_.session().try_submit(std::span(&request, 1)).refusal; break;
+                default: refusal = world_.session().try_submit(request); break;
             }
             if (refusal == Refusal::none) {
                 ++accepted;

@@ -1,8 +1,5 @@
-// The worker's chains as the NIC reads them: each request is one WQE, with its own addresses, in order, and its completion is its own.
-// Chains with planted faults show that this would be seen.
-#include <gtest/gtest.h>
-#include <infiniband/mlx5dv.h>
-
+// The worker's chains as the NIC reads them: each request is one WQE, with its own addresses, in order, and its
+// completion is its own. Chains with planted faults show that this would be seen.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +9,9 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <infiniband/mlx5dv.h>
 
 #include "device/verbs/verbs_device.hpp"
 #include "mlx5_model.hpp"
@@ -114,9 +114,9 @@ protected:
         }
         for (std::uint32_t i = 0; i < kRequests; ++i) {
             const mlx5_model_wqe& wqe = wqes[i];
-            if (wqe.qpn != qp->qp->qp_num || wqe.opcode != MLX5_OPCODE_RDMA_WRITE || wqe.segments != 1 || wqe.length != kBytes ||
-                wqe.address != requests[i].sge.addr || wqe.lkey != requests[i].sge.lkey || wqe.remote_address != requests[i].remote_addr ||
-                wqe.rkey != requests[i].rkey || wqe.signaled == 0) {
+            if (wqe.qpn != qp->qp->qp_num || wqe.opcode != MLX5_OPCODE_RDMA_WRITE || wqe.segments != 1 ||
+                wqe.length != kBytes || wqe.address != requests[i].sge.addr || wqe.lkey != requests[i].sge.lkey ||
+                wqe.remote_address != requests[i].remote_addr || wqe.rkey != requests[i].rkey || wqe.signaled == 0) {
                 return "WQE " + std::to_string(i) + " is another";
             }
             if (std::memcmp(memory->data(i * kApart), memory->data((kRequests + i) * kApart), kBytes) != 0) {

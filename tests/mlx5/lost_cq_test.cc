@@ -1,4 +1,5 @@
-// Completion queues that overrun: the device says CQ_ERR, ends what has queues there, and writes nothing there any more.
+// Completion queues that overrun: the device says CQ_ERR, ends what has queues there, and writes nothing there any
+// more.
 #include <map>
 
 #include "give_way.hpp"
@@ -30,7 +31,8 @@ protected:
     }
     void work() {
         for (QueuePair* qp : {&a, &c}) {
-            take(on(*qp, rdma(Opcode::rdma_write, next_tag, 8, next_tag % 3 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled})));
+            take(on(*qp, rdma(Opcode::rdma_write, next_tag, 8,
+                              next_tag % 3 == 0 ? std::uint8_t{0} : std::uint8_t{kSignaled})));
         }
         take_completions();
         test::give_way();

@@ -12,7 +12,8 @@ namespace pollcore::testing {
 inline Config mlx5_config() {
     if (!test::Mlx5Model::is_there() || TestDevice::get().verbs_name != "mlx5_0" || attached_tests()) {
         std::fprintf(stderr,
-                     "These tests need the model of an mlx5 HCA in this process, by LD_PRELOAD, and POLLCORE_TEST_DEVICE=verbs:mlx5_0.\n");
+                     "These tests need the model of an mlx5 HCA in this process, by LD_PRELOAD, and "
+                     "POLLCORE_TEST_DEVICE=verbs:mlx5_0.\n");
         std::exit(2);
     }
     return test_config();

@@ -12,8 +12,9 @@ using namespace std::chrono_literals;
 TEST_F(Removal, EndsAConnectionAttempt) {
     Listener listener = runtime.listen(unplugged.address + ":0", "net0");
     QueuePair waiting = runtime.create_queue_pair(shape("net0"));
-    std::thread connecting(
-        [&] { EXPECT_THROW(waiting.connect(listener.address(), {.timeout = std::chrono::milliseconds(600'000)}), Error); });
+    std::thread connecting([&] {
+        EXPECT_THROW(waiting.connect(listener.address(), {.timeout = std::chrono::milliseconds(600'000)}), Error);
+    });
     const std::optional<ConnectionRequest> unanswered = listener.next_request(kPatience);
     EXPECT_TRUE(unanswered.has_value());
     lose();

@@ -1,5 +1,5 @@
-// What tests of a removal start from: a worker with two devices, of which net0 is unplugged. A device that was removed does not come back
-// in its process, so each test has another one.
+// What tests of a removal start from: a worker with two devices, of which net0 is unplugged. A device that was removed
+// does not come back in its process, so each test has another one.
 #pragma once
 
 #include <string>

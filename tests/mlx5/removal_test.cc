@@ -11,7 +11,8 @@
 #include "pollcore/attach_server.hpp"
 #include "removal_fixture.hpp"
 
-// The kernel has let go of the device, so it answers whoever destroys something with EIO, and the libraries free nothing then.
+// The kernel has let go of the device, so it answers whoever destroys something with EIO, and the libraries free
+// nothing then.
 extern "C" const char* __lsan_default_suppressions() {
     return "leak:libmlx5\nleak:libibverbs\n";
 }
@@ -53,7 +54,8 @@ TEST_F(Removal, WhileIdleRefusesWhatIsAskedOfTheDevice) {
     expect_lost([&] { (void)runtime.create_queue_pair(shape("net0")); });
     expect_lost([&] { (void)runtime.allocate(4096, Access::all(), "net0"); });
     expect_lost([&] { (void)runtime.create_protection_domain("net0"); });
-    expect_lost([&] { (void)runtime.create_shared_receive_queue({.device = "net0", .session = &session, .depth = 32}); });
+    expect_lost(
+        [&] { (void)runtime.create_shared_receive_queue({.device = "net0", .session = &session, .depth = 32}); });
     expect_lost([&] { (void)runtime.create_memory_window(session, WindowType::type_2, "net0"); });
     expect_lost([&] { (void)runtime.create_address_handle(QpInfo{}, {}, "net0"); });
     expect_lost([&] { (void)runtime.listen(unplugged.address + ":0", "net0"); });
@@ -233,7 +235,8 @@ TEST_F(Removal, WhileThingsAreMadeEndsInARefusal) {
             ++made;
         } catch (const Error& error) {
             // Who asked between the removal and its event hears what the kernel said.
-            EXPECT_TRUE(error.code() == std::errc::no_such_device || error.code() == std::errc::io_error) << error.what();
+            EXPECT_TRUE(error.code() == std::errc::no_such_device || error.code() == std::errc::io_error)
+                << error.what();
             made = 20;
             refused = error.code() == std::errc::no_such_device ? 2 : refused;
         }
@@ -290,7 +293,8 @@ TEST_F(Removal, CompletesTheReceivesOfASharedReceiveQueue) {
 
 TEST_F(Removal, EndsReceivePools) {
     Session reader = runtime.open_session({.pool_buffers = 32, .wide_completions = true});
-    ReceivePool pool = runtime.create_receive_pool({.device = "net0", .session = &reader, .buffers = 32, .buffer_bytes = 256});
+    ReceivePool pool =
+        runtime.create_receive_pool({.device = "net0", .session = &reader, .buffers = 32, .buffer_bytes = 256});
     QueuePairOptions options = shape("net0");
     options.shares[0].session = &reader;
     options.recv_depth = 16;
@@ -391,15 +395,19 @@ TEST_F(Removal, IsToldToAnAttachedProcessAndItsDaemonLivesOn) {
         options.shares[0].session = &theirs;
         QueuePair qp = daemon.create_queue_pair(options);
         for (std::uint64_t tag = 0; tag < 10; ++tag) {
-            ASSERT_EQ(theirs.try_submit(
-                          {.tag = tag, .sge = {memory.addr(), 64, memory.lkey()}, .qp = qp.handle(), .opcode = Opcode::recv, .num_sge = 1}),
+            ASSERT_EQ(theirs.try_submit({.tag = tag,
+                                         .sge = {memory.addr(), 64, memory.lkey()},
+                                         .qp = qp.handle(),
+                                         .opcode = Opcode::recv,
+                                         .num_sge = 1}),
                       Refusal::none);
         }
         lose();
         expect_removed(await(theirs, 10));
         EXPECT_EQ(theirs.cause(qp.handle()), Status::device_removed);
         bool told = false;
-        for (const auto deadline = std::chrono::steady_clock::now() + kPatience; !told && std::chrono::steady_clock::now() < deadline;) {
+        for (const auto deadline = std::chrono::steady_clock::now() + kPatience;
+             !told && std::chrono::steady_clock::now() < deadline;) {
             const std::optional<Event> event = daemon.next_event(10ms);
             told = event && event->type == EventType::device_fatal && event->device == "net0";
         }

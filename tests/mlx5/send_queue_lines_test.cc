@@ -1,9 +1,9 @@
 // Where libmlx5 posts next, as a worker asks for it before.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <chrono>
 #include <cstring>
+
+#include <gtest/gtest.h>
 
 #include "device/verbs/verbs_device.hpp"
 #include "give_way.hpp"
@@ -36,12 +36,14 @@ TEST(SendQueueLinesTest, TheNextRequestIsWrittenThere) {
         ASSERT_EQ(world.session().try_submit(write), Refusal::none);
         std::size_t completed = 0;
         // The model's NIC may move by a thread of its own.
-        for (const auto until = std::chrono::steady_clock::now() + kPatience; completed == 0 && std::chrono::steady_clock::now() < until; test::give_way()) {
+        for (const auto until = std::chrono::steady_clock::now() + kPatience;
+             completed == 0 && std::chrono::steady_clock::now() < until; test::give_way()) {
             world.step();
             completed = world.poll().size();
         }
         ASSERT_EQ(completed, 1u);
-        EXPECT_NE(std::memcmp(before.data(), next, before.size()), 0) << "request " << tag << " has another number than what stood there";
+        EXPECT_NE(std::memcmp(before.data(), next, before.size()), 0)
+            << "request " << tag << " has another number than what stood there";
         wrapped = wrapped || lines.next_block() == first;
         EXPECT_TRUE(lines.next_block() == next + SendQueueLines::kBlock || lines.next_block() == first);
         blocks += lines.next_block() != next;

@@ -55,8 +55,8 @@ protected:
     }
     template <class Test>
     void at(const Syndrome& syndrome, std::uint32_t place, Test& test) {
-        SCOPED_TRACE(std::string(status_name(syndrome.told)) + " of syndrome " + std::to_string(syndrome.of_device) + " at " +
-                     std::to_string(place));
+        SCOPED_TRACE(std::string(status_name(syndrome.told)) + " of syndrome " + std::to_string(syndrome.of_device) +
+                     " at " + std::to_string(place));
         if (!HasFailure()) {
             test(syndrome, place);
         }
@@ -74,10 +74,10 @@ protected:
         EXPECT_EQ(completion.vendor_err, std::uint32_t{kVendor});
     }
 
-    /// Requests of a, with tags from 0, of which the one at `place` fails: in their order, what was signaled before it, itself, all behind
-    /// it. Returns what b receives meanwhile.
-    std::vector<Completion> expect_burst_ends_at(std::uint32_t place, std::span<const WorkRequest> burst, const Syndrome& syndrome,
-                                                 std::size_t receives = 0) {
+    /// Requests of a, with tags from 0, of which the one at `place` fails: in their order, what was signaled before it,
+    /// itself, all behind it. Returns what b receives meanwhile.
+    std::vector<Completion> expect_burst_ends_at(std::uint32_t place, std::span<const WorkRequest> burst,
+                                                 const Syndrome& syndrome, std::size_t receives = 0) {
         const SessionFigures before = session.figures();
         Model::fail_send(a.qp_num(), place, syndrome.of_device, kVendor);
         submit(burst);
@@ -144,7 +144,9 @@ protected:
         ASSERT_EQ(sent.size(), kBurst);
         for (std::uint32_t i = 0; i < kBurst; ++i) {
             EXPECT_EQ(sent[i].tag, i);
-            EXPECT_EQ(sent[i].status, i < place || !answered ? Status::success : i == place ? Status::rem_op_err : Status::wr_flush_err);
+            EXPECT_EQ(sent[i].status, i < place || !answered ? Status::success
+                                      : i == place           ? Status::rem_op_err
+                                                             : Status::wr_flush_err);
         }
     }
     /// Returns when the device has carried out unsignaled requests of b, of which no completion will say so.
@@ -157,7 +159,9 @@ protected:
         last.remote_addr = remote.addr() + kBytes - 1;
         submit(last);
         // Acquire: the device writes it.
-        until([&] { return std::atomic_ref(remote.data()[kBytes - 1]).load(std::memory_order_acquire) == local.data()[0]; });
+        until([&] {
+            return std::atomic_ref(remote.data()[kBytes - 1]).load(std::memory_order_acquire) == local.data()[0];
+        });
     }
     void expect_receives_end_at(std::uint32_t place, const Syndrome& syndrome, bool answered) {
         write_unsignaled();
@@ -198,7 +202,8 @@ private:
 TEST_F(Syndromes, OfASendEndItsConnectionAndNoOther) {
     each_everywhere([&](const Syndrome& syndrome, std::uint32_t place) {
         connect_two_pairs(shape());
-        expect_burst_ends_at(place, burst_of({Opcode::rdma_write, Opcode::rdma_read, Opcode::atomic_fetch_and_add}), syndrome);
+        expect_burst_ends_at(place, burst_of({Opcode::rdma_write, Opcode::rdma_read, Opcode::atomic_fetch_and_add}),
+                             syndrome);
         expect_message(c, d);
         expect_everything_accounted();
         EXPECT_TRUE(a.close());

@@ -76,7 +76,8 @@ TEST_F(Together, LosesNoWork) {
                 // It was closed with its CQ.
             }
             WorkRequest request =
-                random() % 2 == 0 ? recv(tag, 256) : rdma(random() % 2 == 0 ? Opcode::send : Opcode::rdma_write, tag, random() % 200);
+                random() % 2 == 0 ? recv(tag, 256)
+                                  : rdma(random() % 2 == 0 ? Opcode::send : Opcode::rdma_write, tag, random() % 200);
             request.qp = (random() % 2 == 0 ? a : b).handle();
             if (!is_recv(request.opcode) && random() % 2 == 0) {
                 request.flags = 0;

@@ -1,5 +1,5 @@
-// A wire that loses requests and answers and repeats requests, and a port that goes down: each request is carried out once, or its sender
-// is told that nobody answers.
+// A wire that loses requests and answers and repeats requests, and a port that goes down: each request is carried out
+// once, or its sender is told that nobody answers.
 #include <atomic>
 #include <thread>
 

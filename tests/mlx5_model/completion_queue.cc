@@ -2,11 +2,12 @@
 #include "completion_queue.hpp"
 
 #include <endian.h>
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+
+#include <infiniband/verbs.h>
 
 #include "refuse.hpp"
 #include "uverbs_file.hpp"
@@ -27,13 +28,16 @@ std::uint8_t* last_byte(std::uint8_t* entries, std::uint32_t entry_size, std::ui
 
 }  // namespace
 
-CompletionQueue::CompletionQueue(UverbsFile* file, std::uint32_t number, std::uint64_t user_handle, const CompletionQueueMemory& memory,
-                                 std::shared_ptr<EventQueue> channel)
+CompletionQueue::CompletionQueue(UverbsFile* file, std::uint32_t number, std::uint64_t user_handle,
+                                 const CompletionQueueMemory& memory, std::shared_ptr<EventQueue> channel)
     : file_(file), number_(number), user_handle_(user_handle), memory_(memory), channel_(std::move(channel)) {
-    require(memory.entry_size == 64 || memory.entry_size == 128, "CQ {:#x} has entries of {} bytes", number, memory.entry_size);
-    require(std::has_single_bit(memory.entry_count), "CQ {:#x} has {} entries, which is no power of two", number, memory.entry_count);
+    require(memory.entry_size == 64 || memory.entry_size == 128, "CQ {:#x} has entries of {} bytes", number,
+            memory.entry_size);
+    require(std::has_single_bit(memory.entry_count), "CQ {:#x} has {} entries, which is no power of two", number,
+            memory.entry_count);
     for (std::uint32_t i = 0; i < memory.entry_count; ++i) {
-        require(*last_byte(memory.entries, memory.entry_size, i) >> 4 == MLX5_CQE_INVALID, "CQ {:#x}: entry {} was not given to the hardware", number, i);
+        require(*last_byte(memory.entries, memory.entry_size, i) >> 4 == MLX5_CQE_INVALID,
+                "CQ {:#x}: entry {} was not given to the hardware", number, i);
     }
     // libmlx5 writes 0 there before it hands over the CQ, which is an arming, too, and does not read it.
     memory_.doorbells[kArm] = kNeverArmed;
@@ -41,13 +45,16 @@ CompletionQueue::CompletionQueue(UverbsFile* file, std::uint32_t number, std::ui
 
 std::uint32_t CompletionQueue::consumer_index() const {
     const std::uint32_t index = be32toh(memory_.doorbells[kConsumerIndex]);
-    require((index & ~kIndexMask) == 0, "CQ {:#x}: the doorbell record has the consumer index {:#x}, of more than 24 bits", number_, index);
+    require((index & ~kIndexMask) == 0,
+            "CQ {:#x}: the doorbell record has the consumer index {:#x}, of more than 24 bits", number_, index);
     const std::uint32_t behind = (producer_index_ - index) & kIndexMask;
-    require(behind <= memory_.entry_count, "CQ {:#x}: {} of {} CQEs were consumed", number_, index, producer_index_ & kIndexMask);
+    require(behind <= memory_.entry_count, "CQ {:#x}: {} of {} CQEs were consumed", number_, index,
+            producer_index_ & kIndexMask);
     return index;
 }
 
-void CompletionQueue::write(mlx5_cqe64 cqe, const void* payload, std::uint32_t bytes, bool solicited, std::uint64_t now_ns) {
+void CompletionQueue::write(mlx5_cqe64 cqe, const void* payload, std::uint32_t bytes, bool solicited,
+                            std::uint64_t now_ns) {
     if (lost_) {
         return;
     }
@@ -68,7 +75,8 @@ void CompletionQueue::write(mlx5_cqe64 cqe, const void* payload, std::uint32_t b
     if (cqe.op_own >> 4 != MLX5_CQE_REQ_ERR && cqe.op_own >> 4 != MLX5_CQE_RESP_ERR) {
         cqe.timestamp = htobe64(now_ns);
     }
-    cqe.op_own = static_cast<std::uint8_t>(cqe.op_own | (solicited ? 2 : 0) | ((producer_index_ & memory_.entry_count) != 0 ? MLX5_CQE_OWNER_MASK : 0));
+    cqe.op_own = static_cast<std::uint8_t>(cqe.op_own | (solicited ? 2 : 0) |
+                                           ((producer_index_ & memory_.entry_count) != 0 ? MLX5_CQE_OWNER_MASK : 0));
     auto* const at = reinterpret_cast<mlx5_cqe64*>(end - sizeof cqe);
     std::memcpy(at, &cqe, sizeof cqe - 1);
     __atomic_store_n(&at->op_own, cqe.op_own, __ATOMIC_RELEASE);
@@ -96,10 +104,12 @@ void CompletionQueue::fire(std::uint64_t now_ns) {
     if (arm == kNeverArmed) {
         return;
     }
-    require((arm & ~(kArmSequence | kArmSolicited | kIndexMask)) == 0, "CQ {:#x}: it was armed with {:#010x}", number_, arm);
+    require((arm & ~(kArmSequence | kArmSolicited | kIndexMask)) == 0, "CQ {:#x}: it was armed with {:#010x}", number_,
+            arm);
     const std::uint32_t index = arm & kIndexMask;
     require(((producer_index_ - index) & kIndexMask) <= memory_.entry_count || fired_sequence_ == (arm & kArmSequence),
-            "CQ {:#x}: it was armed for what follows CQE {}, and the next is {}", number_, index, producer_index_ & kIndexMask);
+            "CQ {:#x}: it was armed for what follows CQE {}, and the next is {}", number_, index,
+            producer_index_ & kIndexMask);
     if ((arm & kArmSequence) == fired_sequence_) {
         return;
     }

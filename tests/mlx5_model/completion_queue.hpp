@@ -1,10 +1,10 @@
 // A completion queue as the NIC has it: where the next CQE goes, what was armed.
 #pragma once
 
-#include <infiniband/mlx5dv.h>
-
 #include <cstdint>
 #include <memory>
+
+#include <infiniband/mlx5dv.h>
 
 #include "hca_event_queue.hpp"
 
@@ -23,16 +23,16 @@ struct CompletionQueueMemory {
 /// Not thread-safe: the fabric's lock is held.
 class CompletionQueue {
 public:
-    CompletionQueue(UverbsFile* file, std::uint32_t number, std::uint64_t user_handle, const CompletionQueueMemory& memory,
-                    std::shared_ptr<EventQueue> channel);
+    CompletionQueue(UverbsFile* file, std::uint32_t number, std::uint64_t user_handle,
+                    const CompletionQueueMemory& memory, std::shared_ptr<EventQueue> channel);
 
     [[nodiscard]] UverbsFile* file() const noexcept { return file_; }
     [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
     /// Bytes that may be put into a CQE instead of memory.
     [[nodiscard]] std::uint32_t scatter_max() const noexcept { return memory_.entry_size == 128 ? 64 : 32; }
 
-    /// Adds the owner bit and the number's place. `payload` goes into the CQE where `bytes` is more than 0. A CQ without room is lost: the
-    /// entry is dropped and the event raised.
+    /// Adds the owner bit and the number's place. `payload` goes into the CQE where `bytes` is more than 0. A CQ
+    /// without room is lost: the entry is dropped and the event raised.
     void write(mlx5_cqe64 cqe, const void* payload, std::uint32_t bytes, bool solicited, std::uint64_t now_ns);
     /// As if it had overrun.
     void lose();

@@ -268,8 +268,7 @@ TEST_F(CompletionQueueDeathTest, OfStrangeSizesIsRefused) {
     entry_size = 64;
     CompletionQueueMemory three = memory();
     three.entry_count = 3;
-    EXPECT_DEATH(CompletionQueue(file.get(), kCqn, kUser, three, nullptr),
-                 "has 3 entries, which is no power of two");
+    EXPECT_DEATH(CompletionQueue(file.get(), kCqn, kUser, three, nullptr), "has 3 entries, which is no power of two");
 }
 
 TEST_F(CompletionQueueDeathTest, EntriesThatSoftwareKeepsAreRefused) {

@@ -31,7 +31,9 @@ Hca& hca(Fabric& fabric, const char* name) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-void mlx5_model_set_pace(const char* pace) { Fabric::get().set_pace(mlx5_model::pace_of(pace)); }
+void mlx5_model_set_pace(const char* pace) {
+    Fabric::get().set_pace(mlx5_model::pace_of(pace));
+}
 
 int mlx5_model_step(int most) {
     return locked([&](Fabric& fabric) { return fabric.step(most); });

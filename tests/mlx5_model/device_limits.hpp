@@ -2,10 +2,11 @@
 #pragma once
 
 #include <endian.h>
-#include <infiniband/verbs.h>
-#include <rdma/ib_user_verbs.h>
 
 #include <cstdint>
+
+#include <infiniband/verbs.h>
+#include <rdma/ib_user_verbs.h>
 
 #include "hca_fabric.hpp"
 
@@ -36,7 +37,8 @@ inline ib_uverbs_query_device_resp device_limits(const DeviceFacts& device) {
     limits.vendor_part_id = 4123;
     limits.max_qp = kQueuePairsMax;
     limits.max_qp_wr = kSendBlocksMax;
-    limits.device_cap_flags = IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_RC_RNR_NAK_GEN;
+    limits.device_cap_flags = IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+                              IBV_DEVICE_RC_RNR_NAK_GEN;
     limits.max_sge = limits.max_sge_rd = kSgesMax;
     limits.max_cq = 65536;
     limits.max_cqe = kCompletionsMax;

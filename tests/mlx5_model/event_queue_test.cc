@@ -1,5 +1,3 @@
-#include "hca_event_queue.hpp"
-
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -9,6 +7,8 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+
+#include "hca_event_queue.hpp"
 
 namespace mlx5_model {
 namespace {

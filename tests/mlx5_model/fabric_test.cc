@@ -1,7 +1,6 @@
-#include "hca_fabric.hpp"
-
 #include <thread>
 
+#include "hca_fabric.hpp"
 #include "verbs_ends.hpp"
 
 namespace mlx5_model {

@@ -1,8 +1,8 @@
-#include "hca_faults.hpp"
-
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "hca_faults.hpp"
 
 namespace mlx5_model {
 namespace {

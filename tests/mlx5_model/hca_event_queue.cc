@@ -17,7 +17,8 @@ EventQueue::EventQueue() : descriptor_(::eventfd(0, EFD_CLOEXEC)) {
     }
 }
 
-// The descriptor is readable as long as there is something to take. Whoever changes that holds the lock, so these calls do not wait.
+// The descriptor is readable as long as there is something to take. Whoever changes that holds the lock, so these calls
+// do not wait.
 void EventQueue::make_readable() {
     const std::uint64_t one = 1;
     (void)libc::write(descriptor_, &one, sizeof one);
@@ -45,7 +46,8 @@ std::size_t EventQueue::forget(const Reported& reported) {
     if (closed_) {
         return 0;
     }
-    const std::size_t gone = std::erase_if(records_, [&](const Waiting& waiting) { return waiting.reported == reported; });
+    const std::size_t gone =
+        std::erase_if(records_, [&](const Waiting& waiting) { return waiting.reported == reported; });
     if (gone != 0 && records_.empty() && !ended_) {
         make_unreadable();
     }

@@ -1,4 +1,5 @@
-// Records that the kernel hands out one by one when a descriptor is read: completion channels, asynchronous events, and rdma_cm's.
+// Records that the kernel hands out one by one when a descriptor is read: completion channels, asynchronous events, and
+// rdma_cm's.
 #pragma once
 
 #include <atomic>
@@ -13,12 +14,15 @@
 
 namespace mlx5_model {
 
-/// How many records about one object were read. The kernel says it when the object is destroyed, and the libraries wait until the
-/// program has acknowledged as many.
+/// How many records about one object were read. The kernel says it when the object is destroyed, and the libraries wait
+/// until the program has acknowledged as many.
 using Reported = std::shared_ptr<std::atomic<std::uint32_t>>;
-inline Reported none_reported() { return std::make_shared<std::atomic<std::uint32_t>>(0); }
+inline Reported none_reported() {
+    return std::make_shared<std::atomic<std::uint32_t>>(0);
+}
 
-/// The descriptor is an eventfd that is readable as long as there are records, so poll(2) and the descriptor's flags are the kernel's own.
+/// The descriptor is an eventfd that is readable as long as there are records, so poll(2) and the descriptor's flags
+/// are the kernel's own.
 class EventQueue : public File {
 public:
     using Record = std::vector<std::uint8_t>;

@@ -30,7 +30,8 @@ unsigned device_count() {
         return 1;
     }
     const unsigned long count = std::strtoul(text, nullptr, 10);
-    require(count >= 1 && count <= kDevicesMax, "MLX5_MODEL_DEVICES={}: 1 to {} devices are possible", text, kDevicesMax);
+    require(count >= 1 && count <= kDevicesMax, "MLX5_MODEL_DEVICES={}: 1 to {} devices are possible", text,
+            kDevicesMax);
     return static_cast<unsigned>(count);
 }
 
@@ -43,7 +44,8 @@ WireFaults first_faults() {
     WireFaults faults;
     if (const char* text = std::getenv("MLX5_MODEL_LOSS")) {
         unsigned long seed = 1;
-        const int read = std::sscanf(text, "%u,%u,%u,%lu", &faults.requests_lost, &faults.answers_lost, &faults.requests_repeated, &seed);
+        const int read = std::sscanf(text, "%u,%u,%u,%lu", &faults.requests_lost, &faults.answers_lost,
+                                     &faults.requests_repeated, &seed);
         require(read >= 3, "MLX5_MODEL_LOSS={}: it is requests,answers,repeated[,seed], the first three of 1024", text);
         faults.seed = seed;
     }
@@ -79,7 +81,8 @@ Pace pace_of(std::string_view name) {
 
 std::uint64_t now_ns() {
     return static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count());
 }
 
 // ---- One device ----
@@ -134,18 +137,22 @@ Hca* Fabric::hca(const std::string& name) {
 }
 
 bool Fabric::knows(const ibv_gid& gid) const {
-    return std::ranges::any_of(hcas_, [&](const auto& hca) { return std::memcmp(gid.raw, hca->facts().gid.raw, sizeof gid.raw) == 0; });
+    return std::ranges::any_of(
+        hcas_, [&](const auto& hca) { return std::memcmp(gid.raw, hca->facts().gid.raw, sizeof gid.raw) == 0; });
 }
 
 QueuePair* Fabric::find(const ibv_gid& gid, std::uint32_t number) const {
     QueuePair* found = qp(number);
-    if (found == nullptr || found->facts().hca->removed() || std::memcmp(found->facts().hca->facts().gid.raw, gid.raw, sizeof gid.raw) != 0) {
+    if (found == nullptr || found->facts().hca->removed() ||
+        std::memcmp(found->facts().hca->facts().gid.raw, gid.raw, sizeof gid.raw) != 0) {
         return nullptr;
     }
     return found;
 }
 
-void Fabric::add(const std::shared_ptr<QueuePair>& qp) { qps_[qp->facts().number] = qp; }
+void Fabric::add(const std::shared_ptr<QueuePair>& qp) {
+    qps_[qp->facts().number] = qp;
+}
 
 void Fabric::drop(const QueuePair& qp) {
     faults.forget(qp.facts().number);
@@ -216,8 +223,8 @@ void Fabric::start_or_end_thread() {
     }
 }
 
-// A NIC takes no CPU, so this thread sleeps between its moves. sched_yield(2) in its place, beside workers that yield as well, once kept
-// all else from a CPU for minutes (Linux 6.18).
+// A NIC takes no CPU, so this thread sleeps between its moves. sched_yield(2) in its place, beside workers that yield
+// as well, once kept all else from a CPU for minutes (Linux 6.18).
 void Fabric::run() {
     constexpr std::chrono::microseconds kAfterWork{2};
     constexpr std::chrono::microseconds kWhenIdle{20};

@@ -1,8 +1,6 @@
 // The devices there are, the objects on each, and the wire between them.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -13,10 +11,12 @@
 #include <thread>
 #include <vector>
 
+#include <infiniband/verbs.h>
+
 #include "hca_faults.hpp"
+#include "hca_queue_pair.hpp"
 #include "journal.hpp"
 #include "memory_keys.hpp"
-#include "hca_queue_pair.hpp"
 
 namespace mlx5_model {
 
@@ -25,8 +25,8 @@ class Fabric;
 
 /// What all of the process see of one device. Fixed from the beginning.
 struct DeviceFacts {
-    std::string name;             ///< mlx5_0
-    std::string file;             ///< /dev/infiniband/uverbs0
+    std::string name;  ///< mlx5_0
+    std::string file;  ///< /dev/infiniband/uverbs0
     unsigned minor = 0;
     std::uint64_t node_guid = 0;  ///< in network byte order
     std::uint32_t address = 0;    ///< IPv4, in network byte order: 127.0.0.1 and following
@@ -102,7 +102,8 @@ public:
     [[nodiscard]] QueuePair* qp(std::uint32_t number) const;
     [[nodiscard]] CompletionQueue* cq(std::uint32_t number) const;
 
-    /// Each queue pair carries out at most `most` sends, and channels are told. Returns how many ended. With the lock held.
+    /// Each queue pair carries out at most `most` sends, and channels are told. Returns how many ended. With the lock
+    /// held.
     int step(int most);
     /// One queue pair's, and nothing else is touched.
     int serve(std::uint32_t qpn, int most);

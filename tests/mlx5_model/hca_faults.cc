@@ -15,7 +15,9 @@ void FaultPlan::meet(std::uint32_t qpn, Fate fate, std::uint32_t count) {
     met_.insert_or_assign(qpn, Met{fate, count});
 }
 
-void FaultPlan::fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error) { send_errors_.insert_or_assign(qpn, Planned{after, error}); }
+void FaultPlan::fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error) {
+    send_errors_.insert_or_assign(qpn, Planned{after, error});
+}
 
 void FaultPlan::fail_receive(std::uint32_t qpn, std::uint32_t after, PlannedError error) {
     receive_errors_.insert_or_assign(qpn, Planned{after, error});
@@ -39,7 +41,8 @@ Fate FaultPlan::next_fate(std::uint32_t qpn, bool reliable) {
     if (drawn < wire_.requests_lost + wire_.answers_lost) {
         return Fate::answer_is_lost;
     }
-    return drawn < wire_.requests_lost + wire_.answers_lost + wire_.requests_repeated ? Fate::arrives_twice : Fate::arrives;
+    return drawn < wire_.requests_lost + wire_.answers_lost + wire_.requests_repeated ? Fate::arrives_twice
+                                                                                      : Fate::arrives;
 }
 
 std::optional<PlannedError> FaultPlan::next(std::map<std::uint32_t, Planned>& plans, std::uint32_t qpn) {

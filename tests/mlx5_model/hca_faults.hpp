@@ -27,9 +27,11 @@ struct PlannedError {
 /// Not thread-safe: the fabric's lock is held.
 class FaultPlan {
 public:
-    /// By chance, until it is told otherwise. MLX5_MODEL_LOSS=requests,answers,repeated[,seed] in the environment is such a plan.
+    /// By chance, until it is told otherwise. MLX5_MODEL_LOSS=requests,answers,repeated[,seed] in the environment is
+    /// such a plan.
     void on_the_wire(const WireFaults& faults);
-    /// The next `count` requests of a queue pair meet `fate`, before chance has a say. Takes the place of what was planned before.
+    /// The next `count` requests of a queue pair meet `fate`, before chance has a say. Takes the place of what was
+    /// planned before.
     void meet(std::uint32_t qpn, Fate fate, std::uint32_t count);
     /// The send, or the receive, behind the next `after` of a queue pair ends with this error.
     void fail_send(std::uint32_t qpn, std::uint32_t after, PlannedError error);
@@ -38,7 +40,9 @@ public:
     /// Chance takes nothing from an unreliable queue pair, since nobody would send it again.
     [[nodiscard]] Fate next_fate(std::uint32_t qpn, bool reliable);
     [[nodiscard]] std::optional<PlannedError> next_send_error(std::uint32_t qpn) { return next(send_errors_, qpn); }
-    [[nodiscard]] std::optional<PlannedError> next_receive_error(std::uint32_t qpn) { return next(receive_errors_, qpn); }
+    [[nodiscard]] std::optional<PlannedError> next_receive_error(std::uint32_t qpn) {
+        return next(receive_errors_, qpn);
+    }
     /// Its number may be another's next.
     void forget(std::uint32_t qpn);
 

@@ -39,8 +39,9 @@ void copy(const Pieces& to, const Pieces& from) {
     }
 }
 
-QueuePair::QueuePair(const Facts& facts, const SendQueueMemory& sends, RingReceiveQueue receives, std::shared_ptr<CompletionQueue> send_cq,
-                     std::shared_ptr<CompletionQueue> recv_cq, std::shared_ptr<SharedReceiveQueue> srq)
+QueuePair::QueuePair(const Facts& facts, const SendQueueMemory& sends, RingReceiveQueue receives,
+                     std::shared_ptr<CompletionQueue> send_cq, std::shared_ptr<CompletionQueue> recv_cq,
+                     std::shared_ptr<SharedReceiveQueue> srq)
     : facts_(facts),
       sends_(facts.number, facts.type, sends),
       receives_(receives),
@@ -48,7 +49,9 @@ QueuePair::QueuePair(const Facts& facts, const SendQueueMemory& sends, RingRecei
       recv_cq_(std::move(recv_cq)),
       srq_(std::move(srq)) {}
 
-void QueuePair::raise(ibv_event_type type) { facts_.file->raise(type, facts_.user_handle, events_); }
+void QueuePair::raise(ibv_event_type type) {
+    facts_.file->raise(type, facts_.user_handle, events_);
+}
 
 std::uint32_t QueuePair::forget_events() {
     facts_.file->forget(events_);
@@ -57,17 +60,22 @@ std::uint32_t QueuePair::forget_events() {
 
 int QueuePair::check(const ib_uverbs_modify_qp& request, ibv_qp_state to) const {
     const auto mask = static_cast<int>(request.attr_mask);
-    if ((mask & IBV_QP_CUR_STATE) != 0 && request.cur_qp_state != state_ && !(request.cur_qp_state == IBV_QPS_RTS && state_ == IBV_QPS_SQE)) {
+    if ((mask & IBV_QP_CUR_STATE) != 0 && request.cur_qp_state != state_ &&
+        !(request.cur_qp_state == IBV_QPS_RTS && state_ == IBV_QPS_SQE)) {
         return EINVAL;
     }
     if (!may_modify(facts_.type, state_, to, mask)) {
         return EINVAL;
     }
-    const auto beyond = [&](int bit, std::uint32_t value, std::uint32_t most) { return (mask & bit) != 0 && value > most; };
+    const auto beyond = [&](int bit, std::uint32_t value, std::uint32_t most) {
+        return (mask & bit) != 0 && value > most;
+    };
     const Hca& hca = *facts_.hca;
     if (((mask & IBV_QP_PORT) != 0 && request.port_num != 1) || beyond(IBV_QP_PKEY_INDEX, request.pkey_index, 0) ||
-        beyond(IBV_QP_TIMEOUT, request.timeout, kTimerMax) || beyond(IBV_QP_MIN_RNR_TIMER, request.min_rnr_timer, kTimerMax) ||
-        beyond(IBV_QP_RETRY_CNT, request.retry_cnt, kRetriesMax) || beyond(IBV_QP_RNR_RETRY, request.rnr_retry, kRetriesMax) ||
+        beyond(IBV_QP_TIMEOUT, request.timeout, kTimerMax) ||
+        beyond(IBV_QP_MIN_RNR_TIMER, request.min_rnr_timer, kTimerMax) ||
+        beyond(IBV_QP_RETRY_CNT, request.retry_cnt, kRetriesMax) ||
+        beyond(IBV_QP_RNR_RETRY, request.rnr_retry, kRetriesMax) ||
         beyond(IBV_QP_MAX_QP_RD_ATOMIC, request.max_rd_atomic, Hca::kReadsMax) ||
         beyond(IBV_QP_MAX_DEST_RD_ATOMIC, request.max_dest_rd_atomic, Hca::kReadsMax)) {
         return EINVAL;
@@ -116,7 +124,8 @@ void QueuePair::store(const ib_uverbs_modify_qp& request) {
 }
 
 int QueuePair::modify(const ib_uverbs_modify_qp& request) {
-    const ibv_qp_state to = (request.attr_mask & IBV_QP_STATE) != 0 ? static_cast<ibv_qp_state>(request.qp_state) : state_;
+    const ibv_qp_state to =
+        (request.attr_mask & IBV_QP_STATE) != 0 ? static_cast<ibv_qp_state>(request.qp_state) : state_;
     if (const int error = check(request, to); error != 0) {
         return error;
     }
@@ -149,7 +158,8 @@ int QueuePair::modify(const ib_uverbs_modify_qp& request) {
         default: break;
     }
     state_ = to;
-    if (to == IBV_QPS_SQD && (request.attr_mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) != 0 && request.en_sqd_async_notify != 0) {
+    if (to == IBV_QPS_SQD && (request.attr_mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) != 0 &&
+        request.en_sqd_async_notify != 0) {
         raise(IBV_EVENT_SQ_DRAINED);
     }
     return 0;
@@ -180,8 +190,8 @@ void QueuePair::query(ib_uverbs_query_qp_resp& response) const {
     response.sq_sig_all = facts_.signal_all ? 1 : 0;
 }
 
-void QueuePair::error_cqe(CompletionQueue& cq, bool of_send, std::uint8_t syndrome, std::uint8_t vendor_syndrome, std::uint16_t counter,
-                          std::uint8_t opcode, std::uint64_t now_ns) {
+void QueuePair::error_cqe(CompletionQueue& cq, bool of_send, std::uint8_t syndrome, std::uint8_t vendor_syndrome,
+                          std::uint16_t counter, std::uint8_t opcode, std::uint64_t now_ns) {
     mlx5_cqe64 cqe{};
     auto& error = reinterpret_cast<mlx5_err_cqe&>(cqe);
     // The verbs leave all other fields of a failed completion undefined, and no program may read them.

@@ -1,17 +1,18 @@
-// A queue pair as the NIC has it: its state and attributes, the sends that it carries out, the requests that it answers.
+// A queue pair as the NIC has it: its state and attributes, the sends that it carries out, the requests that it
+// answers.
 #pragma once
-
-#include <infiniband/verbs.h>
-#include <rdma/ib_user_verbs.h>
 
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <span>
 
+#include <infiniband/verbs.h>
+#include <rdma/ib_user_verbs.h>
+
 #include "completion_queue.hpp"
-#include "receive_queue.hpp"
 #include "hca_send_queue.hpp"
+#include "receive_queue.hpp"
 
 namespace mlx5_model {
 
@@ -46,14 +47,21 @@ void copy(const Pieces& to, const Pieces& from);
 /// A message on the wire.
 struct Request {
     const SendWqe& wqe;
-    const Pieces& payload;        ///< what it brings; of reads and atomics where the answer goes
+    const Pieces& payload;  ///< what it brings; of reads and atomics where the answer goes
     const ibv_gid& source_gid;
     std::uint32_t source_qpn = 0;
-    std::uint32_t sequence = 0;   ///< counts messages from the PSN on
+    std::uint32_t sequence = 0;  ///< counts messages from the PSN on
 };
 
 struct Answer {
-    enum class Kind : std::uint8_t { acknowledged, silent, not_ready, invalid_request, access_error, operational_error };
+    enum class Kind : std::uint8_t {
+        acknowledged,
+        silent,
+        not_ready,
+        invalid_request,
+        access_error,
+        operational_error
+    };
     Kind kind = Kind::silent;
     std::uint64_t found = 0;  ///< an atomic's
     std::uint8_t rnr_timer = 0;
@@ -94,14 +102,17 @@ public:
         ibv_qp_cap cap{};
         bool signal_all = false;
     };
-    QueuePair(const Facts& facts, const SendQueueMemory& sends, RingReceiveQueue receives, std::shared_ptr<CompletionQueue> send_cq,
-              std::shared_ptr<CompletionQueue> recv_cq, std::shared_ptr<SharedReceiveQueue> srq);
+    QueuePair(const Facts& facts, const SendQueueMemory& sends, RingReceiveQueue receives,
+              std::shared_ptr<CompletionQueue> send_cq, std::shared_ptr<CompletionQueue> recv_cq,
+              std::shared_ptr<SharedReceiveQueue> srq);
 
     [[nodiscard]] const Facts& facts() const noexcept { return facts_; }
     [[nodiscard]] ibv_qp_state state() const noexcept { return state_; }
     [[nodiscard]] const CompletionQueue& send_cq() const noexcept { return *send_cq_; }
     [[nodiscard]] const CompletionQueue& recv_cq() const noexcept { return *recv_cq_; }
-    [[nodiscard]] bool uses(const CompletionQueue& cq) const noexcept { return send_cq_.get() == &cq || recv_cq_.get() == &cq; }
+    [[nodiscard]] bool uses(const CompletionQueue& cq) const noexcept {
+        return send_cq_.get() == &cq || recv_cq_.get() == &cq;
+    }
     [[nodiscard]] bool uses(const SharedReceiveQueue& srq) const noexcept { return srq_.get() == &srq; }
     [[nodiscard]] const DoorbellCounts& doorbells() const noexcept { return sends_.doorbells(); }
 
@@ -122,8 +133,8 @@ private:
     void store(const ib_uverbs_modify_qp& request);
     void enter_error(std::uint64_t now_ns);
     void flush_receives(std::uint64_t now_ns);
-    void error_cqe(CompletionQueue& cq, bool of_send, std::uint8_t syndrome, std::uint8_t vendor_syndrome, std::uint16_t counter, std::uint8_t opcode,
-                   std::uint64_t now_ns);
+    void error_cqe(CompletionQueue& cq, bool of_send, std::uint8_t syndrome, std::uint8_t vendor_syndrome,
+                   std::uint16_t counter, std::uint8_t opcode, std::uint64_t now_ns);
 
     // Sends: hca_requester.cc
     enum class Outcome : std::uint8_t { done, waits };
@@ -147,10 +158,11 @@ private:
     Answer answer_atomic(const Request& request, std::uint64_t now_ns);
     Answer refuse_request(Answer::Kind kind, bool event, std::uint64_t now_ns);
     std::optional<Receive> take_receive();
-    void fail_receive(const Receive& receive, std::uint8_t syndrome, std::uint64_t now_ns, std::uint8_t vendor_syndrome = 0);
+    void fail_receive(const Receive& receive, std::uint8_t syndrome, std::uint64_t now_ns,
+                      std::uint8_t vendor_syndrome = 0);
     Receipt receive(const Request& request, std::uint8_t cqe_opcode, std::uint64_t now_ns);
-    void receive_cqe(const Request& request, const Receive& receive, std::uint8_t cqe_opcode, std::uint32_t bytes, const void* payload,
-                     std::uint64_t now_ns);
+    void receive_cqe(const Request& request, const Receive& receive, std::uint8_t cqe_opcode, std::uint32_t bytes,
+                     const void* payload, std::uint64_t now_ns);
     [[nodiscard]] void* reach(const Request& request, std::uint64_t length, int access) const;
 
     Facts facts_;
@@ -166,8 +178,8 @@ private:
     // As the sender of requests.
     std::uint32_t next_sequence_ = 0;
     std::uint64_t wait_until_ns_ = 0;
-    std::uint32_t silences_ = 0;  // in a row
-    std::uint32_t rnr_naks_ = 0;  // in a row
+    std::uint32_t silences_ = 0;                 // in a row
+    std::uint32_t rnr_naks_ = 0;                 // in a row
     alignas(64) std::uint8_t answer_bytes_[64];  // of a small answer, which goes into the CQE
     std::uint32_t answer_size_ = 0;
 

@@ -16,16 +16,21 @@ constexpr std::uint64_t kMessageMax = 1u << 30;
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint32_t kOwnQkey = 0x80000000;
 
-std::uint64_t timeout_ns(std::uint8_t timeout) { return timeout == 0 ? kNever : 4096ull << timeout; }
+std::uint64_t timeout_ns(std::uint8_t timeout) {
+    return timeout == 0 ? kNever : 4096ull << timeout;
+}
 
 // Table 45, "Encoding for RNR NAK Timer Field", in tens of microseconds.
 std::uint64_t rnr_ns(std::uint8_t timer) {
-    static constexpr std::uint32_t kTens[32] = {65536, 1,   2,   3,   4,   6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
-                                                256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
+    static constexpr std::uint32_t kTens[32] = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+                                                48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
+                                                2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
     return std::uint64_t{kTens[timer & 31]} * 10'000;
 }
 
-std::uint32_t mtu_bytes(std::uint32_t mtu) { return 128u << mtu; }
+std::uint32_t mtu_bytes(std::uint32_t mtu) {
+    return 128u << mtu;
+}
 
 }  // namespace
 
@@ -38,7 +43,8 @@ QueuePair* QueuePair::peer(const SendWqe& wqe) const {
     ibv_gid gid;
     std::memcpy(gid.raw, attributes_.dest.dgid, sizeof gid.raw);
     QueuePair* to = facts_.hca->fabric().find(gid, attributes_.dest_qp_num);
-    return to != nullptr && to->facts_.type == facts_.type && to->attributes_.dest_qp_num == facts_.number ? to : nullptr;
+    return to != nullptr && to->facts_.type == facts_.type && to->attributes_.dest_qp_num == facts_.number ? to
+                                                                                                           : nullptr;
 }
 
 int QueuePair::serve(int most, std::uint64_t now_ns) {
@@ -99,7 +105,8 @@ QueuePair::Outcome QueuePair::carry_out(const SendWqe& wqe, std::uint64_t now_ns
     }
     for (int i = 0; i < wqe.segment_count; ++i) {
         const DataSegment& segment = wqe.segments[i];
-        void* at = facts_.hca->keys.local(segment.lkey, segment.address, segment.length, facts_.pd, wqe.answers_with_data() ? IBV_ACCESS_LOCAL_WRITE : 0);
+        void* at = facts_.hca->keys.local(segment.lkey, segment.address, segment.length, facts_.pd,
+                                          wqe.answers_with_data() ? IBV_ACCESS_LOCAL_WRITE : 0);
         if (at == nullptr) {
             return fail(wqe, MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, now_ns);
         }
@@ -129,7 +136,8 @@ QueuePair::Outcome QueuePair::ask(const SendWqe& wqe, const Pieces& local, std::
         if (fate == Fate::arrives_twice) {
             to->answer(request, now_ns);
         }
-        // Who has refused a request is in error and says nothing more, so a refusal that is lost could not be told from a peer that is gone.
+        // Who has refused a request is in error and says nothing more, so a refusal that is lost could not be told from
+        // a peer that is gone.
         if (fate == Fate::answer_is_lost && answer.kind == Answer::Kind::acknowledged) {
             answer = {};
         }
@@ -187,7 +195,8 @@ QueuePair::Outcome QueuePair::succeed(const SendWqe& wqe, std::uint64_t now_ns) 
     return Outcome::done;
 }
 
-QueuePair::Outcome QueuePair::fail(const SendWqe& wqe, std::uint8_t syndrome, std::uint64_t now_ns, std::uint8_t vendor_syndrome) {
+QueuePair::Outcome QueuePair::fail(const SendWqe& wqe, std::uint8_t syndrome, std::uint64_t now_ns,
+                                   std::uint8_t vendor_syndrome) {
     wait_until_ns_ = 0;
     silences_ = rnr_naks_ = 0;
     error_cqe(*send_cq_, true, syndrome, vendor_syndrome, wqe.index, wqe.opcode, now_ns);

@@ -16,7 +16,8 @@ constexpr std::uint32_t kHalfOfSequence = 0x800000;
 constexpr std::uint32_t kWithGrh = 1u << 28;
 constexpr std::uint32_t kGrhBytes = 40;
 
-// What stands before a datagram where it came by RoCE v2 over IPv4: the second half of the place is the IPv4 header (RoCEv2 annex A17).
+// What stands before a datagram where it came by RoCE v2 over IPv4: the second half of the place is the IPv4 header
+// (RoCEv2 annex A17).
 struct DatagramHeader {
     std::uint8_t bytes[kGrhBytes] = {};
 };
@@ -128,13 +129,16 @@ std::optional<Receive> QueuePair::take_receive() {
     return receive;
 }
 
-void QueuePair::fail_receive(const Receive& receive, std::uint8_t syndrome, std::uint64_t now_ns, std::uint8_t vendor_syndrome) {
+void QueuePair::fail_receive(const Receive& receive, std::uint8_t syndrome, std::uint64_t now_ns,
+                             std::uint8_t vendor_syndrome) {
     error_cqe(*recv_cq_, false, syndrome, vendor_syndrome, receive.counter, 0, now_ns);
 }
 
 Answer QueuePair::answer_send(const Request& request, std::uint64_t now_ns) {
     const std::uint8_t opcode = request.wqe.opcode;
-    const std::uint8_t kind = opcode == MLX5_OPCODE_SEND ? MLX5_CQE_RESP_SEND : opcode == MLX5_OPCODE_SEND_IMM ? MLX5_CQE_RESP_SEND_IMM : MLX5_CQE_RESP_SEND_INV;
+    const std::uint8_t kind = opcode == MLX5_OPCODE_SEND       ? MLX5_CQE_RESP_SEND
+                              : opcode == MLX5_OPCODE_SEND_IMM ? MLX5_CQE_RESP_SEND_IMM
+                                                               : MLX5_CQE_RESP_SEND_INV;
     switch (receive(request, kind, now_ns)) {
         case Receipt::delivered: return {Answer::Kind::acknowledged, 0, 0};
         case Receipt::none: return {Answer::Kind::not_ready, 0, attributes_.min_rnr_timer};
@@ -166,7 +170,8 @@ QueuePair::Receipt QueuePair::receive(const Request& request, std::uint8_t cqe_o
     DatagramHeader header;
     Pieces message;
     if (datagram) {
-        header = datagram_header(request.source_gid, facts_.hca->facts().gid, static_cast<std::uint32_t>(request.payload.total()));
+        header = datagram_header(request.source_gid, facts_.hca->facts().gid,
+                                 static_cast<std::uint32_t>(request.payload.total()));
         message.add(header.bytes, kGrhBytes);
     }
     const bool has_payload = cqe_opcode != MLX5_CQE_RESP_WR_IMM;
@@ -191,7 +196,8 @@ QueuePair::Receipt QueuePair::receive(const Request& request, std::uint8_t cqe_o
         if (part == 0) {
             break;
         }
-        void* at = facts_.hca->keys.local(segment.lkey, segment.address, part, srq_ != nullptr ? srq_->facts().pd : facts_.pd, IBV_ACCESS_LOCAL_WRITE);
+        void* at = facts_.hca->keys.local(segment.lkey, segment.address, part,
+                                          srq_ != nullptr ? srq_->facts().pd : facts_.pd, IBV_ACCESS_LOCAL_WRITE);
         if (at == nullptr) {
             return failed(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, Receipt::forbidden);
         }
@@ -206,7 +212,8 @@ QueuePair::Receipt QueuePair::receive(const Request& request, std::uint8_t cqe_o
     } else {
         copy(into, message);
     }
-    if (cqe_opcode == MLX5_CQE_RESP_SEND_INV && !facts_.hca->keys.invalidate(be32toh(request.wqe.immediate), facts_.pd, facts_.number)) {
+    if (cqe_opcode == MLX5_CQE_RESP_SEND_INV &&
+        !facts_.hca->keys.invalidate(be32toh(request.wqe.immediate), facts_.pd, facts_.number)) {
         // The message was whole, so its sender is told so; only this side knows of the key.
         fail_receive(*receive, MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR, now_ns);
         enter_error(now_ns);
@@ -216,8 +223,8 @@ QueuePair::Receipt QueuePair::receive(const Request& request, std::uint8_t cqe_o
     return Receipt::delivered;
 }
 
-void QueuePair::receive_cqe(const Request& request, const Receive& receive, std::uint8_t cqe_opcode, std::uint32_t bytes, const void* payload,
-                            std::uint64_t now_ns) {
+void QueuePair::receive_cqe(const Request& request, const Receive& receive, std::uint8_t cqe_opcode,
+                            std::uint32_t bytes, const void* payload, std::uint64_t now_ns) {
     mlx5_cqe64 cqe{};
     cqe.srqn_uidx = htobe32(facts_.user_index);
     cqe.imm_inval_pkey = cqe_opcode == MLX5_CQE_RESP_SEND ? 0 : request.wqe.immediate;
@@ -230,10 +237,12 @@ void QueuePair::receive_cqe(const Request& request, const Receive& receive, std:
 }
 
 void* QueuePair::reach(const Request& request, std::uint64_t length, int access) const {
-    return facts_.hca->keys.remote(request.wqe.rkey, request.wqe.remote_address, length, facts_.pd, access, facts_.number);
+    return facts_.hca->keys.remote(request.wqe.rkey, request.wqe.remote_address, length, facts_.pd, access,
+                                   facts_.number);
 }
 
-// An operation that the queue pair does not permit is an invalid request; a key that does not permit it is an access error (9.7.4.1).
+// An operation that the queue pair does not permit is an invalid request; a key that does not permit it is an access
+// error (9.7.4.1).
 Answer QueuePair::answer_write(const Request& request, std::uint64_t now_ns) {
     const bool takes_receive = request.wqe.opcode == MLX5_OPCODE_RDMA_WRITE_IMM;
     if ((attributes_.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0) {

@@ -18,10 +18,13 @@ constexpr std::uint8_t kFences = MLX5_WQE_CTRL_FENCE | MLX5_WQE_CTRL_INITIATOR_S
 constexpr std::uint8_t kControlBits = kFences | MLX5_WQE_CTRL_CQ_UPDATE | MLX5_WQE_CTRL_SOLICITED;
 constexpr std::uint32_t kKlmUnit = 4;  // octowords are counted in multiples of 4
 
-bool is_atomic(std::uint8_t opcode) { return opcode == MLX5_OPCODE_ATOMIC_CS || opcode == MLX5_OPCODE_ATOMIC_FA; }
+bool is_atomic(std::uint8_t opcode) {
+    return opcode == MLX5_OPCODE_ATOMIC_CS || opcode == MLX5_OPCODE_ATOMIC_FA;
+}
 
 bool has_remote_address(std::uint8_t opcode) {
-    return opcode == MLX5_OPCODE_RDMA_WRITE || opcode == MLX5_OPCODE_RDMA_WRITE_IMM || opcode == MLX5_OPCODE_RDMA_READ || is_atomic(opcode);
+    return opcode == MLX5_OPCODE_RDMA_WRITE || opcode == MLX5_OPCODE_RDMA_WRITE_IMM ||
+           opcode == MLX5_OPCODE_RDMA_READ || is_atomic(opcode);
 }
 
 bool allowed(ibv_qp_type type, std::uint8_t opcode) {
@@ -43,7 +46,8 @@ bool allowed(ibv_qp_type type, std::uint8_t opcode) {
 // Reads a WQE's segments one after the other, and knows when there are too few.
 class Cursor {
 public:
-    Cursor(const std::uint8_t* wqe, std::uint32_t bytes, std::uint32_t qpn, std::uint16_t index) : at_(wqe), left_(bytes), qpn_(qpn), index_(index) {}
+    Cursor(const std::uint8_t* wqe, std::uint32_t bytes, std::uint32_t qpn, std::uint16_t index)
+        : at_(wqe), left_(bytes), qpn_(qpn), index_(index) {}
     template <class Segment>
     const Segment& take(const char* what, std::uint32_t bytes = sizeof(Segment)) {
         require(bytes <= left_, "QP {:#x}: WQE {} ends within its {} segment", qpn_, index_, what);
@@ -80,10 +84,13 @@ void read_bind(SendWqe& wqe, Cursor& cursor, std::uint32_t qpn) {
     bind.only_if_free = (control.flags & MLX5_WQE_UMR_CTRL_FLAG_CHECK_FREE) != 0;
     bind.only_of_qp = (control.flags & MLX5_WQE_UMR_CTRL_FLAG_CHECK_QPN) != 0;
     const std::uint64_t mask = be64toh(control.mkey_mask);
-    require((control.flags & MLX5_WQE_UMR_CTRL_FLAG_INLINE) != 0, "QP {:#x}: the UMR of WQE {} is not inline", qpn, wqe.index);
-    require((mask & MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE) != 0, "QP {:#x}: the UMR of WQE {} does not say whether the key is free", qpn, wqe.index);
+    require((control.flags & MLX5_WQE_UMR_CTRL_FLAG_INLINE) != 0, "QP {:#x}: the UMR of WQE {} is not inline", qpn,
+            wqe.index);
+    require((mask & MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE) != 0,
+            "QP {:#x}: the UMR of WQE {} does not say whether the key is free", qpn, wqe.index);
     const std::uint32_t octowords = be16toh(control.klm_octowords);
-    require(octowords == (bind.unbind ? 0 : kKlmUnit), "QP {:#x}: the UMR of WQE {} has {} octowords of translations", qpn, wqe.index, octowords);
+    require(octowords == (bind.unbind ? 0 : kKlmUnit), "QP {:#x}: the UMR of WQE {} has {} octowords of translations",
+            qpn, wqe.index, octowords);
     bind.new_key = be32toh(context.qpn_mkey) & 0xff;
     bind.qpn = be32toh(context.qpn_mkey) >> 8;
     if (bind.unbind) {
@@ -97,8 +104,9 @@ void read_bind(SendWqe& wqe, Cursor& cursor, std::uint32_t qpn) {
     bind.length = be64toh(context.len);
     bind.region_key = be32toh(klm.mkey);
     bind.region_address = be64toh(klm.address);
-    require(be32toh(klm.byte_count) == static_cast<std::uint32_t>(bind.length), "QP {:#x}: the UMR of WQE {} translates {} bytes of {}", qpn, wqe.index,
-            be32toh(klm.byte_count), bind.length);
+    require(be32toh(klm.byte_count) == static_cast<std::uint32_t>(bind.length),
+            "QP {:#x}: the UMR of WQE {} translates {} bytes of {}", qpn, wqe.index, be32toh(klm.byte_count),
+            bind.length);
 }
 
 void read_data(SendWqe& wqe, Cursor& cursor, std::uint32_t qpn) {
@@ -106,9 +114,13 @@ void read_data(SendWqe& wqe, Cursor& cursor, std::uint32_t qpn) {
         const std::uint32_t word = be32toh(*reinterpret_cast<const std::uint32_t*>(cursor.at()));
         if ((word & MLX5_INLINE_SEG) != 0) {
             const std::uint32_t bytes = word & ~std::uint32_t{MLX5_INLINE_SEG};
-            const std::uint32_t whole = (static_cast<std::uint32_t>(sizeof(mlx5_wqe_inl_data_seg)) + bytes + kSegment - 1) / kSegment * kSegment;
-            require(!wqe.is_inline && wqe.segment_count == 0, "QP {:#x}: WQE {} has inline data behind other data", qpn, wqe.index);
-            require(whole == cursor.left(), "QP {:#x}: WQE {} has {} inline bytes in {}", qpn, wqe.index, bytes, cursor.left());
+            const std::uint32_t whole =
+                (static_cast<std::uint32_t>(sizeof(mlx5_wqe_inl_data_seg)) + bytes + kSegment - 1) / kSegment *
+                kSegment;
+            require(!wqe.is_inline && wqe.segment_count == 0, "QP {:#x}: WQE {} has inline data behind other data", qpn,
+                    wqe.index);
+            require(whole == cursor.left(), "QP {:#x}: WQE {} has {} inline bytes in {}", qpn, wqe.index, bytes,
+                    cursor.left());
             std::memcpy(wqe.inline_data, cursor.at() + sizeof(mlx5_wqe_inl_data_seg), bytes);
             wqe.is_inline = true;
             wqe.inline_bytes = bytes;
@@ -116,8 +128,10 @@ void read_data(SendWqe& wqe, Cursor& cursor, std::uint32_t qpn) {
             continue;
         }
         const auto& segment = cursor.take<mlx5_wqe_data_seg>("data");
-        require(word != 0, "QP {:#x}: WQE {} has a data segment without length, which is 2 GiB to hardware", qpn, wqe.index);
-        require(wqe.segment_count < SendWqe::kSegmentsMax, "QP {:#x}: WQE {} has too many data segments", qpn, wqe.index);
+        require(word != 0, "QP {:#x}: WQE {} has a data segment without length, which is 2 GiB to hardware", qpn,
+                wqe.index);
+        require(wqe.segment_count < SendWqe::kSegmentsMax, "QP {:#x}: WQE {} has too many data segments", qpn,
+                wqe.index);
         wqe.segments[wqe.segment_count++] = {word, be32toh(segment.lkey), be64toh(segment.addr)};
     }
 }
@@ -133,14 +147,18 @@ std::uint64_t SendWqe::length() const noexcept {
 }
 
 bool SendWqe::takes_receive() const noexcept {
-    return opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_SEND_IMM || opcode == MLX5_OPCODE_SEND_INVAL || opcode == MLX5_OPCODE_RDMA_WRITE_IMM;
+    return opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_SEND_IMM || opcode == MLX5_OPCODE_SEND_INVAL ||
+           opcode == MLX5_OPCODE_RDMA_WRITE_IMM;
 }
 
-bool SendWqe::answers_with_data() const noexcept { return opcode == MLX5_OPCODE_RDMA_READ || is_atomic(opcode); }
+bool SendWqe::answers_with_data() const noexcept {
+    return opcode == MLX5_OPCODE_RDMA_READ || is_atomic(opcode);
+}
 
-SendQueue::SendQueue(std::uint32_t qpn, ibv_qp_type type, const SendQueueMemory& memory) : qpn_(qpn), type_(type), memory_(memory) {
-    require(memory.block_count == 0 || std::has_single_bit(memory.block_count), "QP {:#x} has {} send blocks, which is no power of two", qpn,
-            memory.block_count);
+SendQueue::SendQueue(std::uint32_t qpn, ibv_qp_type type, const SendQueueMemory& memory)
+    : qpn_(qpn), type_(type), memory_(memory) {
+    require(memory.block_count == 0 || std::has_single_bit(memory.block_count),
+            "QP {:#x} has {} send blocks, which is no power of two", qpn, memory.block_count);
 }
 
 std::uint16_t SendQueue::posted() const {
@@ -149,7 +167,9 @@ std::uint16_t SendQueue::posted() const {
     return static_cast<std::uint16_t>(value);
 }
 
-bool SendQueue::empty() const { return memory_.block_count == 0 || posted() == consumed_; }
+bool SendQueue::empty() const {
+    return memory_.block_count == 0 || posted() == consumed_;
+}
 
 const SendWqe* SendQueue::next() {
     if (memory_.block_count == 0) {
@@ -159,8 +179,9 @@ const SendWqe* SendQueue::next() {
     if (now != last_posted_) {
         const auto outstanding = static_cast<std::uint16_t>(now - consumed_);
         const auto before = static_cast<std::uint16_t>(last_posted_ - consumed_);
-        require(outstanding <= memory_.block_count && outstanding > before, "QP {:#x}: the doorbell record goes from {} to {} while {} was carried out last, in {} blocks",
-                qpn_, last_posted_, now, consumed_, memory_.block_count);
+        require(outstanding <= memory_.block_count && outstanding > before,
+                "QP {:#x}: the doorbell record goes from {} to {} while {} was carried out last, in {} blocks", qpn_,
+                last_posted_, now, consumed_, memory_.block_count);
         last_posted_ = now;
         ++doorbells_.records;
         look_for_doorbell(now);
@@ -187,7 +208,9 @@ void SendQueue::reset() noexcept {
 
 void SendQueue::read(std::uint16_t posted) {
     const std::uint32_t mask = memory_.block_count - 1;
-    const auto block = [&](std::uint32_t number) { return memory_.wqes + std::size_t{(consumed_ + number) & mask} * kBlock; };
+    const auto block = [&](std::uint32_t number) {
+        return memory_.wqes + std::size_t{(consumed_ + number) & mask} * kBlock;
+    };
     const auto* control = reinterpret_cast<const mlx5_wqe_ctrl_seg*>(block(0));
     const std::uint32_t word = be32toh(control->opmod_idx_opcode);
     const std::uint32_t whose = be32toh(control->qpn_ds);
@@ -196,12 +219,16 @@ void SendQueue::read(std::uint16_t posted) {
     const std::uint32_t blocks = (segments * kSegment + kBlock - 1) / kBlock;
     require(index == consumed_, "QP {:#x}: WQE {} says that it is {}", qpn_, consumed_, index);
     require(whose >> 8 == qpn_, "QP {:#x}: WQE {} says that it is of QP {:#x}", qpn_, index, whose >> 8);
-    require(segments >= 1 && (whose & 0xc0) == 0, "QP {:#x}: WQE {} has a size of {:#x} segments", qpn_, index, whose & 0xff);
-    require(blocks <= static_cast<std::uint16_t>(posted - consumed_), "QP {:#x}: WQE {} has {} blocks, and the doorbell tells of {}", qpn_, index, blocks,
+    require(segments >= 1 && (whose & 0xc0) == 0, "QP {:#x}: WQE {} has a size of {:#x} segments", qpn_, index,
+            whose & 0xff);
+    require(blocks <= static_cast<std::uint16_t>(posted - consumed_),
+            "QP {:#x}: WQE {} has {} blocks, and the doorbell tells of {}", qpn_, index, blocks,
             static_cast<std::uint16_t>(posted - consumed_));
     require(word >> 24 == 0, "QP {:#x}: WQE {} has the modifier {:#x}", qpn_, index, word >> 24);
-    require((control->fm_ce_se & ~kControlBits) == 0, "QP {:#x}: WQE {} has the flags {:#x}", qpn_, index, control->fm_ce_se);
-    require(control->dci_stream_channel_id == 0 && control->signature == 0, "QP {:#x}: WQE {} has reserved bytes", qpn_, index);
+    require((control->fm_ce_se & ~kControlBits) == 0, "QP {:#x}: WQE {} has the flags {:#x}", qpn_, index,
+            control->fm_ce_se);
+    require(control->dci_stream_channel_id == 0 && control->signature == 0, "QP {:#x}: WQE {} has reserved bytes", qpn_,
+            index);
 
     std::uint8_t bytes[SendWqe::kBytesMax];
     for (std::uint32_t i = 0; i < blocks; ++i) {
@@ -219,14 +246,16 @@ void SendQueue::read(std::uint16_t posted) {
     wqe.inline_bytes = 0;
     wqe.segment_count = 0;
     wqe.bind = {};
-    require(allowed(type_, wqe.opcode), "QP {:#x}: WQE {} has opcode {:#x}, which its type has not", qpn_, index, wqe.opcode);
+    require(allowed(type_, wqe.opcode), "QP {:#x}: WQE {} has opcode {:#x}, which its type has not", qpn_, index,
+            wqe.opcode);
 
     Cursor cursor(bytes, segments * kSegment, qpn_, index);
     cursor.take<mlx5_wqe_ctrl_seg>("control");
     if (type_ == IBV_QPT_UD && wqe.opcode != MLX5_OPCODE_NOP) {
         const mlx5_wqe_av& av = cursor.take<mlx5_wqe_datagram_seg>("datagram").av;
         const std::uint32_t to = be32toh(av.dqp_dct);
-        require((to & MLX5_EXTENDED_UD_AV) != 0, "QP {:#x}: WQE {} has an address vector of the short form", qpn_, index);
+        require((to & MLX5_EXTENDED_UD_AV) != 0, "QP {:#x}: WQE {} has an address vector of the short form", qpn_,
+                index);
         wqe.dest_qpn = to & 0xffffff;
         wqe.qkey = be32toh(av.key.qkey.qkey);
         std::memcpy(wqe.dest_gid.raw, av.rgid, sizeof wqe.dest_gid.raw);
@@ -250,11 +279,12 @@ void SendQueue::read(std::uint16_t posted) {
     read_data(wqe, cursor, qpn_);
     require(!wqe.answers_with_data() || !wqe.is_inline, "QP {:#x}: WQE {} would read into inline data", qpn_, index);
     require(!is_atomic(wqe.opcode) || (wqe.segment_count == 1 && wqe.segments[0].length == sizeof(std::uint64_t)),
-            "QP {:#x}: WQE {} is an atomic with {} data segments, of {} bytes", qpn_, index, wqe.segment_count, wqe.length());
+            "QP {:#x}: WQE {} is an atomic with {} data segments, of {} bytes", qpn_, index, wqe.segment_count,
+            wqe.length());
 }
 
-// The doorbell is the first 8 bytes of the last WQE, alone or, by BlueFlame, with the rest of it. libmlx5 rings at two places of a page by
-// turns, so of what many queue pairs of one page have rung only the last two can be seen.
+// The doorbell is the first 8 bytes of the last WQE, alone or, by BlueFlame, with the rest of it. libmlx5 rings at two
+// places of a page by turns, so of what many queue pairs of one page have rung only the last two can be seen.
 void SendQueue::look_for_doorbell(std::uint16_t posted) {
     if (memory_.uar == nullptr) {
         return;

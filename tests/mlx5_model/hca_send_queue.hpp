@@ -1,11 +1,11 @@
 // Send WQEs as the NIC reads them: taken from the ring, checked, taken apart.
 #pragma once
 
-#include <infiniband/mlx5dv.h>
-#include <infiniband/verbs.h>
-
 #include <cstdint>
 #include <optional>
+
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
 
 #include "memory_keys.hpp"
 #include "receive_queue.hpp"
@@ -17,9 +17,9 @@ struct SendWqe {
     static constexpr int kSegmentsMax = 62;
     static constexpr std::size_t kBytesMax = 1024;
 
-    std::uint16_t index = 0;   ///< of its first block of 64 bytes
+    std::uint16_t index = 0;  ///< of its first block of 64 bytes
     std::uint16_t blocks = 0;
-    std::uint8_t opcode = 0;   ///< MLX5_OPCODE_...
+    std::uint8_t opcode = 0;  ///< MLX5_OPCODE_...
     bool signaled = false;
     bool solicited = false;
     bool fenced = false;
@@ -28,7 +28,7 @@ struct SendWqe {
     std::uint32_t rkey = 0;
     std::uint64_t swap_add = 0;
     std::uint64_t compare = 0;
-    std::uint32_t dest_qpn = 0;   ///< of a datagram
+    std::uint32_t dest_qpn = 0;  ///< of a datagram
     std::uint32_t qkey = 0;
     ibv_gid dest_gid{};
     BindRequest bind;

@@ -49,13 +49,17 @@ constexpr Move kMoves[] = {
      {IBV_QP_SQ_PSN, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN | kRetries},
      {kToRtsUd, kToRts, kToRts | IBV_QP_MIN_RNR_TIMER}},
     {IBV_QPS_RTS, IBV_QPS_RTS, {}, {kToRtsUd, kToRts, kToRts | IBV_QP_MIN_RNR_TIMER}},
-    {IBV_QPS_RTS, IBV_QPS_SQD, {}, {IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY}},
+    {IBV_QPS_RTS,
+     IBV_QPS_SQD,
+     {},
+     {IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY}},
     {IBV_QPS_SQD, IBV_QPS_RTS, {}, {kToRtsUd, kToRts, kToRts | IBV_QP_MIN_RNR_TIMER}},
     {IBV_QPS_SQD,
      IBV_QPS_SQD,
      {},
      {IBV_QP_PKEY_INDEX | IBV_QP_QKEY, kMoving | IBV_QP_AV | IBV_QP_PKEY_INDEX,
-      kMoving | IBV_QP_AV | IBV_QP_PKEY_INDEX | IBV_QP_PORT | kRetries | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER}},
+      kMoving | IBV_QP_AV | IBV_QP_PKEY_INDEX | IBV_QP_PORT | kRetries | IBV_QP_MAX_DEST_RD_ATOMIC |
+          IBV_QP_MIN_RNR_TIMER}},
     {IBV_QPS_SQE, IBV_QPS_RTS, {}, {kToRtsUd, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS, 0}, true},
 };
 
@@ -70,8 +74,8 @@ bool may_modify(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) 
     return std::ranges::any_of(kMoves, [&](const Move& move) {
         const int required = move.required.of(type);
         const int optional = move.optional.of(type);
-        return move.from == from && move.to == to && !(move.not_of_rc && type == IBV_QPT_RC) && (mask & required) == required &&
-               (mask & ~(required | optional)) == 0;
+        return move.from == from && move.to == to && !(move.not_of_rc && type == IBV_QPT_RC) &&
+               (mask & required) == required && (mask & ~(required | optional)) == 0;
     });
 }
 

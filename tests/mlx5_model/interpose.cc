@@ -1,6 +1,6 @@
-// The functions of the C library by which libibverbs, libmlx5 and librdmacm reach the kernel. They stand before the C library's own, since
-// this library is loaded first, and pass on what is not about the model.
-// With it the C library's headers make `open` another name of `open64`, and both are defined here.
+// The functions of the C library by which libibverbs, libmlx5 and librdmacm reach the kernel. They stand before the C
+// library's own, since this library is loaded first, and pass on what is not about the model. With it the C library's
+// headers make `open` another name of `open64`, and both are defined here.
 #undef _FILE_OFFSET_BITS
 
 #include <dlfcn.h>
@@ -45,7 +45,8 @@ Table& table() {
 }
 
 bool ours(int descriptor) {
-    return descriptor >= 0 && descriptor < kDescriptors && table().ours[static_cast<std::size_t>(descriptor)].load(std::memory_order_acquire);
+    return descriptor >= 0 && descriptor < kDescriptors &&
+           table().ours[static_cast<std::size_t>(descriptor)].load(std::memory_order_acquire);
 }
 
 /// The function of this name that would be called without the model.
@@ -89,9 +90,15 @@ int stat_one(const char* name, const char* path, Stat* out) {
 
 }  // namespace
 
-long File::ioctl(unsigned long, void*) { return -ENOTTY; }
-long File::read(void*, std::size_t) { return -EINVAL; }
-long File::write(const void*, std::size_t) { return -EINVAL; }
+long File::ioctl(unsigned long, void*) {
+    return -ENOTTY;
+}
+long File::read(void*, std::size_t) {
+    return -EINVAL;
+}
+long File::write(const void*, std::size_t) {
+    return -EINVAL;
+}
 
 void attach(int descriptor, std::shared_ptr<File> file) {
     const std::lock_guard guard(table().lock);
@@ -218,8 +225,8 @@ __attribute__((visibility("default"))) int close(int descriptor) {
     return mlx5_model::libc::close(descriptor);
 }
 
-// The libraries ask by netlink which devices there are, before they look in sysfs. A kernel with RDMA would say none, and they would look
-// no further.
+// The libraries ask by netlink which devices there are, before they look in sysfs. A kernel with RDMA would say none,
+// and they would look no further.
 __attribute__((visibility("default"))) int socket(int domain, int type, int protocol) noexcept {
     if (domain == AF_NETLINK && protocol == mlx5_model::kNetlinkRdma) {
         mlx5_model::make_sysfs();

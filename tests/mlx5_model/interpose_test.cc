@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "device_files.hpp"
-#include "hca_fabric.hpp"
 #include "file.hpp"
+#include "hca_fabric.hpp"
 
 namespace mlx5_model {
 namespace {

@@ -1,15 +1,16 @@
 // The attributes of an RDMA_VERBS_IOCTL.
 #pragma once
 
-#include <rdma/rdma_user_ioctl_cmds.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include <rdma/rdma_user_ioctl_cmds.h>
+
 namespace mlx5_model {
 
-/// What a command was given, or nothing. The kernel's structures may end with an array without length, so std::optional cannot hold them.
+/// What a command was given, or nothing. The kernel's structures may end with an array without length, so std::optional
+/// cannot hold them.
 template <class Value>
 struct Given {
     bool there = false;
@@ -44,7 +45,8 @@ public:
             return given;
         }
         // What fits into the attribute stands in it.
-        const void* from = attribute->len <= sizeof attribute->data ? &attribute->data : reinterpret_cast<const void*>(attribute->data);
+        const void* from = attribute->len <= sizeof attribute->data ? &attribute->data
+                                                                    : reinterpret_cast<const void*>(attribute->data);
         std::memcpy(&given.value, from, std::min<std::size_t>(attribute->len, sizeof given.value));
         given.there = true;
         return given;

@@ -18,8 +18,8 @@ std::optional<std::uint32_t> MemoryKeys::add(Entry entry) {
     return entries_.emplace(index, entry).first->second.key;
 }
 
-std::optional<std::uint32_t> MemoryKeys::add_region(const UverbsFile* file, std::uint32_t pd, std::uint64_t start, std::uint64_t length,
-                                                    std::uint64_t iova, int access) {
+std::optional<std::uint32_t> MemoryKeys::add_region(const UverbsFile* file, std::uint32_t pd, std::uint64_t start,
+                                                    std::uint64_t length, std::uint64_t iova, int access) {
     Entry entry;
     entry.file = file;
     entry.pd = pd;
@@ -81,7 +81,8 @@ void* MemoryKeys::place(const Entry& entry, std::uint64_t address, std::uint64_t
     return reinterpret_cast<void*>(entry.start + (address - entry.iova));
 }
 
-void* MemoryKeys::local(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd, int access) const {
+void* MemoryKeys::local(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd,
+                        int access) const {
     const Entry* entry = find(key);
     if (entry == nullptr || entry->window_type != 0 || entry->pd != pd || (entry->access & access) != access) {
         return nullptr;
@@ -89,7 +90,8 @@ void* MemoryKeys::local(std::uint32_t key, std::uint64_t address, std::uint64_t 
     return place(*entry, address, length);
 }
 
-void* MemoryKeys::remote(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd, int access, std::uint32_t qpn) const {
+void* MemoryKeys::remote(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd, int access,
+                         std::uint32_t qpn) const {
     const Entry* entry = find(key);
     if (entry == nullptr || entry->pd != pd || (entry->access & access) != access) {
         return nullptr;
@@ -158,7 +160,8 @@ bool MemoryKeys::invalidate(std::uint32_t key, std::uint32_t pd, std::uint32_t q
         return false;
     }
     Entry& window = found->second;
-    if (window.window_type != 2 || window.key != key || !window.bound || window.pd != pd || (window.qpn != kAnyQp && window.qpn != qpn)) {
+    if (window.window_type != 2 || window.key != key || !window.bound || window.pd != pd ||
+        (window.qpn != kAnyQp && window.qpn != qpn)) {
         return false;
     }
     unbind(window);

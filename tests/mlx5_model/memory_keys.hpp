@@ -1,12 +1,12 @@
 // Memory keys of one device: regions, and windows onto them.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
+
+#include <infiniband/verbs.h>
 
 namespace mlx5_model {
 
@@ -14,14 +14,14 @@ class UverbsFile;
 
 /// What a UMR WQE asks for.
 struct BindRequest {
-    std::uint32_t key = 0;         ///< the window's, as it is before
+    std::uint32_t key = 0;  ///< the window's, as it is before
     bool unbind = false;
-    bool only_if_free = false;     ///< windows of type 2
-    bool only_of_qp = false;       ///< an invalidation of one
-    std::uint32_t new_key = 0;     ///< its low 8 bits count
-    std::uint32_t qpn = 0;         ///< 0xffffff: any queue pair
+    bool only_if_free = false;  ///< windows of type 2
+    bool only_of_qp = false;    ///< an invalidation of one
+    std::uint32_t new_key = 0;  ///< its low 8 bits count
+    std::uint32_t qpn = 0;      ///< 0xffffff: any queue pair
     int access = 0;
-    std::uint64_t start = 0;       ///< by which address the window is used
+    std::uint64_t start = 0;  ///< by which address the window is used
     std::uint64_t length = 0;
     std::uint32_t region_key = 0;
     std::uint64_t region_address = 0;
@@ -38,8 +38,8 @@ public:
     };
 
     /// A new key of `file`; nothing when there are too many.
-    std::optional<std::uint32_t> add_region(const UverbsFile* file, std::uint32_t pd, std::uint64_t start, std::uint64_t length, std::uint64_t iova,
-                                            int access);
+    std::optional<std::uint32_t> add_region(const UverbsFile* file, std::uint32_t pd, std::uint64_t start,
+                                            std::uint64_t length, std::uint64_t iova, int access);
     std::optional<std::uint32_t> add_window(const UverbsFile* file, std::uint32_t pd, int type);
     /// Takes the key with this index away. 0, EINVAL, or EBUSY while a window is bound to it.
     int remove(const UverbsFile* file, std::uint32_t index, bool window);
@@ -48,8 +48,10 @@ public:
     [[nodiscard]] bool uses(std::uint32_t pd) const;
 
     /// Where the device finds these bytes. Null when the key does not open them for a queue pair of this PD and number.
-    [[nodiscard]] void* local(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd, int access) const;
-    [[nodiscard]] void* remote(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd, int access, std::uint32_t qpn) const;
+    [[nodiscard]] void* local(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd,
+                              int access) const;
+    [[nodiscard]] void* remote(std::uint32_t key, std::uint64_t address, std::uint64_t length, std::uint32_t pd,
+                               int access, std::uint32_t qpn) const;
     /// False, and nothing changed, where hardware would answer with an error.
     bool bind(const BindRequest& request, std::uint32_t pd, std::uint32_t qpn);
     /// Closes a window for a send with invalidate, at the responder. False where hardware would answer with an error.

@@ -1,11 +1,11 @@
 #include "poll_hooks.hpp"
 
-#include <infiniband/verbs.h>
-
 #include <array>
 #include <atomic>
 #include <mutex>
 #include <utility>
+
+#include <infiniband/verbs.h>
 
 #include "hca_fabric.hpp"
 #include "refuse.hpp"

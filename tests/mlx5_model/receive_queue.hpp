@@ -21,7 +21,9 @@ struct Receive {
     std::uint16_t counter = 0;  ///< what the CQE says
     int segment_count = 0;
     DataSegment segments[kSegmentsMax];
-    [[nodiscard]] std::span<const DataSegment> data() const noexcept { return {segments, static_cast<std::size_t>(segment_count)}; }
+    [[nodiscard]] std::span<const DataSegment> data() const noexcept {
+        return {segments, static_cast<std::size_t>(segment_count)};
+    }
 };
 
 /// Not thread-safe: the fabric's lock is held. Aborts on what hardware would not accept.
@@ -35,7 +37,8 @@ public:
 
 class RingReceiveQueue final : public ReceiveQueue {
 public:
-    RingReceiveQueue(std::uint32_t qpn, const std::uint8_t* wqes, std::uint32_t count, std::uint32_t shift, const volatile std::uint32_t* doorbell);
+    RingReceiveQueue(std::uint32_t qpn, const std::uint8_t* wqes, std::uint32_t count, std::uint32_t shift,
+                     const volatile std::uint32_t* doorbell);
     [[nodiscard]] std::uint32_t left() const override;
     std::optional<Receive> take() override;
     /// The queue pair is in RESET: libmlx5 begins at 0 again.

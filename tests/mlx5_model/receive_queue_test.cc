@@ -14,8 +14,7 @@ constexpr std::uint32_t kNumber = 0x123;
 constexpr std::uint32_t kCount = 4;
 constexpr std::uint32_t kShift = 5;  // two segments each
 
-void put_segment(std::uint8_t* wqe, int place, std::uint32_t length, std::uint32_t lkey,
-                 std::uint64_t address) {
+void put_segment(std::uint8_t* wqe, int place, std::uint32_t length, std::uint32_t lkey, std::uint64_t address) {
     auto* segment = reinterpret_cast<mlx5_wqe_data_seg*>(wqe) + place;
     segment->byte_count = htobe32(length);
     segment->lkey = htobe32(lkey);

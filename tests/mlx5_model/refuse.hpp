@@ -1,9 +1,9 @@
 // The end of a process that has handed the hardware something that it would not accept.
 #pragma once
 
-#include <fmt/core.h>
-
 #include <string>
+
+#include <fmt/core.h>
 
 namespace mlx5_model {
 

@@ -1,5 +1,3 @@
-#include "hca_send_queue.hpp"
-
 #include <endian.h>
 
 #include <cstring>
@@ -7,6 +5,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "hca_send_queue.hpp"
 
 namespace mlx5_model {
 namespace {
@@ -18,8 +18,7 @@ constexpr std::size_t kBlock = 64;
 /// A WQE as it lies in memory.
 class Wqe {
 public:
-    explicit Wqe(std::uint8_t opcode, std::uint16_t index = 0, std::uint8_t flags = 0,
-                 std::uint32_t immediate = 0) {
+    explicit Wqe(std::uint8_t opcode, std::uint16_t index = 0, std::uint8_t flags = 0, std::uint32_t immediate = 0) {
         mlx5_wqe_ctrl_seg control{};
         control.opmod_idx_opcode = htobe32(std::uint32_t{index} << 8 | opcode);
         control.fm_ce_se = flags;
@@ -50,12 +49,8 @@ public:
         size();
         return *this;
     }
-    Wqe& inline_data(std::string_view text) {
-        return inline_data(text, static_cast<std::uint32_t>(text.size()));
-    }
-    [[nodiscard]] mlx5_wqe_ctrl_seg& control() {
-        return *reinterpret_cast<mlx5_wqe_ctrl_seg*>(bytes_.data());
-    }
+    Wqe& inline_data(std::string_view text) { return inline_data(text, static_cast<std::uint32_t>(text.size())); }
+    [[nodiscard]] mlx5_wqe_ctrl_seg& control() { return *reinterpret_cast<mlx5_wqe_ctrl_seg*>(bytes_.data()); }
     [[nodiscard]] const std::vector<std::uint8_t>& bytes() const { return bytes_; }
     [[nodiscard]] std::uint32_t blocks() const {
         return static_cast<std::uint32_t>((bytes_.size() + kBlock - 1) / kBlock);
@@ -217,8 +212,8 @@ TEST_F(SendQueueTest, ABindIsTakenApart) {
     EXPECT_EQ(bind.key, 0xab00u);
     EXPECT_EQ(bind.new_key, 0x55u);
     EXPECT_EQ(bind.qpn, kQpn);
-    EXPECT_EQ(bind.access, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                               IBV_ACCESS_REMOTE_ATOMIC);
+    EXPECT_EQ(bind.access,
+              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
     EXPECT_EQ(bind.start, 0x2000u);
     EXPECT_EQ(bind.length, 64u);
     EXPECT_EQ(bind.region_key, 0x777u);
@@ -386,8 +381,7 @@ TEST_F(SendQueueDeathTest, DataThatHardwareReadsOtherwiseIsRefused) {
     EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_SEND).inline_data("x", 13)), "WQE 0 has 13 inline bytes in 16");
     EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_SEND).inline_data("twenty bytes of text", 12)),
                  "WQE 0 has 12 inline bytes in 32");
-    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_RDMA_READ).remote(1, 2).inline_data("x")),
-                 "would read into inline data");
+    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_RDMA_READ).remote(1, 2).inline_data("x")), "would read into inline data");
 }
 
 TEST_F(SendQueueDeathTest, AnAtomicOfOtherSizesIsRefused) {
@@ -395,8 +389,7 @@ TEST_F(SendQueueDeathTest, AnAtomicOfOtherSizesIsRefused) {
                  "an atomic with 1 data segments, of 4 bytes");
     EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_ATOMIC_FA).remote(1, 2).atomic(3, 4).data(4).data(4)),
                  "an atomic with 2 data segments");
-    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_ATOMIC_FA).remote(1, 2).atomic(3, 4)),
-                 "an atomic with 0 data segments");
+    EXPECT_DEATH(read_one(Wqe(MLX5_OPCODE_ATOMIC_FA).remote(1, 2).atomic(3, 4)), "an atomic with 0 data segments");
 }
 
 TEST_F(SendQueueDeathTest, AStrangeBindIsRefused) {
@@ -404,8 +397,7 @@ TEST_F(SendQueueDeathTest, AStrangeBindIsRefused) {
     bind.control.flags = 0;
     EXPECT_DEATH(read_one(bind.wqe()), "the UMR of WQE 0 is not inline");
     bind = {};
-    bind.control.mkey_mask =
-        htobe64(MLX5_WQE_UMR_CTRL_MKEY_MASK_LEN | MLX5_WQE_UMR_CTRL_MKEY_MASK_START_ADDR);
+    bind.control.mkey_mask = htobe64(MLX5_WQE_UMR_CTRL_MKEY_MASK_LEN | MLX5_WQE_UMR_CTRL_MKEY_MASK_START_ADDR);
     EXPECT_DEATH(read_one(bind.wqe()), "does not say whether the key is free");
     bind = {};
     bind.control.klm_octowords = htobe16(1);

@@ -1,6 +1,5 @@
 #include "sysfs.hpp"
 
-#include <fmt/core.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -17,8 +16,10 @@
 #include <system_error>
 #include <utility>
 
-#include "hca_fabric.hpp"
+#include <fmt/core.h>
+
 #include "file.hpp"
+#include "hca_fabric.hpp"
 #include "refuse.hpp"
 
 namespace mlx5_model {
@@ -30,8 +31,8 @@ constexpr std::string_view kCounters[] = {"rnr_nak_retry_err", "out_of_buffer"};
 
 constexpr std::string_view kPrefix = "mlx5-model-";
 
-// Named from the beginning, since libibverbs reads SYSFS_PATH early; made when a library looks for devices; removed at the end of the
-// process. A child that has not called exec leaves it alone.
+// Named from the beginning, since libibverbs reads SYSFS_PATH early; made when a library looks for devices; removed at
+// the end of the process. A child that has not called exec leaves it alone.
 class Tree {
 public:
     Tree();
@@ -61,7 +62,8 @@ void remove_stale_trees() {
     for (const fs::directory_entry& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
         const std::string name = entry.path().filename();
         int owner = 0;
-        if (name.starts_with(kPrefix) && std::sscanf(name.c_str() + kPrefix.size(), "%d-", &owner) == 1 && ::kill(owner, 0) != 0 && errno == ESRCH) {
+        if (name.starts_with(kPrefix) && std::sscanf(name.c_str() + kPrefix.size(), "%d-", &owner) == 1 &&
+            ::kill(owner, 0) != 0 && errno == ESRCH) {
             fs::remove_all(entry.path(), ignored);
         }
     }
@@ -130,11 +132,15 @@ Tree& tree() {
     return one;
 }
 
-__attribute__((constructor)) void name_tree() { (void)tree(); }
+__attribute__((constructor)) void name_tree() {
+    (void)tree();
+}
 
 }  // namespace
 
-void make_sysfs() { tree().make(); }
+void make_sysfs() {
+    tree().make();
+}
 
 void set_counter(const DeviceFacts& device, std::string_view name, std::uint64_t value) {
     // Written in one go: whoever reads it meanwhile has the old number or the new one.

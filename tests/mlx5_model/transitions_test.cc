@@ -1,8 +1,8 @@
-#include "hca_transitions.hpp"
-
 #include <array>
 
 #include <gtest/gtest.h>
+
+#include "hca_transitions.hpp"
 
 namespace mlx5_model {
 namespace {
@@ -10,8 +10,7 @@ namespace {
 constexpr std::array kTypes{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
 constexpr std::array kStates{IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
                              IBV_QPS_SQD,   IBV_QPS_SQE,  IBV_QPS_ERR};
-constexpr int kAttributes =
-    21;  // IBV_QP_CUR_STATE is the lowest that is looked at, IBV_QP_DEST_QPN the highest
+constexpr int kAttributes = 21;  // IBV_QP_CUR_STATE is the lowest that is looked at, IBV_QP_DEST_QPN the highest
 
 struct Row {
     ibv_qp_type type;
@@ -30,8 +29,7 @@ constexpr Row kRows[] = {
     {IBV_QPT_UC, IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
     {IBV_QPT_UD, IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY},
     {IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTR,
-     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-         IBV_QP_MIN_RNR_TIMER,
+     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
      IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
     {IBV_QPT_UC, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
      IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
@@ -56,9 +54,9 @@ constexpr Row kRows[] = {
      IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE},
     {IBV_QPT_UD, IBV_QPS_SQD, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
     {IBV_QPT_RC, IBV_QPS_SQD, IBV_QPS_SQD, 0,
-     IBV_QP_PORT | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-         IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS |
-         IBV_QP_PKEY_INDEX | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE},
+     IBV_QP_PORT | IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC |
+         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_MIN_RNR_TIMER |
+         IBV_QP_PATH_MIG_STATE},
     {IBV_QPT_UC, IBV_QPS_SQD, IBV_QPS_SQD, 0,
      IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE},
     {IBV_QPT_UD, IBV_QPS_SQD, IBV_QPS_SQD, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
@@ -85,8 +83,7 @@ TEST(Transitions, EachRowWantsItsAttributesAndNoOthers) {
                 EXPECT_FALSE(may_modify(row.type, row.from, row.to, row.required & ~bit))
                     << "without " << std::hex << bit;
             } else {
-                EXPECT_EQ(may_modify(row.type, row.from, row.to, row.required | bit),
-                          (row.optional & bit) != 0)
+                EXPECT_EQ(may_modify(row.type, row.from, row.to, row.required | bit), (row.optional & bit) != 0)
                     << "with " << std::hex << bit;
             }
         }
@@ -99,8 +96,7 @@ TEST(Transitions, ThereAreNoOtherWaysButToResetAndToError) {
             for (const ibv_qp_state to : kStates) {
                 SCOPED_TRACE(testing::Message() << "type " << type << " from " << from << " to " << to);
                 if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
-                    EXPECT_EQ(may_modify(type, from, to, IBV_QP_STATE),
-                              !(from == IBV_QPS_RESET && to == IBV_QPS_ERR));
+                    EXPECT_EQ(may_modify(type, from, to, IBV_QP_STATE), !(from == IBV_QPS_RESET && to == IBV_QPS_ERR));
                     EXPECT_FALSE(may_modify(type, from, to, IBV_QP_STATE | IBV_QP_CUR_STATE));
                     EXPECT_FALSE(may_modify(type, from, to, IBV_QP_STATE | IBV_QP_QKEY));
                 } else if (row_of(type, from, to) == nullptr) {

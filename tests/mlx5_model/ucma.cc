@@ -131,7 +131,8 @@ public:
         if (command == nullptr) {
             return -ENOSYS;
         }
-        const long error = (this->*command)({static_cast<const std::uint8_t*>(from) + sizeof header, header.in, header.out});
+        const long error =
+            (this->*command)({static_cast<const std::uint8_t*>(from) + sizeof header, header.in, header.out});
         return error == 0 ? static_cast<long>(size) : error;
     }
 
@@ -209,7 +210,8 @@ private:
             return -EINVAL;
         }
         const auto source = ip_address(command.addr);
-        return source ? with_id(command.id, Needs::nothing, [&](CmId& id) { return fabric_.bind(id, *source); }) : -EINVAL;
+        return source ? with_id(command.id, Needs::nothing, [&](CmId& id) { return fabric_.bind(id, *source); })
+                      : -EINVAL;
     }
 
     long bind(const Input& in) {
@@ -218,7 +220,8 @@ private:
             return -EINVAL;
         }
         const auto source = address(command.addr, command.addr_size);
-        return source ? with_id(command.id, Needs::nothing, [&](CmId& id) { return fabric_.bind(id, *source); }) : -EINVAL;
+        return source ? with_id(command.id, Needs::nothing, [&](CmId& id) { return fabric_.bind(id, *source); })
+                      : -EINVAL;
     }
 
     long resolve_ip(const Input& in) {
@@ -231,7 +234,8 @@ private:
         if (!destination || (command.src_addr.sin6_family != 0 && !source)) {
             return -EINVAL;
         }
-        return with_id(command.id, Needs::nothing, [&](CmId& id) { return fabric_.resolve_address(id, source, *destination); });
+        return with_id(command.id, Needs::nothing,
+                       [&](CmId& id) { return fabric_.resolve_address(id, source, *destination); });
     }
 
     long resolve_address(const Input& in) {
@@ -244,7 +248,8 @@ private:
         if (!destination || (command.src_size != 0 && !source)) {
             return -EINVAL;
         }
-        return with_id(command.id, Needs::nothing, [&](CmId& id) { return fabric_.resolve_address(id, source, *destination); });
+        return with_id(command.id, Needs::nothing,
+                       [&](CmId& id) { return fabric_.resolve_address(id, source, *destination); });
     }
 
     long resolve_route(const Input& in) {
@@ -252,7 +257,8 @@ private:
         if (!read_command(in, command)) {
             return -EINVAL;
         }
-        return with_id(command.id, Needs::device, [&](CmId& id) { return fabric_.resolve_route(id, command.timeout_ms); });
+        return with_id(command.id, Needs::device,
+                       [&](CmId& id) { return fabric_.resolve_route(id, command.timeout_ms); });
     }
 
     long query_route(const Input& in) {
@@ -267,7 +273,8 @@ private:
         return with_id(command.id, Needs::nothing, [&](CmId& id) {
             rdma_ucm_query_route_resp answer{};
             std::memcpy(&answer.src_addr, id.source.data(), std::min(id.source.size(), sizeof answer.src_addr));
-            std::memcpy(&answer.dst_addr, id.destination.data(), std::min(id.destination.size(), sizeof answer.dst_addr));
+            std::memcpy(&answer.dst_addr, id.destination.data(),
+                        std::min(id.destination.size(), sizeof answer.dst_addr));
             if (id.device != nullptr) {
                 answer.node_guid = id.device->node_guid;
                 answer.ibdev_index = index_of(*id.device);
@@ -460,7 +467,8 @@ private:
         return with_id(command.id, Needs::device, [&](CmId& id) { return fabric_.notify(id, command.event); });
     }
 
-    // Who reads and who destroys the identifier must agree on whether the event was handed out, so it is counted with the lock held.
+    // Who reads and who destroys the identifier must agree on whether the event was handed out, so it is counted with
+    // the lock held.
     long get_event(const Input& in) {
         rdma_ucm_get_event command{};
         if (in.room < offsetof(rdma_ucm_event_resp, reserved)) {
@@ -518,7 +526,8 @@ private:
         if (in.room < sizeof(rdma_ucm_create_id_resp)) {
             return -ENOSPC;
         }
-        if (!read_command(in, command) || !address(command.addr, command.addr_size) || command.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) {
+        if (!read_command(in, command) || !address(command.addr, command.addr_size) ||
+            command.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) {
             return -EINVAL;
         }
         return with_id(command.id, Needs::device, no_multicast);
@@ -556,11 +565,29 @@ private:
 
 // In the order of their numbers.
 const std::array<CmFile::Command, RDMA_USER_CM_CMD_JOIN_MCAST + 1> CmFile::kCommands{
-    &CmFile::create_id,   &CmFile::destroy_id,        &CmFile::bind_ip,         &CmFile::resolve_ip,      &CmFile::resolve_route,
-    &CmFile::query_route, &CmFile::connect,           &CmFile::listen,          &CmFile::accept,          &CmFile::reject,
-    &CmFile::disconnect,  &CmFile::init_qp_attr,      &CmFile::get_event,       nullptr /* GET_OPTION */, &CmFile::set_option,
-    &CmFile::notify,      &CmFile::join_ip_multicast, &CmFile::leave_multicast, &CmFile::migrate_id,      &CmFile::query,
-    &CmFile::bind,        &CmFile::resolve_address,   &CmFile::join_multicast,
+    &CmFile::create_id,
+    &CmFile::destroy_id,
+    &CmFile::bind_ip,
+    &CmFile::resolve_ip,
+    &CmFile::resolve_route,
+    &CmFile::query_route,
+    &CmFile::connect,
+    &CmFile::listen,
+    &CmFile::accept,
+    &CmFile::reject,
+    &CmFile::disconnect,
+    &CmFile::init_qp_attr,
+    &CmFile::get_event,
+    nullptr /* GET_OPTION */,
+    &CmFile::set_option,
+    &CmFile::notify,
+    &CmFile::join_ip_multicast,
+    &CmFile::leave_multicast,
+    &CmFile::migrate_id,
+    &CmFile::query,
+    &CmFile::bind,
+    &CmFile::resolve_address,
+    &CmFile::join_multicast,
 };
 
 }  // namespace
@@ -579,7 +606,8 @@ int open_rdma_cm() {
 void remove_from_rdma_cm(const DeviceFacts& device) {
     CmFabric& fabric = CmFabric::instance();
     const std::lock_guard guard(fabric.lock);
-    const auto found = std::find_if(devices().begin(), devices().end(), [&](const DeviceFacts& one) { return one.minor == device.minor; });
+    const auto found = std::find_if(devices().begin(), devices().end(),
+                                    [&](const DeviceFacts& one) { return one.minor == device.minor; });
     if (found != devices().end()) {
         fabric.remove(*found);
     }

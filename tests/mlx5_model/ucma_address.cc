@@ -87,8 +87,11 @@ bool CmAddress::same_host(const CmAddress& other) const {
     }
     switch (family()) {
         case AF_INET: return as<sockaddr_in>(raw_).sin_addr.s_addr == as<sockaddr_in>(other.raw_).sin_addr.s_addr;
-        case AF_INET6: return IN6_ARE_ADDR_EQUAL(&as<sockaddr_in6>(raw_).sin6_addr, &as<sockaddr_in6>(other.raw_).sin6_addr);
-        default: return std::memcmp(&as<sockaddr_ib>(raw_).sib_addr, &as<sockaddr_ib>(other.raw_).sib_addr, sizeof(ib_addr)) == 0;
+        case AF_INET6:
+            return IN6_ARE_ADDR_EQUAL(&as<sockaddr_in6>(raw_).sin6_addr, &as<sockaddr_in6>(other.raw_).sin6_addr);
+        default:
+            return std::memcmp(&as<sockaddr_ib>(raw_).sib_addr, &as<sockaddr_ib>(other.raw_).sib_addr,
+                               sizeof(ib_addr)) == 0;
     }
 }
 

@@ -41,10 +41,12 @@ TEST_F(RdmaCm, TheAttributesOfBothQueuePairsFitTogether) {
     EXPECT_EQ(near.port_num, 1);
     ASSERT_EQ(client.qp_attributes(asking, IBV_QPS_RTR, near), 0);
     ASSERT_EQ(server.qp_attributes(answering, IBV_QPS_RTS, far), 0);
-    EXPECT_EQ(near.qp_attr_mask, static_cast<std::uint32_t>(IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                                            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-    EXPECT_EQ(far.qp_attr_mask, static_cast<std::uint32_t>(IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                                           IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT));
+    EXPECT_EQ(near.qp_attr_mask,
+              static_cast<std::uint32_t>(IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+    EXPECT_EQ(far.qp_attr_mask,
+              static_cast<std::uint32_t>(IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                         IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT));
     EXPECT_EQ(near.rq_psn, far.sq_psn);
     EXPECT_EQ(near.dest_qp_num, kAnsweringQp);
     EXPECT_EQ(near.path_mtu, static_cast<std::uint32_t>(IBV_MTU_4096));
@@ -331,7 +333,8 @@ TEST_F(RdmaCm, ADescriptorThatIsClosedTakesAllWithIt) {
     const std::uint32_t second = routed(of_device(0, port));
     ASSERT_EQ(client.connect(second, kAskingQp + 1), 0);
     server.close();
-    EXPECT_EQ(client.expect(RDMA_CM_EVENT_REJECTED, kRejectedByConsumer).id, second) << "with the listener, which is the oldest";
+    EXPECT_EQ(client.expect(RDMA_CM_EVENT_REJECTED, kRejectedByConsumer).id, second)
+        << "with the listener, which is the oldest";
     EXPECT_EQ(client.expect(RDMA_CM_EVENT_DISCONNECTED).id, asking);
     const std::uint32_t third = routed(of_device(0, port));
     ASSERT_EQ(client.connect(third, kAskingQp + 2), 0);
@@ -373,7 +376,8 @@ TEST_F(RdmaCm, ManyThreadsAskAndOneAnswers) {
         kernel::rdma_ucm_event_resp event{};
         ASSERT_TRUE(server.readable(kPatienceMs));
         ASSERT_EQ(server.get_event(event), 0);
-        if (event.event == RDMA_CM_EVENT_DISCONNECTED || (event.event == RDMA_CM_EVENT_CONNECT_REQUEST && ++requests % 3 == 0)) {
+        if (event.event == RDMA_CM_EVENT_DISCONNECTED ||
+            (event.event == RDMA_CM_EVENT_CONNECT_REQUEST && ++requests % 3 == 0)) {
             EXPECT_EQ(server.destroy(event.id), 0);
             ++ended;
         } else if (event.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
@@ -406,7 +410,8 @@ TEST_F(RdmaCm, ADatagramServiceTellsItsQueuePair) {
     for (const std::uint32_t state : {IBV_QPS_INIT, IBV_QPS_RTR}) {
         ib_uverbs_qp_attr attributes{};
         ASSERT_EQ(client.qp_attributes(asking, state, attributes), 0);
-        EXPECT_EQ(attributes.qp_attr_mask, static_cast<std::uint32_t>(IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+        EXPECT_EQ(attributes.qp_attr_mask,
+                  static_cast<std::uint32_t>(IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
         EXPECT_EQ(attributes.qkey, static_cast<std::uint32_t>(RDMA_UDP_QKEY));
     }
     EXPECT_EQ(server.accept(asked.id, kAnsweringQp), EINVAL);
@@ -444,7 +449,8 @@ TEST_F(RdmaCm, ARemovedDeviceIsToldToAllThatIsBoundToIt) {
     const std::uint32_t on_its_way = routed(of_device(2, 7));
 
     remove_from_rdma_cm(devices()[2]);
-    std::array<std::uint32_t, 2> told{server.expect(RDMA_CM_EVENT_DEVICE_REMOVAL).id, server.expect(RDMA_CM_EVENT_DEVICE_REMOVAL).id};
+    std::array<std::uint32_t, 2> told{server.expect(RDMA_CM_EVENT_DEVICE_REMOVAL).id,
+                                      server.expect(RDMA_CM_EVENT_DEVICE_REMOVAL).id};
     std::sort(told.begin(), told.end());
     EXPECT_EQ(told, (std::array<std::uint32_t, 2>{std::min(listening, answering), std::max(listening, answering)}));
     EXPECT_FALSE(server.readable());

@@ -1,5 +1,5 @@
-// The two descriptors of rdma_cm between which tests connect, by the commands themselves: librdmacm sends none that is wrong.
-// Wants three devices: MLX5_MODEL_DEVICES=3. The third one is removed.
+// The two descriptors of rdma_cm between which tests connect, by the commands themselves: librdmacm sends none that is
+// wrong. Wants three devices: MLX5_MODEL_DEVICES=3. The third one is removed.
 #pragma once
 
 #include <fcntl.h>
@@ -200,7 +200,9 @@ public:
         std::memcpy(command.private_data, data.data(), data.size());
         return this->command(kernel::RDMA_USER_CM_CMD_REJECT, command);
     }
-    int disconnect(std::uint32_t id) const { return command(kernel::RDMA_USER_CM_CMD_DISCONNECT, kernel::rdma_ucm_disconnect{id}); }
+    int disconnect(std::uint32_t id) const {
+        return command(kernel::RDMA_USER_CM_CMD_DISCONNECT, kernel::rdma_ucm_disconnect{id});
+    }
     int notify(std::uint32_t id, std::uint32_t event) const {
         return command(kernel::RDMA_USER_CM_CMD_NOTIFY, kernel::rdma_ucm_notify{id, event});
     }
@@ -256,7 +258,8 @@ public:
             return out;
         }
         EXPECT_EQ(get_event(out), 0);
-        EXPECT_STREQ(rdma_event_str(static_cast<rdma_cm_event_type>(out.event)), rdma_event_str(static_cast<rdma_cm_event_type>(event)));
+        EXPECT_STREQ(rdma_event_str(static_cast<rdma_cm_event_type>(out.event)),
+                     rdma_event_str(static_cast<rdma_cm_event_type>(event)));
         EXPECT_EQ(static_cast<std::int32_t>(out.status), static_cast<std::int32_t>(status));
         return out;
     }

@@ -7,6 +7,7 @@
 
 // First: the kernel's header leaves out what netinet/in.h has defined.
 #include <netinet/in.h>
+
 #include <rdma/rdma_user_cm.h>
 
 namespace mlx5_model {
@@ -43,7 +44,8 @@ struct CmEvent {
     rdma_ucm_event_resp answer{};
 };
 
-/// Locked by the fabric. The descriptor is an eventfd that is readable as long as there are events, so poll(2) is the kernel's own.
+/// Locked by the fabric. The descriptor is an eventfd that is readable as long as there are events, so poll(2) is the
+/// kernel's own.
 class CmEvents {
 public:
     /// Throws std::system_error when there is no descriptor left.

@@ -123,8 +123,9 @@ void CmFabric::remove(const DeviceFacts& device) {
 // --- Ports ---
 
 bool CmFabric::is_free(std::uint16_t space, std::uint16_t port) const {
-    return std::none_of(ids_.begin(), ids_.end(),
-                        [&](const auto& one) { return one.second->bound_space == space && one.second->source.port() == port; });
+    return std::none_of(ids_.begin(), ids_.end(), [&](const auto& one) {
+        return one.second->bound_space == space && one.second->source.port() == port;
+    });
 }
 
 long CmFabric::check_port(const CmId& id, std::uint16_t space, bool reuse) const {
@@ -223,7 +224,8 @@ long CmFabric::resolve_address(CmId& id, const std::optional<CmAddress>& source,
     }
     const DeviceFacts* remote = destination.device();
     if (destination.is_any()) {
-        const auto here = std::find_if(devices().begin(), devices().end(), [&](const DeviceFacts& one) { return !is_gone(&one); });
+        const auto here =
+            std::find_if(devices().begin(), devices().end(), [&](const DeviceFacts& one) { return !is_gone(&one); });
         remote = id.device != nullptr ? id.device : here == devices().end() ? nullptr : &*here;
     }
     if (remote == nullptr || is_gone(remote)) {
@@ -282,7 +284,8 @@ long CmFabric::listen(CmId& id, std::uint32_t backlog) {
 CmId* CmFabric::listener_for(const CmId& from) {
     const CmAddress& to = from.destination;
     for (const auto& [number, id] : ids_) {
-        if (id->state != State::listening || id->removed || id->bound_space != from.space || id->source.port() != to.port()) {
+        if (id->state != State::listening || id->removed || id->bound_space != from.space ||
+            id->source.port() != to.port()) {
             continue;
         }
         if (id->device != nullptr && id->device != from.remote) {

@@ -1,4 +1,5 @@
-// The identifiers of rdma_cm, who listens, and the conversations between two of them, as drivers/infiniband/core/{cma,cm}.c hold them.
+// The identifiers of rdma_cm, who listens, and the conversations between two of them, as
+// drivers/infiniband/core/{cma,cm}.c hold them.
 #pragma once
 
 #include <array>
@@ -29,7 +30,8 @@ struct CmPath {
 struct CmId {
     /// The way of an identifier.
     enum class State { idle, bound, address_resolved, route_resolved, connecting, disconnected, listening };
-    /// The way of its conversation with another one: of the messages of the InfiniBand architecture, volume 1, chapter 12.
+    /// The way of its conversation with another one: of the messages of the InfiniBand architecture, volume 1,
+    /// chapter 12.
     enum class Talk {
         none,  ///< there was never one
         over,

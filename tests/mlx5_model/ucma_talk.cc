@@ -1,4 +1,5 @@
-// The conversations between two identifiers: who asks, replies, is ready, rejects and leaves, and what the other one hears of it.
+// The conversations between two identifiers: who asks, replies, is ready, rejects and leaves, and what the other one
+// hears of it.
 #include <sys/types.h>
 
 #include <algorithm>
@@ -17,7 +18,8 @@ using State = CmId::State;
 using Talk = CmId::Talk;
 using Data = std::span<const std::uint8_t>;
 
-// What rdma_cm leaves to the program of the messages' private data. It is always told in full, with zeros behind what was sent.
+// What rdma_cm leaves to the program of the messages' private data. It is always told in full, with zeros behind what
+// was sent.
 constexpr std::size_t kHeaderSize = 36;
 constexpr std::size_t kRequestSize = 92 - kHeaderSize;
 constexpr std::size_t kReplySize = 196;
@@ -34,7 +36,8 @@ constexpr std::uint32_t kServed = 0;
 constexpr std::uint32_t kUnsupported = 1;
 constexpr std::uint32_t kDatagramRejected = 2;
 
-/// A request that found the backlog full is sent again, as often as the kernel does it. The kernel waits four seconds each time.
+/// A request that found the backlog full is sent again, as often as the kernel does it. The kernel waits four seconds
+/// each time.
 constexpr std::chrono::milliseconds kAskAgainAfter{100};
 constexpr int kAskedTimesMax = 16;
 /// The kernel computes it from the timeout of the path.
@@ -66,7 +69,8 @@ ib_uverbs_ah_attr address_vector(const CmId& id) {
     return out;
 }
 
-// A packet there and back, and what the other end needs to answer, each as an exponent: the greater one, and one more where they are alike.
+// A packet there and back, and what the other end needs to answer, each as an exponent: the greater one, and one more
+// where they are alike.
 std::uint8_t ack_timeout(std::uint8_t life_time) {
     const unsigned there_and_back = life_time + 1u;
     const unsigned timeout = there_and_back >= kAckDelay ? there_and_back + (kAckDelay + 1u >= there_and_back ? 1 : 0)
@@ -125,7 +129,8 @@ void CmFabric::unreachable(CmId& id, std::int32_t status) {
 
 long CmFabric::connect(CmId& id, const rdma_ucm_connect& command) {
     const bool datagram = id.qp_type == IB_UVERBS_QPT_UD;
-    if (id.state != State::route_resolved || command.conn_param.private_data_len > (datagram ? kDatagramRequestSize : kRequestSize)) {
+    if (id.state != State::route_resolved ||
+        command.conn_param.private_data_len > (datagram ? kDatagramRequestSize : kRequestSize)) {
         return -EINVAL;
     }
     id.asked = command;
@@ -231,7 +236,8 @@ void CmFabric::ask_again(CmId& from) {
     later(kAskAgainAfter, [this, number = from.number, serial = from.serial] {
         const std::lock_guard guard(lock);
         CmId* const one = find(number);
-        if (one != nullptr && one->serial == serial && !one->removed && (one->talk == Talk::asked || one->talk == Talk::asked_datagram)) {
+        if (one != nullptr && one->serial == serial && !one->removed &&
+            (one->talk == Talk::asked || one->talk == Talk::asked_datagram)) {
             ask(*one);
         }
     });
@@ -509,8 +515,8 @@ long CmFabric::qp_attributes(CmId& id, std::uint32_t state, ib_uverbs_qp_attr& o
         }
         return 0;
     }
-    const bool knows_peer =
-        id.talk == Talk::was_asked || id.talk == Talk::was_replied || id.talk == Talk::replied || id.talk == Talk::established;
+    const bool knows_peer = id.talk == Talk::was_asked || id.talk == Talk::was_replied || id.talk == Talk::replied ||
+                            id.talk == Talk::established;
     if (!knows_peer && !(state == IBV_QPS_INIT && id.talk == Talk::asked)) {
         return -EINVAL;
     }

@@ -279,7 +279,8 @@ TEST_F(RdmaCm, StepsComeInTheirOrder) {
     client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
     EXPECT_EQ(client.resolve_route(id), EINVAL);
     EXPECT_EQ(client.qp_attributes(id, IBV_QPS_INIT, attributes), 0);
-    EXPECT_EQ(attributes.qp_attr_mask, static_cast<std::uint32_t>(IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+    EXPECT_EQ(attributes.qp_attr_mask,
+              static_cast<std::uint32_t>(IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
     EXPECT_EQ(attributes.qp_access_flags, 0u);
     EXPECT_EQ(client.qp_attributes(id, IBV_QPS_ERR + 1, attributes), EINVAL);
 }
@@ -343,7 +344,8 @@ TEST_F(RdmaCm, AnIdentifierMovesToAnotherDescriptorWithItsEvents) {
     EXPECT_FALSE(client.readable());
     EXPECT_EQ(server.expect(RDMA_CM_EVENT_ROUTE_RESOLVED).id, id);
     EXPECT_EQ(client.destroy(id), EINVAL);
-    EXPECT_EQ(server.command(kernel::RDMA_USER_CM_CMD_MIGRATE_ID, command, sizeof answer), EINVAL) << "it is not there any more";
+    EXPECT_EQ(server.command(kernel::RDMA_USER_CM_CMD_MIGRATE_ID, command, sizeof answer), EINVAL)
+        << "it is not there any more";
     command.fd = 4000;
     EXPECT_EQ(server.command(kernel::RDMA_USER_CM_CMD_MIGRATE_ID, command, sizeof answer), ENOENT);
     command.fd = 0;

@@ -1,12 +1,8 @@
-// The file itself, the device, and what every command has in common. The formats are those of Linux's include/uapi/rdma.
+// The file itself, the device, and what every command has in common. The formats are those of Linux's
+// include/uapi/rdma.
 #include "uverbs_file.hpp"
 
 #include <endian.h>
-#include <rdma/ib_user_ioctl_cmds.h>
-#include <rdma/ib_user_verbs.h>
-#include <rdma/mlx5-abi.h>
-#include <rdma/mlx5_user_ioctl_cmds.h>
-#include <rdma/mlx5_user_ioctl_verbs.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -14,6 +10,12 @@
 #include <cerrno>
 #include <new>
 #include <system_error>
+
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_verbs.h>
+#include <rdma/mlx5-abi.h>
+#include <rdma/mlx5_user_ioctl_cmds.h>
+#include <rdma/mlx5_user_ioctl_verbs.h>
 
 #include "device_files.hpp"
 #include "device_limits.hpp"
@@ -51,7 +53,8 @@ int UverbsFile::open(Hca& hca) {
         libc::close(descriptor);
         return -error;
     }
-    void* uars = ::mmap(nullptr, kUars * kPage, PROT_READ, MAP_SHARED, descriptor, static_cast<off_t>(kFirstUar * kPage));
+    void* uars =
+        ::mmap(nullptr, kUars * kPage, PROT_READ, MAP_SHARED, descriptor, static_cast<off_t>(kFirstUar * kPage));
     if (uars == MAP_FAILED) {
         const int error = errno;
         libc::close(descriptor);
@@ -68,7 +71,9 @@ int UverbsFile::open(Hca& hca) {
     return descriptor;
 }
 
-UverbsFile::~UverbsFile() { ::munmap(const_cast<std::uint8_t*>(uars_), kUars * kPage); }
+UverbsFile::~UverbsFile() {
+    ::munmap(const_cast<std::uint8_t*>(uars_), kUars * kPage);
+}
 
 void UverbsFile::describe(struct stat& out) const {
     out.st_mode = S_IFCHR | 0666;
@@ -207,7 +212,8 @@ int UverbsFile::invoke_write(const Attributes& attributes) {
 // ---- The device ----
 
 int UverbsFile::get_context(const Attributes& attributes) {
-    const auto request = attributes.get<mlx5_ib_alloc_ucontext_req_v2>(UVERBS_ATTR_UHW_IN, sizeof(mlx5_ib_alloc_ucontext_req));
+    const auto request =
+        attributes.get<mlx5_ib_alloc_ucontext_req_v2>(UVERBS_ATTR_UHW_IN, sizeof(mlx5_ib_alloc_ucontext_req));
     if (!request || async_events_ != nullptr) {
         return EINVAL;
     }
@@ -247,7 +253,8 @@ int UverbsFile::query_device(const Attributes& attributes) {
 int UverbsFile::query_device_extended(const Attributes& attributes) {
     ib_uverbs_ex_query_device_resp core{};
     core.base = device_limits(hca_.facts());
-    core.response_length = static_cast<std::uint32_t>(attributes.size(UVERBS_ATTR_CORE_OUT) + attributes.size(UVERBS_ATTR_UHW_OUT));
+    core.response_length =
+        static_cast<std::uint32_t>(attributes.size(UVERBS_ATTR_CORE_OUT) + attributes.size(UVERBS_ATTR_UHW_OUT));
     core.cq_moderation_caps.max_cq_moderation_count = kModerationCountMax;
     core.cq_moderation_caps.max_cq_moderation_period = kModerationPeriodMax;
     core.timestamp_mask = kTimestampMask;

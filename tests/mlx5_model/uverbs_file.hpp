@@ -1,25 +1,25 @@
 // An open /dev/infiniband/uverbsN: what ib_uverbs and mlx5_ib answer, and what a program has made by this descriptor.
 #pragma once
 
-#include <infiniband/verbs.h>
-#include <rdma/ib_user_ioctl_cmds.h>
-#include <rdma/ib_user_ioctl_verbs.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
 #include <vector>
 
+#include <infiniband/verbs.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/ib_user_ioctl_verbs.h>
+
 #include "completion_queue.hpp"
-#include "hca_fabric.hpp"
 #include "file.hpp"
+#include "hca_fabric.hpp"
 #include "ioctl_attributes.hpp"
 
 namespace mlx5_model {
 
-/// As in Linux 6.1, with the old commands alone: every method that came later is answered with EPROTONOSUPPORT, and the libraries go back
-/// to UVERBS_METHOD_INVOKE_WRITE.
+/// As in Linux 6.1, with the old commands alone: every method that came later is answered with EPROTONOSUPPORT, and the
+/// libraries go back to UVERBS_METHOD_INVOKE_WRITE.
 class UverbsFile final : public File {
 public:
     /// A new descriptor, or -errno.

@@ -1,12 +1,13 @@
 // Protection domains, regions, windows and address handles, as the kernel makes them.
 #include <endian.h>
-#include <rdma/ib_user_verbs.h>
-#include <rdma/mlx5-abi.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include <rdma/ib_user_verbs.h>
+#include <rdma/mlx5-abi.h>
 
 #include "device_limits.hpp"
 #include "uverbs_file.hpp"
@@ -83,7 +84,8 @@ int UverbsFile::register_memory(const Attributes& attributes) {
         return request->length == 0 ? EINVAL : EFAULT;
     }
     const std::uint64_t iova = (request->access_flags & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : request->hca_va;
-    const auto key = hca_.keys.add_region(this, request->pd_handle, request->start, request->length, iova, static_cast<int>(request->access_flags));
+    const auto key = hca_.keys.add_region(this, request->pd_handle, request->start, request->length, iova,
+                                          static_cast<int>(request->access_flags));
     if (!key) {
         return ENOMEM;
     }
@@ -101,8 +103,10 @@ int UverbsFile::deregister_memory(const Attributes& attributes) {
 
 int UverbsFile::allocate_window(const Attributes& attributes) {
     // Its end is padding that libibverbs leaves out.
-    const auto request = attributes.get<ib_uverbs_alloc_mw>(UVERBS_ATTR_CORE_IN, offsetof(ib_uverbs_alloc_mw, reserved));
-    if (!request || !pds_.contains(request->pd_handle) || (request->mw_type != IBV_MW_TYPE_1 && request->mw_type != IBV_MW_TYPE_2)) {
+    const auto request =
+        attributes.get<ib_uverbs_alloc_mw>(UVERBS_ATTR_CORE_IN, offsetof(ib_uverbs_alloc_mw, reserved));
+    if (!request || !pds_.contains(request->pd_handle) ||
+        (request->mw_type != IBV_MW_TYPE_1 && request->mw_type != IBV_MW_TYPE_2)) {
         return EINVAL;
     }
     const auto key = hca_.keys.add_window(this, request->pd_handle, request->mw_type == IBV_MW_TYPE_1 ? 1 : 2);

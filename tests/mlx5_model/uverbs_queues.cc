@@ -1,11 +1,11 @@
 // Channels, completion queues, queue pairs and shared receive queues, as the kernel makes them.
-#include <rdma/ib_user_verbs.h>
-#include <rdma/mlx5-abi.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <utility>
+
+#include <rdma/ib_user_verbs.h>
+#include <rdma/mlx5-abi.h>
 
 #include "device_limits.hpp"
 #include "poll_hooks.hpp"
@@ -55,7 +55,8 @@ int UverbsFile::create_cq(const Attributes& attributes, bool extended) {
         request.comp_vector = given->comp_vector;
         request.comp_channel = given->comp_channel;
     }
-    const auto driver = attributes.get<mlx5_ib_create_cq>(UVERBS_ATTR_UHW_IN, offsetof(mlx5_ib_create_cq, uar_page_index));
+    const auto driver =
+        attributes.get<mlx5_ib_create_cq>(UVERBS_ATTR_UHW_IN, offsetof(mlx5_ib_create_cq, uar_page_index));
     if (!driver || request.comp_vector >= kCompletionVectors || request.cqe == 0 || request.cqe > kCompletionsMax ||
         (driver->cqe_size != 64 && driver->cqe_size != 128) || driver->buf_addr == 0 || driver->db_addr == 0) {
         return EINVAL;
@@ -95,7 +96,8 @@ int UverbsFile::create_cq(const Attributes& attributes, bool extended) {
 int UverbsFile::modify_cq(const Attributes& attributes) {
     const auto request = attributes.get<ib_uverbs_ex_modify_cq>(UVERBS_ATTR_CORE_IN);
     const auto cq = request ? find(cqs_, request->cq_handle) : nullptr;
-    if (cq == nullptr || (request->attr_mask & IBV_CQ_ATTR_MODERATE) == 0 || request->attr.cq_period > kModerationPeriodMax) {
+    if (cq == nullptr || (request->attr_mask & IBV_CQ_ATTR_MODERATE) == 0 ||
+        request->attr.cq_period > kModerationPeriodMax) {
         return EINVAL;
     }
     cq->moderate(request->attr.cq_count, request->attr.cq_period);
@@ -141,9 +143,10 @@ int UverbsFile::create_qp(const Attributes& attributes) {
     }
     const std::uint32_t blocks = driver->sq_wqe_count;
     const std::uint32_t receives = srq != nullptr ? 0 : driver->rq_wqe_count;
-    if (request->max_send_wr > kSendBlocksMax || request->max_recv_wr > kReceivesMax || request->max_send_sge > kSgesMax + 2 ||
-        request->max_recv_sge > kSharedSgesMax + 1 || blocks > kSendBlocksMax || receives > kReceivesMax || (blocks & (blocks - 1)) != 0 ||
-        (receives & (receives - 1)) != 0 || driver->db_addr == 0) {
+    if (request->max_send_wr > kSendBlocksMax || request->max_recv_wr > kReceivesMax ||
+        request->max_send_sge > kSgesMax + 2 || request->max_recv_sge > kSharedSgesMax + 1 || blocks > kSendBlocksMax ||
+        receives > kReceivesMax || (blocks & (blocks - 1)) != 0 || (receives & (receives - 1)) != 0 ||
+        driver->db_addr == 0) {
         return EINVAL;
     }
     if (qps_.size() >= kQueuePairsMax) {
@@ -163,8 +166,10 @@ int UverbsFile::create_qp(const Attributes& attributes) {
     facts.user_handle = request->user_handle;
     const bool in_cqe = type == IBV_QPT_RC && (driver->flags & MLX5_QP_FLAG_SCATTER_CQE) != 0;
     facts.payload_in_receiver_cqe = in_cqe;
-    facts.payload_in_sender_cqe = in_cqe && (request->sq_sig_all != 0 || (driver->flags & MLX5_QP_FLAG_ALLOW_SCATTER_CQE) != 0);
-    facts.cap = {request->max_send_wr, request->max_recv_wr, request->max_send_sge, request->max_recv_sge, request->max_inline_data};
+    facts.payload_in_sender_cqe =
+        in_cqe && (request->sq_sig_all != 0 || (driver->flags & MLX5_QP_FLAG_ALLOW_SCATTER_CQE) != 0);
+    facts.cap = {request->max_send_wr, request->max_recv_wr, request->max_send_sge, request->max_recv_sge,
+                 request->max_inline_data};
     facts.signal_all = request->sq_sig_all != 0;
     const auto* buffer = reinterpret_cast<const std::uint8_t*>(driver->buf_addr);
     const auto* doorbells = reinterpret_cast<const volatile std::uint32_t*>(driver->db_addr);
@@ -173,8 +178,9 @@ int UverbsFile::create_qp(const Attributes& attributes) {
     sends.block_count = blocks;
     sends.doorbell = doorbells + 1;
     sends.uar = uar ? uars_ + std::size_t{driver->bfreg_index} * 4096 : nullptr;
-    const auto qp = std::make_shared<QueuePair>(facts, sends, RingReceiveQueue(facts.number, buffer, receives, driver->rq_wqe_shift, doorbells), send_cq,
-                                                recv_cq, srq);
+    const auto qp = std::make_shared<QueuePair>(
+        facts, sends, RingReceiveQueue(facts.number, buffer, receives, driver->rq_wqe_shift, doorbells), send_cq,
+        recv_cq, srq);
     const std::uint32_t handle = next_handle_++;
     qps_[handle] = qp;
     hca_.fabric().add(qp);
@@ -228,8 +234,9 @@ int UverbsFile::destroy_qp(const Attributes& attributes) {
 int UverbsFile::create_srq(const Attributes& attributes) {
     const auto request = attributes.get<ib_uverbs_create_srq>(UVERBS_ATTR_CORE_IN);
     const auto driver = attributes.get<mlx5_ib_create_srq>(UVERBS_ATTR_UHW_IN, offsetof(mlx5_ib_create_srq, flags));
-    if (!request || !driver || !pds_.contains(request->pd_handle) || request->max_wr == 0 || request->max_wr > kSharedReceivesMax ||
-        request->max_sge > kSharedSgesMax + 1 || driver->buf_addr == 0 || driver->db_addr == 0) {
+    if (!request || !driver || !pds_.contains(request->pd_handle) || request->max_wr == 0 ||
+        request->max_wr > kSharedReceivesMax || request->max_sge > kSharedSgesMax + 1 || driver->buf_addr == 0 ||
+        driver->db_addr == 0) {
         return EINVAL;
     }
     if (srqs_.size() >= kSrqsMax) {

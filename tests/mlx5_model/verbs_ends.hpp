@@ -120,8 +120,8 @@ public:
         attributes.send_cq = send_cq.get();
         attributes.recv_cq = recv_cq.get();
         attributes.srq = srq.get();
-        attributes.cap = {options.depth, options.srq ? 0 : options.depth, options.sges,
-                          options.srq ? 0 : options.sges, options.inline_bytes};
+        attributes.cap = {options.depth, options.srq ? 0 : options.depth, options.sges, options.srq ? 0 : options.sges,
+                          options.inline_bytes};
         attributes.qp_type = options.type;
         attributes.sq_sig_all = options.signal_all ? 1 : 0;
         attributes.comp_mask = IBV_QP_INIT_ATTR_PD;
@@ -141,8 +141,7 @@ public:
         attributes.cqe = static_cast<std::uint32_t>(options.cqes);
         attributes.cq_context = told;
         attributes.channel = channel.get();
-        attributes.wc_flags =
-            std::uint64_t{IBV_WC_STANDARD_FLAGS} | std::uint64_t{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
+        attributes.wc_flags = std::uint64_t{IBV_WC_STANDARD_FLAGS} | std::uint64_t{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
         mlx5dv_cq_init_attr own{};
         own.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
         own.cqe_size = options.cqe_bytes;
@@ -151,12 +150,8 @@ public:
     }
     [[nodiscard]] std::uint32_t number() const { return qp->qp_num; }
     [[nodiscard]] std::uint8_t* bytes() { return reinterpret_cast<std::uint8_t*>(memory.data()); }
-    [[nodiscard]] std::uint64_t at(std::size_t offset) {
-        return reinterpret_cast<std::uint64_t>(bytes() + offset);
-    }
-    void write(std::size_t offset, std::string_view text) {
-        std::memcpy(bytes() + offset, text.data(), text.size());
-    }
+    [[nodiscard]] std::uint64_t at(std::size_t offset) { return reinterpret_cast<std::uint64_t>(bytes() + offset); }
+    void write(std::size_t offset, std::string_view text) { std::memcpy(bytes() + offset, text.data(), text.size()); }
     [[nodiscard]] std::string text(std::size_t offset, std::size_t length) {
         return {reinterpret_cast<char*>(bytes()) + offset, length};
     }
@@ -191,9 +186,9 @@ public:
         attributes.port_num = 1;
         attributes.qkey = kQkey;
         attributes.qp_access_flags = static_cast<unsigned>(path.access);
-        return modify(attributes, IBV_QPS_INIT,
-                      IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                          (options.type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+        return modify(
+            attributes, IBV_QPS_INIT,
+            IBV_QP_PKEY_INDEX | IBV_QP_PORT | (options.type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
     }
     [[nodiscard]] int ready_to_receive(const ibv_gid& gid, std::uint32_t to, const Path& path = {}) const {
         ibv_qp_attr attributes{};
@@ -210,9 +205,8 @@ public:
         if (options.type != IBV_QPT_UD) {
             mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         }
-        return modify(
-            attributes, IBV_QPS_RTR,
-            mask | (options.type == IBV_QPT_RC ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
+        return modify(attributes, IBV_QPS_RTR,
+                      mask | (options.type == IBV_QPT_RC ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
     }
     [[nodiscard]] int ready_to_send(const Path& path = {}) const {
         ibv_qp_attr attributes{};
@@ -221,14 +215,12 @@ public:
         attributes.retry_cnt = path.retries;
         attributes.rnr_retry = path.rnr_retries;
         attributes.max_rd_atomic = 4;
-        constexpr int kReliable =
-            IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        constexpr int kReliable = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
         return modify(attributes, IBV_QPS_RTS, IBV_QP_SQ_PSN | (options.type == IBV_QPT_RC ? kReliable : 0));
     }
 
     /// What is left out of the work request: its number, its parts, that it is signaled.
-    int post(ibv_wr_opcode opcode, std::uint64_t id, std::vector<ibv_sge> parts,
-             ibv_send_wr request = {}) const {
+    int post(ibv_wr_opcode opcode, std::uint64_t id, std::vector<ibv_sge> parts, ibv_send_wr request = {}) const {
         request.wr_id = id;
         request.opcode = opcode;
         request.send_flags |= IBV_SEND_SIGNALED;
@@ -240,8 +232,7 @@ public:
     int post_receive(std::uint64_t id, std::vector<ibv_sge> parts) const {
         ibv_recv_wr request{id, nullptr, parts.data(), static_cast<int>(parts.size())};
         ibv_recv_wr* bad = nullptr;
-        return srq != nullptr ? ibv_post_srq_recv(srq.get(), &request, &bad)
-                              : ibv_post_recv(qp.get(), &request, &bad);
+        return srq != nullptr ? ibv_post_srq_recv(srq.get(), &request, &bad) : ibv_post_recv(qp.get(), &request, &bad);
     }
     /// What is there.
     static std::optional<ibv_wc> poll(const Cq& cq) {

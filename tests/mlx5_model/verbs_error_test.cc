@@ -13,11 +13,9 @@ void add_and_send(Pair& pair, int rounds) {
         ASSERT_EQ(pair.there.post_receive(static_cast<std::uint64_t>(i), {pair.there.part(0, 8)}), 0);
         pair.here.memory[0] = static_cast<std::uint64_t>(i);
         ASSERT_EQ(pair.here.post(IBV_WR_SEND, 1, {pair.here.part(0, 8)}), 0);
-        ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, {pair.here.part(8, 8)},
-                                 atomic_on(pair.there, 800, 1)),
+        ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, {pair.here.part(8, 8)}, atomic_on(pair.there, 800, 1)),
                   0);
-        ASSERT_EQ(pair.here.post(IBV_WR_RDMA_READ, 3, {pair.here.part(16, 8)}, to_memory(pair.there, 800)),
-                  0);
+        ASSERT_EQ(pair.here.post(IBV_WR_RDMA_READ, 3, {pair.here.part(16, 8)}, to_memory(pair.there, 800)), 0);
         ASSERT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         ASSERT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         ASSERT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
@@ -42,8 +40,7 @@ TEST(Loss, LostAnswersAreGivenAgainAndNothingHappensTwice) {
     for (int i = 0; i < 3; ++i) {
         mlx5_model_lose_answers(pair.here.number(), 1);
         pair.there.memory[100] = 10;
-        ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, {pair.here.part(8, 8)},
-                                 atomic_on(pair.there, 800, 1)),
+        ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, {pair.here.part(8, 8)}, atomic_on(pair.there, 800, 1)),
                   0);
         ASSERT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         EXPECT_EQ(pair.there.memory[100], 11u);
@@ -82,8 +79,7 @@ TEST(Loss, AfterItsRetriesASendGivesUp) {
         {
             Pair pair({}, path);
             mlx5_model_lose_requests(pair.here.number(), retries);
-            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)),
-                      0);
+            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0);
             EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS) << "the last retry arrives";
         }
         Pair pair({}, path);
@@ -187,8 +183,7 @@ TEST(NotReady, SevenIsForEver) {
 TEST(NotReady, AWriteWithImmediateWritesNothingBeforeItsReceive) {
     Pair pair;
     pair.here.write(0, "written");
-    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE_WITH_IMM, 1, {pair.here.part(0, 7)}, to_memory(pair.there, 0)),
-              0);
+    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE_WITH_IMM, 1, {pair.here.part(0, 7)}, to_memory(pair.there, 0)), 0);
     mlx5_model_step(1);
     EXPECT_EQ(pair.there.bytes()[0], 0);
     ASSERT_EQ(pair.there.post_receive(1, {}), 0);
@@ -253,15 +248,11 @@ TEST_F(Refused, ARemoteKey) {
     expect_remote(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
 }
 TEST_F(Refused, ReadsBeyondTheRegion) {
-    ASSERT_EQ(
-        pair.here.post(IBV_WR_RDMA_READ, 1, {pair.here.part(0, 8)}, to_memory(pair.there, End::kBytes - 7)),
-        0);
+    ASSERT_EQ(pair.here.post(IBV_WR_RDMA_READ, 1, {pair.here.part(0, 8)}, to_memory(pair.there, End::kBytes - 7)), 0);
     expect_remote(IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
 }
 TEST_F(Refused, AnAtomicAtAnOddPlace) {
-    ASSERT_EQ(
-        pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, {pair.here.part(0, 8)}, atomic_on(pair.there, 4, 1)),
-        0);
+    ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, {pair.here.part(0, 8)}, atomic_on(pair.there, 4, 1)), 0);
     expect_remote(IBV_WC_REM_INV_REQ_ERR, IBV_EVENT_QP_REQ_ERR);
 }
 TEST_F(Refused, AMessageThatIsTooLong) {
@@ -333,8 +324,7 @@ TEST(Syndromes, OfSends) {
         Pair pair;
         mlx5_model_fail_send(pair.here.number(), 1, each.syndrome, 0x5a);
         for (std::uint64_t i = 0; i < 3; ++i) {
-            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, i, {pair.here.part(0, 8)}, to_memory(pair.there, 0)),
-                      0);
+            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, i, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0);
         }
         EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         const ibv_wc failed = pair.here.sent();

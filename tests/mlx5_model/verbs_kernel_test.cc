@@ -35,8 +35,7 @@ TEST(Kernel, AllDevicesAreFound) {
 TEST(Kernel, TheTreeHasTheProcessInItsName) {
     const char* const path = std::getenv("SYSFS_PATH");
     ASSERT_NE(path, nullptr);
-    EXPECT_NE(std::string(path).find("mlx5-model-" + std::to_string(::getpid()) + "-"), std::string::npos)
-        << path;
+    EXPECT_NE(std::string(path).find("mlx5-model-" + std::to_string(::getpid()) + "-"), std::string::npos) << path;
 }
 
 TEST(Kernel, NobodyIsAskedByNetlink) {
@@ -149,13 +148,11 @@ TEST(Kernel, AQueuePairGoesItsWayByTheRules) {
     EXPECT_EQ(end.ready_to_send(), EINVAL);
     ibv_qp_attr attributes{};
     attributes.port_num = 2;
-    EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
-              EINVAL)
+    EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), EINVAL)
         << "no such port";
     attributes.port_num = 1;
     attributes.pkey_index = 1;
-    EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
-              EINVAL)
+    EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), EINVAL)
         << "no such key";
     EXPECT_EQ(end.modify(attributes, IBV_QPS_INIT, IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), EINVAL);
     EXPECT_EQ(end.state(), IBV_QPS_RESET);
@@ -314,8 +311,7 @@ TEST(Kernel, AClosedDeviceKeepsNothing) {
             EXPECT_FALSE(fabric.hcas().front()->keys.uses(own.pdn));
         }
         Pair again;
-        ASSERT_EQ(again.here.post(IBV_WR_RDMA_WRITE, 1, {again.here.part(0, 8)}, to_memory(again.there, 0)),
-                  0);
+        ASSERT_EQ(again.here.post(IBV_WR_RDMA_WRITE, 1, {again.here.part(0, 8)}, to_memory(again.there, 0)), 0);
         EXPECT_EQ(again.here.sent().status, IBV_WC_SUCCESS);
     }
 }

@@ -78,8 +78,7 @@ TEST(Transfer, AReadFetches) {
         Pair pair;
         const std::string text(length, 'r');
         pair.there.write(8, text);
-        ASSERT_EQ(
-            pair.here.post(IBV_WR_RDMA_READ, 6, {pair.here.part(100, length)}, to_memory(pair.there, 8)), 0);
+        ASSERT_EQ(pair.here.post(IBV_WR_RDMA_READ, 6, {pair.here.part(100, length)}, to_memory(pair.there, 8)), 0);
         const ibv_wc sent = pair.here.sent();
         EXPECT_EQ(sent.status, IBV_WC_SUCCESS);
         EXPECT_EQ(sent.opcode, IBV_WC_RDMA_READ);
@@ -93,23 +92,19 @@ TEST(Transfer, AtomicsSayWhatWasThere) {
     std::uint64_t& target = pair.there.memory[10];
     std::uint64_t& found = pair.here.memory[3];
     target = 40;
-    ASSERT_EQ(
-        pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, {pair.here.part(24, 8)}, atomic_on(pair.there, 80, 2)),
-        0);
+    ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, {pair.here.part(24, 8)}, atomic_on(pair.there, 80, 2)), 0);
     ibv_wc sent = pair.here.sent();
     EXPECT_EQ(sent.opcode, IBV_WC_FETCH_ADD);
     EXPECT_EQ(sent.byte_len, 8u);
     EXPECT_EQ(found, 40u);
     EXPECT_EQ(target, 42u);
-    ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_CMP_AND_SWP, 2, {pair.here.part(24, 8)},
-                             atomic_on(pair.there, 80, 41, 7)),
+    ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_CMP_AND_SWP, 2, {pair.here.part(24, 8)}, atomic_on(pair.there, 80, 41, 7)),
               0);
     sent = pair.here.sent();
     EXPECT_EQ(sent.opcode, IBV_WC_COMP_SWAP);
     EXPECT_EQ(found, 42u);
     EXPECT_EQ(target, 42u) << "it is not 41";
-    ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_CMP_AND_SWP, 3, {pair.here.part(24, 8)},
-                             atomic_on(pair.there, 80, 42, 7)),
+    ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_CMP_AND_SWP, 3, {pair.here.part(24, 8)}, atomic_on(pair.there, 80, 42, 7)),
               0);
     (void)pair.here.sent();
     EXPECT_EQ(found, 42u);
@@ -122,11 +117,9 @@ TEST(Transfer, ManyPartsAreOne) {
         options.payload_in_cqe = in_cqe;
         Pair pair(options);
         pair.here.write(0, "one, two, three");
-        ASSERT_EQ(pair.there.post_receive(
-                      1, {pair.there.part(0, 2), pair.there.part(10, 3), pair.there.part(20, 30)}),
+        ASSERT_EQ(pair.there.post_receive(1, {pair.there.part(0, 2), pair.there.part(10, 3), pair.there.part(20, 30)}),
                   0);
-        ASSERT_EQ(pair.here.post(IBV_WR_SEND, 1,
-                                 {pair.here.part(0, 5), pair.here.part(5, 5), pair.here.part(10, 5)}),
+        ASSERT_EQ(pair.here.post(IBV_WR_SEND, 1, {pair.here.part(0, 5), pair.here.part(5, 5), pair.here.part(10, 5)}),
                   0);
         EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         EXPECT_EQ(pair.there.received().byte_len, 15u);
@@ -198,9 +191,8 @@ TEST(Transfer, SmallAnswersComeByTheCqeWhereEachSendHasOne) {
         EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         EXPECT_EQ(pair.here.text(0, 6), "answer");
         pair.there.memory[8] = 5;
-        ASSERT_EQ(pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, {pair.here.part(128, 8)},
-                                 atomic_on(pair.there, 64, 1)),
-                  0);
+        ASSERT_EQ(
+            pair.here.post(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, {pair.here.part(128, 8)}, atomic_on(pair.there, 64, 1)), 0);
         EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         EXPECT_EQ(pair.here.memory[16], 5u);
     }
@@ -218,8 +210,7 @@ TEST(Transfer, InlineDataIsTakenWhenItIsPosted) {
         ASSERT_EQ(pair.there.post_receive(1, {pair.there.part(0, 256)}), 0);
         ASSERT_EQ(
             pair.here.post(IBV_WR_SEND, 1,
-                           {pair.here.part(0, length / 2), pair.here.part(length / 2, length - length / 2)},
-                           request),
+                           {pair.here.part(0, length / 2), pair.here.part(length / 2, length - length / 2)}, request),
             0);
         pair.here.write(0, std::string(length, '-'));
         EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
@@ -340,8 +331,7 @@ TEST(Transfer, AnExtendedPollReadsEachField) {
         ASSERT_EQ(pair.there.post_receive(i, {pair.there.part(0, 8)}), 0);
         ibv_send_wr request{};
         request.imm_data = htobe32(77);
-        ASSERT_EQ(pair.here.post(i == 0 ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND, i, {pair.here.part(0, 5 + i)},
-                                 request),
+        ASSERT_EQ(pair.here.post(i == 0 ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND, i, {pair.here.part(0, 5 + i)}, request),
                   0);
         EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
     }
@@ -487,9 +477,8 @@ TEST(Transfer, ASendInvalidatesAWindow) {
     const Mw window(ibv_alloc_mw(pair.there.pd.get(), IBV_MW_TYPE_2));
     ASSERT_NE(window, nullptr);
     ibv_send_wr bind{};
-    bind.bind_mw = {window.get(),
-                    ibv_inc_rkey(window->rkey),
-                    {pair.there.mr.get(), pair.there.at(0), 64, IBV_ACCESS_REMOTE_READ}};
+    bind.bind_mw = {
+        window.get(), ibv_inc_rkey(window->rkey), {pair.there.mr.get(), pair.there.at(0), 64, IBV_ACCESS_REMOTE_READ}};
     ASSERT_EQ(pair.there.post(IBV_WR_BIND_MW, 1, {}, bind), 0);
     ASSERT_EQ(pair.there.sent().status, IBV_WC_SUCCESS);
     ASSERT_EQ(pair.there.post_receive(2, {pair.there.part(100, 8)}), 0);
@@ -550,8 +539,7 @@ TEST(Doorbells, WithoutBlueFlameTheyAreEightBytes) {
     {
         Pair pair;
         for (int i = 0; i < 4; ++i) {
-            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)),
-                      0);
+            ASSERT_EQ(pair.here.post(IBV_WR_RDMA_WRITE, 1, {pair.here.part(0, 8)}, to_memory(pair.there, 0)), 0);
             EXPECT_EQ(pair.here.sent().status, IBV_WC_SUCCESS);
         }
         EXPECT_EQ(rung(pair.here).rung, 4u);

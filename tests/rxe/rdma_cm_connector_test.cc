@@ -39,10 +39,8 @@ TEST_F(RdmaCmTest, ConnectsAndDataGoesBothWays) {
 TEST_F(RdmaCmTest, TheOwnersAccessFlagsStay) {
     establish();
     const int wanted = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-    EXPECT_EQ(client_.device().query(client_qp_, IBV_QP_ACCESS_FLAGS).qp_access_flags & 0xfu,
-              unsigned{wanted});
-    EXPECT_EQ(server_.device().query(server_qp_, IBV_QP_ACCESS_FLAGS).qp_access_flags & 0xfu,
-              unsigned{wanted});
+    EXPECT_EQ(client_.device().query(client_qp_, IBV_QP_ACCESS_FLAGS).qp_access_flags & 0xfu, unsigned{wanted});
+    EXPECT_EQ(server_.device().query(server_qp_, IBV_QP_ACCESS_FLAGS).qp_access_flags & 0xfu, unsigned{wanted});
 }
 
 TEST_F(RdmaCmTest, PrivateDataOfAnyLengthArrivesAsItWasSentBothWays) {
@@ -68,8 +66,7 @@ TEST_F(RdmaCmTest, TooMuchPrivateDataIsRefusedAtOnce) {
     const ConnectionId id = call();
     const ConnectionId asked = request().connection;
     EXPECT_THROW(accept(asked, {}, std::string(kReplyPrivateDataMax + 1, 'x')), Error);
-    EXPECT_THROW(server_.connector().reject(asked, bytes(std::string(kRejectPrivateDataMax + 1, 'x'))),
-                 Error);
+    EXPECT_THROW(server_.connector().reject(asked, bytes(std::string(kRejectPrivateDataMax + 1, 'x'))), Error);
     accept(asked);  // the request still waits
     expect(client_, Kind::established, id);
     expect(server_, Kind::established, asked);
@@ -97,8 +94,8 @@ TEST_F(RdmaCmTest, PathAttributesReachTheQueuePairs) {
     expect(client_, Kind::established, id);
     expect(server_, Kind::established, asked);
 
-    constexpr int kAsked = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER |
-                           IBV_QP_AV | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_PATH_MTU;
+    constexpr int kAsked = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER | IBV_QP_AV |
+                           IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_PATH_MTU;
     const ibv_qp_attr caller = client_.device().query(client_qp_, kAsked);
     EXPECT_EQ(caller.timeout, 11);
     EXPECT_EQ(caller.retry_cnt, 3);
@@ -421,8 +418,7 @@ TEST_F(RdmaCmTest, WhateverBytesACallBringsItIsRefusedOrGiven) {
 // --- Failures ---
 
 TEST_F(RdmaCmTest, ARejectionCarriesItsPrivateData) {
-    for (const std::string& why :
-         {std::string(), std::string("busy"), std::string(kRejectPrivateDataMax, 'r')}) {
+    for (const std::string& why : {std::string(), std::string("busy"), std::string(kRejectPrivateDataMax, 'r')}) {
         const ConnectionId id = call();
         server_.connector().reject(request().connection, bytes(why));
         const ConnectEvent event = expect_failure(client_, id, ECONNREFUSED, "its program said no");
@@ -478,7 +474,8 @@ TEST_F(RdmaCmTest, ACallerWhoseAddressIsNotFoundAnyMoreIsNotWaitedForInACall) {
     const ConnectionId id = call();
     const ConnectionId asked = request().connection;
     {
-        const Silence silence(variable("POLLCORE_RXE_PEER_NETDEV"), variable("POLLCORE_RXE_PEER_ADDRESS"), variable("POLLCORE_RXE_NETDEV"));
+        const Silence silence(variable("POLLCORE_RXE_PEER_NETDEV"), variable("POLLCORE_RXE_PEER_ADDRESS"),
+                              variable("POLLCORE_RXE_NETDEV"));
         server_.connector().accept(asked, counted(server_, server_.make_qp(), moves), {}, {});
         const ConnectEvent failed = expect(server_, Kind::failed, asked);
         EXPECT_TRUE(says(failed.text, variable("POLLCORE_RXE_PEER_ADDRESS"))) << failed.text;
@@ -496,7 +493,8 @@ TEST_F(RdmaCmTest, AListenerWhoseAddressIsNotFoundAnyMoreIsNotWaitedForInACall) 
     const ConnectionId id = client_.connector().connect(address_, counted(client_, client_.make_qp(), moves), {}, {});
     const ConnectionId asked = request().connection;
     {
-        const Silence silence(variable("POLLCORE_RXE_NETDEV"), variable("POLLCORE_RXE_ADDRESS"), variable("POLLCORE_RXE_PEER_NETDEV"));
+        const Silence silence(variable("POLLCORE_RXE_NETDEV"), variable("POLLCORE_RXE_ADDRESS"),
+                              variable("POLLCORE_RXE_PEER_NETDEV"));
         accept(asked);
         const ConnectEvent failed = expect(client_, Kind::failed, id);
         EXPECT_TRUE(says(failed.text, variable("POLLCORE_RXE_ADDRESS"))) << failed.text;
@@ -510,8 +508,7 @@ TEST_F(RdmaCmTest, AListenerWhoseAddressIsNotFoundAnyMoreIsNotWaitedForInACall) 
 
 TEST_F(RdmaCmTest, AQueuePairThatCannotBeMovedFailsTheConnectionOnBothSides) {
     const auto broken = [](ibv_qp* qp) {
-        return ConnectingQp{qp->qp_num, false,
-                            [](ibv_qp_attr&, int) { throw Error(EIO, "the queue pair is stuck"); }};
+        return ConnectingQp{qp->qp_num, false, [](ibv_qp_attr&, int) { throw Error(EIO, "the queue pair is stuck"); }};
     };
     ConnectionId id = call();
     ConnectionId asked = request().connection;

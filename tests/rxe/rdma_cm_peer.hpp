@@ -53,8 +53,7 @@ public:
         return qp;
     }
     ConnectingQp connecting(ibv_qp* qp) {
-        return {qp->qp_num, false,
-                [this, qp](ibv_qp_attr& attr, int mask) { device_->modify(qp, attr, mask); }};
+        return {qp->qp_num, false, [this, qp](ibv_qp_attr& attr, int mask) { device_->modify(qp, attr, mask); }};
     }
     void destroy_qps() {
         for (auto& qp : qps_) {
@@ -82,8 +81,8 @@ public:
     }
     void post_send(ibv_qp* qp, std::uint64_t wr_id, const std::string& message) {
         std::memcpy(memory_.data(), message.data(), message.size());
-        ibv_sge sge{reinterpret_cast<std::uintptr_t>(memory_.data()),
-                    static_cast<std::uint32_t>(message.size()), mr_->lkey};
+        ibv_sge sge{reinterpret_cast<std::uintptr_t>(memory_.data()), static_cast<std::uint32_t>(message.size()),
+                    mr_->lkey};
         ibv_send_wr wr{};
         wr.wr_id = wr_id;
         wr.sg_list = &sge;

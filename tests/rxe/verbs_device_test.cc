@@ -80,8 +80,8 @@ TEST_F(VerbsDeviceTest, TellsWhatSoftRoceHas) {
 
 TEST_F(VerbsDeviceTest, TheGidTableHasTheAddressAsRoceV2) {
     std::array<std::uint8_t, 4> wanted{};
-    ASSERT_EQ(std::sscanf(variable("POLLCORE_RXE_ADDRESS").c_str(), "%hhu.%hhu.%hhu.%hhu", &wanted[0],
-                          &wanted[1], &wanted[2], &wanted[3]),
+    ASSERT_EQ(std::sscanf(variable("POLLCORE_RXE_ADDRESS").c_str(), "%hhu.%hhu.%hhu.%hhu", &wanted[0], &wanted[1],
+                          &wanted[2], &wanted[3]),
               4);
     bool found = false;
     for (const GidEntry& entry : device_->gids()) {
@@ -95,8 +95,7 @@ TEST_F(VerbsDeviceTest, CompletionQueuesAreMadeSingleThreadedAndShared) {
     const auto domain = device_->create_thread_domain();
     for (ThreadDomain* owner : {domain.get(), static_cast<ThreadDomain*>(nullptr)}) {
         int context = 0;
-        const UniqueCq cq(device_->create_cq({.cqe = 100, .domain = owner, .cq_context = &context}),
-                          {device_.get()});
+        const UniqueCq cq(device_->create_cq({.cqe = 100, .domain = owner, .cq_context = &context}), {device_.get()});
         EXPECT_GE(cq->cqe, 100);
         EXPECT_EQ(cq->cq_context, &context);
         ibv_wc wc{};
@@ -107,8 +106,8 @@ TEST_F(VerbsDeviceTest, CompletionQueuesAreMadeSingleThreadedAndShared) {
 TEST_F(VerbsDeviceTest, ADomainOfAnotherDeviceIsRefused) {
     const auto peer = rxe::open_peer();
     const auto domain = peer->create_thread_domain();
-    EXPECT_TRUE(says(error_of([&] { (void)device_->create_cq({.cqe = 1, .domain = domain.get()}); }),
-                     "another device"));
+    EXPECT_TRUE(
+        says(error_of([&] { (void)device_->create_cq({.cqe = 1, .domain = domain.get()}); }), "another device"));
 }
 
 TEST_F(VerbsDeviceTest, CompletionQueuesBeyondTheLimitsAreRefusedWithTheLimit) {
@@ -116,8 +115,7 @@ TEST_F(VerbsDeviceTest, CompletionQueuesBeyondTheLimitsAreRefusedWithTheLimit) {
     const Error error = error_of([&] { (void)device_->create_cq({.cqe = 32768}); });
     EXPECT_TRUE(says(error, "32768") && says(error, "32767")) << error.what();
     const std::uint32_t vectors = device_->limits().comp_vectors;
-    EXPECT_TRUE(
-        says(error_of([&] { (void)device_->create_cq({.cqe = 1, .comp_vector = vectors}); }), "vector"));
+    EXPECT_TRUE(says(error_of([&] { (void)device_->create_cq({.cqe = 1, .comp_vector = vectors}); }), "vector"));
     // The largest is not refused.
     const UniqueCq cq(device_->create_cq({.cqe = 32767}), {device_.get()});
     EXPECT_GE(cq->cqe, 32767);
@@ -177,8 +175,7 @@ TEST_F(VerbsQueuePairTest, BeyondALimitIsRefusedWithTheLimit) {
         QpOptions wanted = options();
         change(wanted.cap);
         const Error error = error_of([&] { (void)device_->create_qp(wanted); });
-        EXPECT_TRUE(says(error, std::to_string(asked)) && says(error, std::to_string(available)))
-            << error.what();
+        EXPECT_TRUE(says(error, std::to_string(asked)) && says(error, std::to_string(available))) << error.what();
     };
     refused([](auto& cap) { cap.max_inline_data = 513; }, 513, 512);
     refused([](auto& cap) { cap.max_send_sge = 33; }, 33, 32);
@@ -224,17 +221,15 @@ TEST_F(VerbsQueuePairTest, MemoryIsRegisteredAtAnAddressOfTheCallersChoice) {
                       {device_.get()});
     EXPECT_NE(mr->rkey, 0u);
     EXPECT_EQ(mr->length, memory.size() - 8);
-    const Error error = error_of([&] {
-        (void)device_->register_memory(pd_.get(), memory.data() + 8, 8, 0x1000, IBV_ACCESS_LOCAL_WRITE);
-    });
+    const Error error = error_of(
+        [&] { (void)device_->register_memory(pd_.get(), memory.data() + 8, 8, 0x1000, IBV_ACCESS_LOCAL_WRITE); });
     EXPECT_TRUE(says(error, "within a page")) << error.what();
 }
 
 TEST_F(VerbsQueuePairTest, MemoryThatCannotBeRegisteredIsRefused) {
     char byte = 0;
     EXPECT_TRUE(says(error_of([&] {
-                         (void)device_->register_memory(pd_.get(), &byte, 1,
-                                                        reinterpret_cast<std::uintptr_t>(&byte),
+                         (void)device_->register_memory(pd_.get(), &byte, 1, reinterpret_cast<std::uintptr_t>(&byte),
                                                         IBV_ACCESS_REMOTE_WRITE);
                      }),
                      "local write"));
@@ -262,8 +257,7 @@ TEST_F(VerbsQueuePairTest, TooLittleLockedMemoryIsSaidWithTheLimit) {
             const UniquePd pd(device->create_pd(), {device.get()});
             std::vector<char> memory(1 << 20);
             (void)device->register_memory(pd.get(), memory.data(), memory.size(),
-                                          reinterpret_cast<std::uintptr_t>(memory.data()),
-                                          IBV_ACCESS_LOCAL_WRITE);
+                                          reinterpret_cast<std::uintptr_t>(memory.data()), IBV_ACCESS_LOCAL_WRITE);
             ::_exit(3);
         } catch (const Error& error) {
             const bool good = error.code() == std::errc::not_enough_memory && says(error, "RLIMIT_MEMLOCK") &&

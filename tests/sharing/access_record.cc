@@ -79,13 +79,16 @@ Place& place_of(std::uintptr_t line) noexcept {
     }
 }
 
-[[gnu::always_inline]] inline void access(const volatile void* address, std::size_t bytes, bool write, const void* where) noexcept {
+[[gnu::always_inline]] inline void access(const volatile void* address, std::size_t bytes, bool write,
+                                          const void* where) noexcept {
     if (recording.load(std::memory_order_relaxed)) [[unlikely]] {
         note(address, bytes, write, where);
     }
 }
 
-Accesses copy(const Counted& counted) noexcept { return {counted.times.load(), counted.moves.load(), counted.where.load()}; }
+Accesses copy(const Counted& counted) noexcept {
+    return {counted.times.load(), counted.moves.load(), counted.where.load()};
+}
 
 /// As addr2line(1) wants it.
 std::string place_in_code(const void* where) {
@@ -94,13 +97,17 @@ std::string place_in_code(const void* where) {
         return "code that nobody knows";
     }
     std::array<char, 32> offset{};
-    (void)std::snprintf(offset.data(), offset.size(), " 0x%zx", static_cast<std::size_t>(static_cast<const char*>(where) - static_cast<const char*>(info.dli_fbase)));
+    (void)std::snprintf(
+        offset.data(), offset.size(), " 0x%zx",
+        static_cast<std::size_t>(static_cast<const char*>(where) - static_cast<const char*>(info.dli_fbase)));
     return info.dli_fname + std::string(offset.data());
 }
 
 }  // namespace
 
-void act_as(Role role) noexcept { own_role = role; }
+void act_as(Role role) noexcept {
+    own_role = role;
+}
 
 void name_role(const char* thread_name, Role role) {
     const std::size_t n = name_count.load();
@@ -121,7 +128,9 @@ void begin() {
     places = std::make_unique<Place[]>(kPlaces);
     recording.store(true);
 }
-void end() noexcept { recording.store(false); }
+void end() noexcept {
+    recording.store(false);
+}
 
 std::uint64_t Line::moves() const noexcept {
     std::uint64_t all = 0;
@@ -137,8 +146,9 @@ std::string Line::text() const {
         for (const bool write : {true, false}) {
             const Accesses& access = (write ? writes : reads)[role];
             if (access.times != 0) {
-                text += "\n  " + std::to_string(role) + (write ? " writes " : " reads ") + std::to_string(access.times) + " times, moves it " +
-                        std::to_string(access.moves) + " times, last in " + place_in_code(access.where);
+                text += "\n  " + std::to_string(role) + (write ? " writes " : " reads ") +
+                        std::to_string(access.times) + " times, moves it " + std::to_string(access.moves) +
+                        " times, last in " + place_in_code(access.where);
             }
         }
     }
@@ -153,7 +163,9 @@ std::vector<Line> lines() {
         (void)pthread_attr_getstack(&attributes, &stack, &stack_bytes);
         (void)pthread_attr_destroy(&attributes);
     }
-    const auto on_stack = [&](std::uintptr_t line) { return line - reinterpret_cast<std::uintptr_t>(stack) < stack_bytes; };
+    const auto on_stack = [&](std::uintptr_t line) {
+        return line - reinterpret_cast<std::uintptr_t>(stack) < stack_bytes;
+    };
     std::vector<Line> all;
     for (std::size_t at = 0; at < kPlaces; ++at) {
         const Place& place = places[at];
@@ -176,55 +188,67 @@ std::vector<Line> lines() {
 
 using pollcore::sharing::access;
 
-#define ACCESS(bytes)                                                                                                   \
-    void __tsan_read##bytes(void* at) { access(at, bytes, false, __builtin_return_address(0)); }                        \
-    void __tsan_write##bytes(void* at) { access(at, bytes, true, __builtin_return_address(0)); }                        \
-    void __tsan_unaligned_read##bytes(void* at) { access(at, bytes, false, __builtin_return_address(0)); }              \
-    void __tsan_unaligned_write##bytes(void* at) { access(at, bytes, true, __builtin_return_address(0)); }              \
-    void __tsan_volatile_read##bytes(void* at) { access(at, bytes, false, __builtin_return_address(0)); }               \
-    void __tsan_volatile_write##bytes(void* at) { access(at, bytes, true, __builtin_return_address(0)); }
+#define ACCESS(bytes)                                          \
+    void __tsan_read##bytes(void* at) {                        \
+        access(at, bytes, false, __builtin_return_address(0)); \
+    }                                                          \
+    void __tsan_write##bytes(void* at) {                       \
+        access(at, bytes, true, __builtin_return_address(0));  \
+    }                                                          \
+    void __tsan_unaligned_read##bytes(void* at) {              \
+        access(at, bytes, false, __builtin_return_address(0)); \
+    }                                                          \
+    void __tsan_unaligned_write##bytes(void* at) {             \
+        access(at, bytes, true, __builtin_return_address(0));  \
+    }                                                          \
+    void __tsan_volatile_read##bytes(void* at) {               \
+        access(at, bytes, false, __builtin_return_address(0)); \
+    }                                                          \
+    void __tsan_volatile_write##bytes(void* at) {              \
+        access(at, bytes, true, __builtin_return_address(0));  \
+    }
 
 // Stronger than was asked for is right, too.
-#define ATOMIC(bits, type)                                                                                              \
-    type __tsan_atomic##bits##_load(const volatile type* at, int) {                                                     \
-        access(at, sizeof(type), false, __builtin_return_address(0));                                                   \
-        return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                                   \
-    }                                                                                                                   \
-    void __tsan_atomic##bits##_store(volatile type* at, type value, int) {                                              \
-        access(at, sizeof(type), true, __builtin_return_address(0));                                                    \
-        __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                                  \
-    }                                                                                                                   \
-    type __tsan_atomic##bits##_exchange(volatile type* at, type value, int) {                                           \
-        access(at, sizeof(type), true, __builtin_return_address(0));                                                    \
-        return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                                        \
-    }                                                                                                                   \
-    type __tsan_atomic##bits##_fetch_add(volatile type* at, type value, int) {                                          \
-        access(at, sizeof(type), true, __builtin_return_address(0));                                                    \
-        return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);                                                         \
-    }                                                                                                                   \
-    type __tsan_atomic##bits##_fetch_sub(volatile type* at, type value, int) {                                          \
-        access(at, sizeof(type), true, __builtin_return_address(0));                                                    \
-        return __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST);                                                         \
-    }                                                                                                                   \
-    type __tsan_atomic##bits##_fetch_and(volatile type* at, type value, int) {                                          \
-        access(at, sizeof(type), true, __builtin_return_address(0));                                                    \
-        return __atomic_fetch_and(at, value, __ATOMIC_SEQ_CST);                                                         \
-    }                                                                                                                   \
-    type __tsan_atomic##bits##_fetch_or(volatile type* at, type value, int) {                                           \
-        access(at, sizeof(type), true, __builtin_return_address(0));                                                    \
-        return __atomic_fetch_or(at, value, __ATOMIC_SEQ_CST);                                                          \
-    }                                                                                                                   \
-    type __tsan_atomic##bits##_fetch_xor(volatile type* at, type value, int) {                                          \
-        access(at, sizeof(type), true, __builtin_return_address(0));                                                    \
-        return __atomic_fetch_xor(at, value, __ATOMIC_SEQ_CST);                                                         \
-    }                                                                                                                   \
-    int __tsan_atomic##bits##_compare_exchange_strong(volatile type* at, type* expected, type value, int, int) {        \
-        access(at, sizeof(type), true, __builtin_return_address(0));                                                    \
-        return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);             \
-    }                                                                                                                   \
-    int __tsan_atomic##bits##_compare_exchange_weak(volatile type* at, type* expected, type value, int, int) {          \
-        access(at, sizeof(type), true, __builtin_return_address(0));                                                    \
-        return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);             \
+#define ATOMIC(bits, type)                                                                                       \
+    type __tsan_atomic##bits##_load(const volatile type* at, int) {                                              \
+        access(at, sizeof(type), false, __builtin_return_address(0));                                            \
+        return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                            \
+    }                                                                                                            \
+    void __tsan_atomic##bits##_store(volatile type* at, type value, int) {                                       \
+        access(at, sizeof(type), true, __builtin_return_address(0));                                             \
+        __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                           \
+    }                                                                                                            \
+    type __tsan_atomic##bits##_exchange(volatile type* at, type value, int) {                                    \
+        access(at, sizeof(type), true, __builtin_return_address(0));                                             \
+        return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                                 \
+    }                                                                                                            \
+    type __tsan_atomic##bits##_fetch_add(volatile type* at, type value, int) {                                   \
+        access(at, sizeof(type), true, __builtin_return_address(0));                                             \
+        return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);                                                  \
+    }                                                                                                            \
+    type __tsan_atomic##bits##_fetch_sub(volatile type* at, type value, int) {                                   \
+        access(at, sizeof(type), true, __builtin_return_address(0));                                             \
+        return __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST);                                                  \
+    }                                                                                                            \
+    type __tsan_atomic##bits##_fetch_and(volatile type* at, type value, int) {                                   \
+        access(at, sizeof(type), true, __builtin_return_address(0));                                             \
+        return __atomic_fetch_and(at, value, __ATOMIC_SEQ_CST);                                                  \
+    }                                                                                                            \
+    type __tsan_atomic##bits##_fetch_or(volatile type* at, type value, int) {                                    \
+        access(at, sizeof(type), true, __builtin_return_address(0));                                             \
+        return __atomic_fetch_or(at, value, __ATOMIC_SEQ_CST);                                                   \
+    }                                                                                                            \
+    type __tsan_atomic##bits##_fetch_xor(volatile type* at, type value, int) {                                   \
+        access(at, sizeof(type), true, __builtin_return_address(0));                                             \
+        return __atomic_fetch_xor(at, value, __ATOMIC_SEQ_CST);                                                  \
+    }                                                                                                            \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile type* at, type* expected, type value, int, int) { \
+        access(at, sizeof(type), true, __builtin_return_address(0));                                             \
+        return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);      \
+    }                                                                                                            \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile type* at, type* expected, type value, int, int) {   \
+        access(at, sizeof(type), true, __builtin_return_address(0));                                             \
+        return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);      \
     }
 
 extern "C" {
@@ -232,11 +256,21 @@ extern "C" {
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
-void __tsan_vptr_update(void** at, void*) { access(at, sizeof(void*), true, __builtin_return_address(0)); }
-void __tsan_vptr_read(void** at) { access(at, sizeof(void*), false, __builtin_return_address(0)); }
-void __tsan_read_range(void* at, unsigned long bytes) { access(at, bytes, false, __builtin_return_address(0)); }
-void __tsan_write_range(void* at, unsigned long bytes) { access(at, bytes, true, __builtin_return_address(0)); }
-void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __tsan_vptr_update(void** at, void*) {
+    access(at, sizeof(void*), true, __builtin_return_address(0));
+}
+void __tsan_vptr_read(void** at) {
+    access(at, sizeof(void*), false, __builtin_return_address(0));
+}
+void __tsan_read_range(void* at, unsigned long bytes) {
+    access(at, bytes, false, __builtin_return_address(0));
+}
+void __tsan_write_range(void* at, unsigned long bytes) {
+    access(at, bytes, true, __builtin_return_address(0));
+}
+void __tsan_atomic_thread_fence(int) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 void __tsan_atomic_signal_fence(int) {}
 ACCESS(1)
 ACCESS(2)

@@ -1,8 +1,8 @@
-// Which thread reads and writes which line of memory, as the code itself says: what the compiler puts in for the thread sanitizer calls the
-// functions of access_record.cc instead. Code that was compiled without is not seen.
+// Which thread reads and writes which line of memory, as the code itself says: what the compiler puts in for the thread
+// sanitizer calls the functions of access_record.cc instead. Code that was compiled without is not seen.
 //
-// A line moves when one thread reads what another has written, or writes what another has read or written, as caches of their own would
-// have it. An access to half a line counts as one to the line.
+// A line moves when one thread reads what another has written, or writes what another has read or written, as caches of
+// their own would have it. An access to half a line counts as one to the line.
 //
 // Thread safety: any thread. What is asked between begin() and end() may miss the latest.
 #pragma once
@@ -30,7 +30,7 @@ void end() noexcept;
 
 struct Accesses {
     std::uint64_t times = 0;
-    std::uint64_t moves = 0;  ///< times the line had to come from another's cache, or be taken from there
+    std::uint64_t moves = 0;      ///< times the line had to come from another's cache, or be taken from there
     const void* where = nullptr;  ///< code of the last one
 };
 struct Line {

@@ -1,11 +1,12 @@
-// What moves between CPUs: nothing between a worker with its applications and another, and between the two of them the lines of the rings.
-#include <gtest/gtest.h>
-
+// What moves between CPUs: nothing between a worker with its applications and another, and between the two of them the
+// lines of the rings.
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "access_record.hpp"
 #include "pollcore/work_request.hpp"
@@ -14,11 +15,16 @@
 namespace pollcore::sharing {
 namespace {
 
-bool touched_by_pair(const Line& line, int pair) { return line.touched_by(kApplications[pair]) || line.touched_by(kWorkers[pair]); }
-bool written_by_pair(const Line& line, int pair) { return line.written_by(kApplications[pair]) || line.written_by(kWorkers[pair]); }
+bool touched_by_pair(const Line& line, int pair) {
+    return line.touched_by(kApplications[pair]) || line.touched_by(kWorkers[pair]);
+}
+bool written_by_pair(const Line& line, int pair) {
+    return line.written_by(kApplications[pair]) || line.written_by(kWorkers[pair]);
+}
 /// One writes it that the other one needs.
 bool shared_by_pairs(const Line& line) {
-    return (written_by_pair(line, 0) && touched_by_pair(line, 1)) || (written_by_pair(line, 1) && touched_by_pair(line, 0));
+    return (written_by_pair(line, 0) && touched_by_pair(line, 1)) ||
+           (written_by_pair(line, 1) && touched_by_pair(line, 0));
 }
 
 using Shape = std::tuple<std::uint32_t, std::uint32_t>;  // devices, burst
@@ -29,17 +35,22 @@ TEST_P(TwoWorkersTest, ShareNoLineThatOneOfThemWrites) {
     run(TwoWorkers{.devices = devices, .burst = burst});
     const std::vector<Line> all = lines();
     for (int pair = 0; pair < 2; ++pair) {
-        const auto request = [&](const Line& line) { return line.written_by(kApplications[pair]) && line.touched_by(kWorkers[pair]); };
-        EXPECT_GE(std::count_if(all.begin(), all.end(), request), burst) << "application " << pair << " and its worker were recorded";
+        const auto request = [&](const Line& line) {
+            return line.written_by(kApplications[pair]) && line.touched_by(kWorkers[pair]);
+        };
+        EXPECT_GE(std::count_if(all.begin(), all.end(), request), burst)
+            << "application " << pair << " and its worker were recorded";
     }
     for (const Line& line : all) {
         EXPECT_FALSE(shared_by_pairs(line)) << std::hex << line.address << std::dec << line.text();
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, TwoWorkersTest, ::testing::Combine(::testing::Values(1u, 2u), ::testing::Values(1u, 32u)), [](const auto& one) {
-    return std::to_string(std::get<0>(one.param)) + "_devices_bursts_of_" + std::to_string(std::get<1>(one.param));
-});
+INSTANTIATE_TEST_SUITE_P(On, TwoWorkersTest, ::testing::Combine(::testing::Values(1u, 2u), ::testing::Values(1u, 32u)),
+                         [](const auto& one) {
+                             return std::to_string(std::get<0>(one.param)) + "_devices_bursts_of_" +
+                                    std::to_string(std::get<1>(one.param));
+                         });
 
 /// Lines that move between an application and its worker, for an operation.
 double moves_of(const OneWorker& load) {
@@ -51,15 +62,20 @@ double moves_of(const OneWorker& load) {
     return static_cast<double>(all) / (load.burst * load.bursts);
 }
 
-// A request's line goes to the worker, and back when its slot is written again; so do the two halves of a line of completions.
+// A request's line goes to the worker, and back when its slot is written again; so do the two halves of a line of
+// completions.
 TEST(OneWorkerTest, MovesTheLinesOfTheRingsAndHardlyAnyOther) {
     EXPECT_NEAR(moves_of({.burst = 32}), 3, 0.05);
-    EXPECT_NEAR(moves_of({.burst = 32, .inline_bytes = WorkRequest::kOwnPayload}), 3, 0.05) << "the payload is in the request's line";
+    EXPECT_NEAR(moves_of({.burst = 32, .inline_bytes = WorkRequest::kOwnPayload}), 3, 0.05)
+        << "the payload is in the request's line";
     EXPECT_NEAR(moves_of({.burst = 32, .inline_bytes = 56}), 5, 0.05) << "the payload has a line";
 }
 
-// Its line goes there to be read and to be written, and back for both. A worker that asks for it to write from the start saves one.
-TEST(OneWorkerTest, MovesOneLineForAnOperationByItself) { EXPECT_NEAR(moves_of({.burst = 1}), 4, 0.05); }
+// Its line goes there to be read and to be written, and back for both. A worker that asks for it to write from the
+// start saves one.
+TEST(OneWorkerTest, MovesOneLineForAnOperationByItself) {
+    EXPECT_NEAR(moves_of({.burst = 1}), 4, 0.05);
+}
 
 }  // namespace
 }  // namespace pollcore::sharing

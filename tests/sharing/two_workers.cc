@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "access_record.hpp"
-#include "test_cpus.hpp"
 #include "pollcore/runtime.hpp"
 #include "stepped_world.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore::sharing {
 namespace {
@@ -28,8 +28,10 @@ struct Application {
           session(runtime.open_session({.worker = worker})),
           memory(runtime.allocate(8192, Access::all(), device)) {}
     void add_pair() {
-        const QueuePairOptions options{
-            .device = device, .shares = {{.session = &session, .send_depth = kDepth}}, .recv_depth = 1, .remote_access = RemoteAccess::all()};
+        const QueuePairOptions options{.device = device,
+                                       .shares = {{.session = &session, .send_depth = kDepth}},
+                                       .recv_depth = 1,
+                                       .remote_access = RemoteAccess::all()};
         QueuePair& a = qps.emplace_back(runtime.create_queue_pair(options));
         QueuePair& b = others.emplace_back(runtime.create_queue_pair(options));
         const QpInfo info = a.info();
@@ -81,7 +83,8 @@ Config config(std::uint32_t devices) {
         config.devices.push_back({.name = "net" + std::to_string(i)});
     }
     for (std::uint32_t i = 0; i < 2; ++i) {
-        config.workers.push_back({.name = "w" + std::to_string(i), .core = test::last_cpu() - i % 2, .idle = IdlePolicy::yield});
+        config.workers.push_back(
+            {.name = "w" + std::to_string(i), .core = test::last_cpu() - i % 2, .idle = IdlePolicy::yield});
     }
     config.log_level = LogLevel::error;
     return config;
@@ -95,7 +98,8 @@ void run(const TwoWorkers& load) {
     std::vector<std::unique_ptr<Application>> applications;
     for (std::uint32_t i = 0; i < 2; ++i) {
         name_role(i == 0 ? "pollcore-w0" : "pollcore-w1", kWorkers[i]);
-        applications.push_back(std::make_unique<Application>(runtime, "w" + std::to_string(i), "net" + std::to_string(i % load.devices)));
+        applications.push_back(
+            std::make_unique<Application>(runtime, "w" + std::to_string(i), "net" + std::to_string(i % load.devices)));
     }
     // By turns, so that their objects lie beside each other where an allocator puts them so.
     for (std::uint32_t i = 0; i < kPairs; ++i) {
@@ -169,7 +173,9 @@ void run(const OneWorker& load) {
             taken = world.session().try_submit(requests).accepted == load.burst;
         } else {
             for (const WorkRequest& request : requests) {
-                taken = world.session().try_submit_inline(request, std::span(payload).first(load.inline_bytes)) == Refusal::none && taken;
+                taken = world.session().try_submit_inline(request, std::span(payload).first(load.inline_bytes)) ==
+                            Refusal::none &&
+                        taken;
             }
         }
         act_as(kWorkers[0]);

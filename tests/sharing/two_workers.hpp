@@ -1,4 +1,5 @@
-// Two workers, each with an application of its own, that work at once. Compiled so that its accesses to memory are recorded.
+// Two workers, each with an application of its own, that work at once. Compiled so that its accesses to memory are
+// recorded.
 //
 // Thread safety: the caller's thread, and those that it makes.
 #pragma once
@@ -10,7 +11,7 @@ namespace pollcore::sharing {
 struct TwoWorkers {
     std::uint32_t devices = 2;  ///< 1: both workers work on one
     std::uint32_t burst = 32;
-    std::uint32_t bursts = 200; ///< that are recorded, of each application
+    std::uint32_t bursts = 200;  ///< that are recorded, of each application
 };
 inline constexpr std::uint8_t kApplications[] = {0, 1};
 inline constexpr std::uint8_t kWorkers[] = {2, 3};  ///< kWorkers[i] serves kApplications[i]

@@ -2,13 +2,13 @@
 
 #include <poll.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <span>
 #include <type_traits>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "sim/tags.hpp"
 #include "sim/violation.hpp"
@@ -84,7 +84,8 @@ void Application::rest(std::uint64_t most_ns) {
     (void)world_.scheduler.wait(most_ns, [this] {
         pollfd readable{.fd = session_.event_fd(), .events = POLLIN, .revents = 0};
         // A queue pair that has begun anew wants its receives.
-        const bool new_life = std::any_of(uses_.begin(), uses_.end(), [](const Use& use) { return use.life != use.channel->end; });
+        const bool new_life =
+            std::any_of(uses_.begin(), uses_.end(), [](const Use& use) { return use.life != use.channel->end; });
         return close_wanted_ || new_life || ::poll(&readable, 1, 0) == 1;
     });
 }
@@ -144,7 +145,8 @@ void Application::poll_all_and_retire() {
         if (use.life == nullptr || use.life != end || use.channel->closed) {
             continue;
         }
-        const auto more = static_cast<std::int32_t>(counts[i] - use.retired);  // completions may have told of later ones
+        const auto more =
+            static_cast<std::int32_t>(counts[i] - use.retired);  // completions may have told of later ones
         if (more > 0) {
             (void)world_.model.retired(*end, use.lane, static_cast<std::uint32_t>(more),
                                        [&](const Request& request) { give_back(use, *end, request); });
@@ -181,11 +183,12 @@ std::size_t Application::poll_as(std::size_t most) {
 void Application::check_time(const WideCompletion& completion) {
     const std::uint64_t time = completion.device_time;
     const bool timed = device_time_ && completion.ok();
-    // A request whose signal was left to one behind it has that one's time, hence none where that one has failed: then none of its queue
-    // succeeds with a time any more.
-    const bool may_lack_it = !completion.from_recv_queue() && std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) {
-        return use.channel->coalesces && use.channel->index == completion.tag >> kChannelShift;
-    });
+    // A request whose signal was left to one behind it has that one's time, hence none where that one has failed: then
+    // none of its queue succeeds with a time any more.
+    const bool may_lack_it =
+        !completion.from_recv_queue() && std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) {
+            return use.channel->coalesces && use.channel->index == completion.tag >> kChannelShift;
+        });
     if (timed && time == 0 && may_lack_it) {
         lack_time_.insert(completion.qp);
         return;
@@ -199,8 +202,8 @@ void Application::check_time(const WideCompletion& completion) {
     }
     std::uint64_t& newest = newest_times_[{completion.qp, completion.from_recv_queue()}];
     if (time < newest || time > world_.scheduler.now_ns()) {
-        throw Violation("I6 fields", fmt::format("{}: {:#x} has the device's time {}, after {}, and it is {}", name_, completion.tag, time,
-                                                 newest, world_.scheduler.now_ns()));
+        throw Violation("I6 fields", fmt::format("{}: {:#x} has the device's time {}, after {}, and it is {}", name_,
+                                                 completion.tag, time, newest, world_.scheduler.now_ns()));
     }
     newest = time;
 }
@@ -220,8 +223,8 @@ void Application::take(const Completion& completion, const CompletionExtension& 
         return take_shared(completion);
     }
     if (use == nullptr) {
-        throw Violation("I1 conservation", fmt::format("{}: a completion with tag {:#x}, which it never gave", name_,
-                                                       completion.tag));
+        throw Violation("I1 conservation",
+                        fmt::format("{}: a completion with tag {:#x}, which it never gave", name_, completion.tag));
     }
     End& end = *use->channel->lives[life];
     const auto on_retired = [&](const Request& request) { give_back(*use, end, request); };
@@ -233,8 +236,8 @@ void Application::take(const Completion& completion, const CompletionExtension& 
         --use->sends;
     }
     if (wide_ && completion.ok() && receive && end.datagrams && more.src_qp != end.found_from->qp_num) {
-        throw Violation("I6 fields", fmt::format("{}: a datagram is said to be of queue pair {}, and was sent by {}", end.name, more.src_qp,
-                                                 end.found_from->name));
+        throw Violation("I6 fields", fmt::format("{}: a datagram is said to be of queue pair {}, and was sent by {}",
+                                                 end.name, more.src_qp, end.found_from->name));
     }
     if (request.opcode == Opcode::bind_mw || request.opcode == Opcode::local_inv) {
         window_changed(*use->channel, end, request, completion);
@@ -242,7 +245,8 @@ void Application::take(const Completion& completion, const CompletionExtension& 
     // A send that the device has carried out was taken by the worker after all receives that were submitted before it.
     if (completion.ok() && !receive) {
         for (const Use& other : uses_) {
-            if (End* current_end = other.channel->end; current_end != nullptr && current_end->datagrams && other.receives) {
+            if (End* current_end = other.channel->end;
+                current_end != nullptr && current_end->datagrams && other.receives) {
                 current_end->receives_posted = std::max(current_end->receives_posted, request.order);
             }
         }
@@ -277,10 +281,11 @@ void Application::check_figures() {
     const SessionFigures figures = session_.figures();
     if (figures.accepted != submitted_ || figures.completed != completed_ || figures.retired < retired_ ||
         figures.completed + figures.retired > figures.accepted) {
-        throw Violation("I1 conservation", fmt::format("{}: the session has accepted {}, completed {} and retired {}; seen were "
-                                                       "{}, {} and {}",
-                                                       name_, figures.accepted, figures.completed, figures.retired, submitted_,
-                                                       completed_, retired_));
+        throw Violation(
+            "I1 conservation",
+            fmt::format("{}: the session has accepted {}, completed {} and retired {}; seen were "
+                        "{}, {} and {}",
+                        name_, figures.accepted, figures.completed, figures.retired, submitted_, completed_, retired_));
     }
 }
 
@@ -290,7 +295,8 @@ bool Application::sends_rest(std::uint32_t but_with) const noexcept {
         const SharedReceives* taken_from = use.channel->peer != nullptr ? use.channel->peer->shared : nullptr;
         const bool peer_may_starve = taken_from != nullptr && (taken_from->state->excuses & kCqLost) != 0;
         return std::any_of(use.channel->lives.begin(), use.channel->lives.end(), [&](const End* end) {
-            if ((end->excuses & but_with) != 0 || (end->peer != nullptr && (end->peer->excuses & kKept) != 0) || peer_may_starve) {
+            if ((end->excuses & but_with) != 0 || (end->peer != nullptr && (end->peer->excuses & kKept) != 0) ||
+                peer_may_starve) {
                 return false;
             }
             const auto& sends = end->lanes[use.lane].sends;
@@ -320,8 +326,9 @@ void Application::finish() {
     }
     check_figures();
     if (submitted_ != completed_ + retired_ + kept) {
-        throw Violation("I1 conservation", fmt::format("{}: {} were submitted, {} completed and {} retired, and nothing is left",
-                                                       name_, submitted_, completed_, retired_));
+        throw Violation("I1 conservation",
+                        fmt::format("{}: {} were submitted, {} completed and {} retired, and nothing is left", name_,
+                                    submitted_, completed_, retired_));
     }
     world_.trace.add("has ended: {} submitted, {} completed, {} retired", submitted_, completed_, retired_);
 }
@@ -329,7 +336,8 @@ void Application::finish() {
 void Application::check_given_back() const {
     for (const std::span<std::byte> bytes : given_back_) {
         if (!has_pattern(bytes, kGivenBack)) {
-            throw Violation("I1 conservation", name_ + ": a buffer was written after its request had ended with an error");
+            throw Violation("I1 conservation",
+                            name_ + ": a buffer was written after its request had ended with an error");
         }
     }
 }

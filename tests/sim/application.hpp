@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,11 +23,11 @@ struct SharedReceives;
 /// How an application behaves.
 struct Shape {
     const char* name = "";
-    std::uint32_t window = 8;          ///< sends in flight on a queue pair, as far as it keeps to that
-    std::uint32_t batch = 4;           ///< sends in a row
-    std::uint32_t polls = 4;           ///< of so many turns one is not for polling, but for sending
-    std::uint32_t idles = 0;           ///< does nothing, once in so many turns; 0: never
-    std::uint32_t receives = 100;      ///< per cent of the receive queue that it keeps posted
+    std::uint32_t window = 8;      ///< sends in flight on a queue pair, as far as it keeps to that
+    std::uint32_t batch = 4;       ///< sends in a row
+    std::uint32_t polls = 4;       ///< of so many turns one is not for polling, but for sending
+    std::uint32_t idles = 0;       ///< does nothing, once in so many turns; 0: never
+    std::uint32_t receives = 100;  ///< per cent of the receive queue that it keeps posted
 };
 
 class Application {
@@ -53,8 +53,8 @@ public:
     [[nodiscard]] bool ended() const noexcept { return ended_; }
     [[nodiscard]] bool uses(const Channel& channel) const noexcept;
     [[nodiscard]] SharedReceives* shared() const noexcept { return shared_; }
-    /// Nothing of its sends is in flight, but what is unsignaled, or of ends that have one of these excuses, or a peer that
-    /// the provider may have kept or that may lack receives.
+    /// Nothing of its sends is in flight, but what is unsignaled, or of ends that have one of these excuses, or a peer
+    /// that the provider may have kept or that may lack receives.
     [[nodiscard]] bool sends_rest(std::uint32_t but_with) const noexcept;
     /// The session's figures against what was seen here.
     void check_figures();
@@ -66,16 +66,16 @@ private:
     struct Use {
         Channel* channel = nullptr;
         std::size_t lane = 0;
-        bool receives = false;          ///< they are its own
-        std::vector<bool> send_busy;    ///< by slot
+        bool receives = false;        ///< they are its own
+        std::vector<bool> send_busy;  ///< by slot
         std::vector<bool> recv_busy;
-        const End* life = nullptr;      ///< that these are of
-        QpHandle handle{};              ///< of that life
-        QpHandle old_handle{};          ///< of the one before
-        std::uint32_t sends = 0;        ///< in flight
-        std::uint32_t unsignaled = 0;   ///< of those, in a row since the last signaled one
-        std::uint32_t retired = 0;      ///< seen here, of Session::retired
-        Refusal refusal{};              ///< the last one, until something is taken
+        const End* life = nullptr;     ///< that these are of
+        QpHandle handle{};             ///< of that life
+        QpHandle old_handle{};         ///< of the one before
+        std::uint32_t sends = 0;       ///< in flight
+        std::uint32_t unsignaled = 0;  ///< of those, in a row since the last signaled one
+        std::uint32_t retired = 0;     ///< seen here, of Session::retired
+        Refusal refusal{};             ///< the last one, until something is taken
     };
 
     void turn();
@@ -130,8 +130,8 @@ private:
     bool device_time_;
     std::map<std::pair<QpHandle, bool>, std::uint64_t> newest_times_;  ///< by queue pair and queue
     std::set<QpHandle> lack_time_;  ///< queue pairs of which a request succeeded without one
-    bool news_ = false;     ///< it may have been told that something was completed or retired
-    bool in_call_ = false;  ///< in the middle of a call, where figures need not agree
+    bool news_ = false;             ///< it may have been told that something was completed or retired
+    bool in_call_ = false;          ///< in the middle of a call, where figures need not agree
     bool close_wanted_ = false;
     bool closed_ = false;
     bool ended_ = false;

@@ -1,7 +1,7 @@
 // The receives that an application keeps posted: of its queue pairs, and of its shared receive queue.
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "sim/application.hpp"
 #include "sim/tags.hpp"
@@ -11,7 +11,8 @@
 namespace pollcore::sim {
 
 std::uint32_t Application::receives_wanted(std::uint32_t depth, std::uint32_t per_cent) const noexcept {
-    // Receives of one queue pair must leave completion slots for the others', or all would wait for each other's messages.
+    // Receives of one queue pair must leave completion slots for the others', or all would wait for each other's
+    // messages.
     const auto fair = completion_slots_ / 2 / static_cast<std::uint32_t>(uses_.size() + (shared_ != nullptr));
     return std::clamp(depth * per_cent / 100, 1u, std::max(fair, 1u));
 }
@@ -87,7 +88,8 @@ void Application::keep_shared_receives() {
     SharedQueue& queue = *shared_->state;
     const std::uint32_t wanted = receives_wanted(shared_->depth, world_.winding_down() ? 100 : shape_.receives);
     while (queue.receives.size() < wanted) {
-        const auto slot = static_cast<std::uint32_t>(std::find(shared_busy_.begin(), shared_busy_.end(), false) - shared_busy_.begin());
+        const auto slot = static_cast<std::uint32_t>(std::find(shared_busy_.begin(), shared_busy_.end(), false) -
+                                                     shared_busy_.begin());
         if (slot == SharedReceives::kSlots) {
             return;
         }
@@ -121,9 +123,11 @@ void Application::keep_shared_receives() {
 
 void Application::take_shared(const Completion& completion) {
     if (shared_ == nullptr) {
-        throw Violation("I1 conservation", fmt::format("{}: a completion with tag {:#x}, which it never gave", name_, completion.tag));
+        throw Violation("I1 conservation",
+                        fmt::format("{}: a completion with tag {:#x}, which it never gave", name_, completion.tag));
     }
-    const Request request = world_.model.completed(*shared_->state, world_.life_of(shared_->runtime, completion.qp), completion);
+    const Request request =
+        world_.model.completed(*shared_->state, world_.life_of(shared_->runtime, completion.qp), completion);
     ++completed_;
     if (completion.ok()) {
         shared_busy_[request.slot] = false;
@@ -144,8 +148,10 @@ void Application::on_refusal(const SharedReceives& shared, Refusal refusal) {
         default: break;
     }
     if (!right) {
-        throw Violation("I3 room", fmt::format("{} was refused a receive of {} with {}, and has {} in flight there (causes: {})", name_,
-                                               queue.name, refusal_name(refusal), queue.receives.size(), causes(queue.excuses)));
+        throw Violation(
+            "I3 room",
+            fmt::format("{} was refused a receive of {} with {}, and has {} in flight there (causes: {})", name_,
+                        queue.name, refusal_name(refusal), queue.receives.size(), causes(queue.excuses)));
     }
 }
 

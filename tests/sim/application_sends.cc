@@ -1,9 +1,9 @@
 // What an application sends: over connected queue pairs, to any UD queue pair, and to its memory windows.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "sim/application.hpp"
 #include "sim/tags.hpp"
@@ -70,13 +70,14 @@ bool Application::send_one(Use& use) {
     if (use.lane == 0 && channel.window.valid() && random_.one_in(12)) {
         return change_window(use, slot);
     }
-    constexpr std::array<Opcode, 8> kOpcodes{Opcode::send,       Opcode::send,      Opcode::send_with_imm,
-                                             Opcode::rdma_write, Opcode::rdma_write, Opcode::rdma_write_with_imm,
-                                             Opcode::rdma_read,  Opcode::atomic_fetch_and_add};
+    constexpr std::array<Opcode, 8> kOpcodes{Opcode::send,          Opcode::send,
+                                             Opcode::send_with_imm, Opcode::rdma_write,
+                                             Opcode::rdma_write,    Opcode::rdma_write_with_imm,
+                                             Opcode::rdma_read,     Opcode::atomic_fetch_and_add};
     End& end = *channel.end;
     Request request = begun(channel, slot);
     request.defect = world_.take_defect(channel);
-    request.opcode = request.defect == Defect::too_long    ? Opcode::send
+    request.opcode = request.defect == Defect::too_long     ? Opcode::send
                      : request.defect == Defect::remote_key ? Opcode::rdma_write
                                                             : random_.pick(kOpcodes);
     request.length = random_.one_in(8) ? random_.between(1, Channel::kSlotBytes) : random_.below(65);
@@ -103,8 +104,11 @@ bool Application::send_one(Use& use) {
     Channel& peer = *channel.peer;
     work.rkey = peer.memory.rkey();
     if (request.defect == Defect::remote_key) {
-        work.rkey = peer.dead_keys.empty() ? kNoKey : peer.dead_keys[random_.below(static_cast<std::uint32_t>(peer.dead_keys.size()))];
-    } else if (writes(request.opcode) && peer.window_key != 0 && peer.window_life == peer.end && peer.ready && random_.one_in(2)) {
+        work.rkey = peer.dead_keys.empty()
+                        ? kNoKey
+                        : peer.dead_keys[random_.below(static_cast<std::uint32_t>(peer.dead_keys.size()))];
+    } else if (writes(request.opcode) && peer.window_key != 0 && peer.window_life == peer.end && peer.ready &&
+               random_.one_in(2)) {
         work.rkey = request.window_key = peer.window_key;
     }
     switch (request.opcode) {
@@ -136,11 +140,12 @@ Request Application::begun(const Channel& channel, std::uint32_t slot) const {
 }
 
 std::uint64_t Application::tag_of(const Channel& channel) const noexcept {
-    return std::uint64_t{channel.index} << kChannelShift | (channel.lives.size() - 1) << kLifeShift | (next_sequence_ & kSequenceMask);
+    return std::uint64_t{channel.index} << kChannelShift | (channel.lives.size() - 1) << kLifeShift |
+           (next_sequence_ & kSequenceMask);
 }
 
-// Binds the channel's window to where its peer writes, or ends what it opens: type 2 by an invalidation, type 1 by moving it. Not while
-// something goes through it.
+// Binds the channel's window to where its peer writes, or ends what it opens: type 2 by an invalidation, type 1 by
+// moving it. Not while something goes through it.
 bool Application::change_window(Use& use, std::uint32_t slot) {
     Channel& channel = *use.channel;
     if (!channel.ready || channel.window_busy || channel.window_in_doubt == channel.end ||
@@ -148,7 +153,8 @@ bool Application::change_window(Use& use, std::uint32_t slot) {
         return false;
     }
     Request request = begun(channel, slot);
-    request.opcode = channel.window_key != 0 && channel.window.type() == WindowType::type_2 ? Opcode::local_inv : Opcode::bind_mw;
+    request.opcode =
+        channel.window_key != 0 && channel.window.type() == WindowType::type_2 ? Opcode::local_inv : Opcode::bind_mw;
     request.window_key = std::exchange(channel.window_key, 0);
     WorkRequest work;
     work.tag = request.tag;
@@ -158,7 +164,8 @@ bool Application::change_window(Use& use, std::uint32_t slot) {
     if (request.opcode == Opcode::local_inv) {
         work.invalidate_rkey = request.window_key;
     } else {
-        work.bind = WindowBind(channel.window.handle(), channel.memory.handle(), std::uint64_t{Channel::kSlots} * Channel::kSlotBytes);
+        work.bind = WindowBind(channel.window.handle(), channel.memory.handle(),
+                               std::uint64_t{Channel::kSlots} * Channel::kSlotBytes);
         work.remote_addr = reinterpret_cast<std::uintptr_t>(channel.landing_slot(0));
         work.bind_access = kWindowWrite;
         work.rkey = channel.next_key = next_rkey(channel.next_key);
@@ -172,7 +179,8 @@ bool Application::change_window(Use& use, std::uint32_t slot) {
     return true;
 }
 
-void Application::window_changed(Channel& channel, const End& end, const Request& request, const Completion& completion) {
+void Application::window_changed(Channel& channel, const End& end, const Request& request,
+                                 const Completion& completion) {
     channel.window_busy = false;
     const bool type_2 = channel.window.type() == WindowType::type_2;
     if (!completion.ok()) {
@@ -234,7 +242,8 @@ bool Application::submit(Use& use, const Request& request, const WorkRequest& wo
     in_call_ = true;
     Refusal refusal{};
     const bool local = is_local(request.opcode);
-    const bool carries = !local && request.opcode != Opcode::rdma_read && request.opcode != Opcode::atomic_fetch_and_add;
+    const bool carries =
+        !local && request.opcode != Opcode::rdma_read && request.opcode != Opcode::atomic_fetch_and_add;
     if (carries && request.defect == Defect::none && request.length <= channel.inline_max && random_.one_in(2)) {
         refusal = session_.try_submit_inline(work, {request.local, request.length});
     } else if (channel.sges_max > 1 && !local && request.length > 1 && request.opcode != Opcode::atomic_fetch_and_add &&
@@ -260,8 +269,9 @@ bool Application::submit(Use& use, const Request& request, const WorkRequest& wo
         }
     }
     use.refusal = Refusal::none;
-    world_.trace.add(request.signaled ? "submits {0:#x}: {3} of {1} bytes" : "submits {0:#x}: {3} of {1} bytes, unsignaled",
-                     request.tag, request.length, 0, opcode_name(request.opcode));
+    world_.trace.add(
+        request.signaled ? "submits {0:#x}: {3} of {1} bytes" : "submits {0:#x}: {3} of {1} bytes, unsignaled",
+        request.tag, request.length, 0, opcode_name(request.opcode));
     world_.scheduler.progress();
     ++next_sequence_;
     ++submitted_;
@@ -299,10 +309,11 @@ void Application::on_refusal(Use& use, const End& end, const Request& request, R
         default: break;
     }
     if (!right) {
-        throw Violation("I3 room", fmt::format("{} was refused a request on {} with {}, and has {} sends and {} receives in "
-                                               "flight there (causes: {}; the queue pair's is {})",
-                                               name_, end.name, refusal_name(refusal), use.sends, end.receives.size(),
-                                               causes(end.excuses), status_name(session_.cause(channel.qp.handle()))));
+        throw Violation("I3 room",
+                        fmt::format("{} was refused a request on {} with {}, and has {} sends and {} receives in "
+                                    "flight there (causes: {}; the queue pair's is {})",
+                                    name_, end.name, refusal_name(refusal), use.sends, end.receives.size(),
+                                    causes(end.excuses), status_name(session_.cause(channel.qp.handle()))));
     }
 }
 

@@ -11,7 +11,9 @@ std::uint64_t occasions = 0;
 
 }  // namespace
 
-bool planted(Bug bug) noexcept { return present == bug && ++occasions % once_in == 0; }
+bool planted(Bug bug) noexcept {
+    return present == bug && ++occasions % once_in == 0;
+}
 
 namespace sim {
 
@@ -42,7 +44,8 @@ const std::vector<BugKind>& bug_kinds() {
 }
 
 void plant(Bug bug) noexcept {
-    const auto kind = std::find_if(bug_kinds().begin(), bug_kinds().end(), [&](const BugKind& each) { return each.bug == bug; });
+    const auto kind =
+        std::find_if(bug_kinds().begin(), bug_kinds().end(), [&](const BugKind& each) { return each.bug == bug; });
     present = bug;
     once_in = kind != bug_kinds().end() ? kind->once_in : 1;
     occasions = 0;

@@ -12,8 +12,8 @@ namespace pollcore::sim {
 struct BugKind {
     Bug bug{};
     std::string_view name;
-    std::string_view world;         ///< in which it is looked for
-    std::uint64_t once_in = 1;      ///< of so many times that it could happen it does
+    std::string_view world;     ///< in which it is looked for
+    std::uint64_t once_in = 1;  ///< of so many times that it could happen it does
 };
 [[nodiscard]] const std::vector<BugKind>& bug_kinds();
 

@@ -1,7 +1,6 @@
 #include "sim/campaign.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -17,6 +16,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "pollcore/error.hpp"
@@ -155,8 +156,9 @@ void note_end(int status, Report& report) {
         return;
     }
     set(report.invariant, sizeof(report.invariant), "crash");
-    set(report.text, sizeof(report.text), WIFSIGNALED(status) ? fmt::format("ended by signal {}\n", WTERMSIG(status))
-                                                              : fmt::format("exit code {}\n", WEXITSTATUS(status)));
+    set(report.text, sizeof(report.text),
+        WIFSIGNALED(status) ? fmt::format("ended by signal {}\n", WTERMSIG(status))
+                            : fmt::format("exit code {}\n", WEXITSTATUS(status)));
 }
 
 /// Runs one history in a process of its own, so that it may end in any way.
@@ -212,8 +214,8 @@ HistoryOptions shrink(HistoryOptions options, Report& report) {
 }
 
 std::string replay_command(const HistoryOptions& options) {
-    std::string command = fmt::format("scripts/simulate --world {} --steps {} --replay {}", options.world, options.steps,
-                                      options.seed);
+    std::string command =
+        fmt::format("scripts/simulate --world {} --steps {} --replay {}", options.world, options.steps, options.seed);
     if (!options.without.empty()) {
         command += fmt::format(" --without {}", fmt::join(options.without, ","));
     }
@@ -282,18 +284,22 @@ int run_campaign(const Campaign& campaign) {
     for (std::uint32_t job = 0; job < campaign.jobs; ++job) {
         reports.push_back(std::make_unique<SharedReport>());
     }
-    // Some troubles meet some states once in ten thousand histories: who wants to see them all waits a little for these.
+    // Some troubles meet some states once in ten thousand histories: who wants to see them all waits a little for
+    // these.
     constexpr std::uint64_t kPatience = 8;
     const auto wanted = [&](std::uint64_t i) {
-        return i < campaign.seeds || (campaign.complete && i < kPatience * campaign.seeds && !missing(sum_of(reports)).empty());
+        return i < campaign.seeds ||
+               (campaign.complete && i < kPatience * campaign.seeds && !missing(sum_of(reports)).empty());
     };
     for (std::uint32_t job = 0; job < campaign.jobs; ++job) {
         children.push_back(in_child([&, job] {
             Report& report = **reports[job];
             set_log_output(open("/dev/null", O_WRONLY | O_CLOEXEC));
             plant(campaign.bug);
-            for (std::uint64_t i = job; wanted(i) && (campaign.seconds == 0 || elapsed() < campaign.seconds); i += campaign.jobs) {
-                if (!run_history({.seed = campaign.from + i, .steps = campaign.steps, .world = campaign.world}, report)) {
+            for (std::uint64_t i = job; wanted(i) && (campaign.seconds == 0 || elapsed() < campaign.seconds);
+                 i += campaign.jobs) {
+                if (!run_history({.seed = campaign.from + i, .steps = campaign.steps, .world = campaign.world},
+                                 report)) {
                     return;
                 }
             }
@@ -404,9 +410,9 @@ int prove_that_it_bites(std::uint64_t seeds, std::uint32_t jobs) {
         const auto began = Clock::now();
         campaign.found = &found;
         const bool bites = run_campaign(campaign) != 0;
-        fmt::print("{:18} {} in {:.2f} s, after {} histories of world {}{}{}\n", kind.name, bites ? "found" : "NOT FOUND",
-                   std::chrono::duration<double>(Clock::now() - began).count(), found.histories, kind.world,
-                   bites ? ": " : "", found.invariant);
+        fmt::print("{:18} {} in {:.2f} s, after {} histories of world {}{}{}\n", kind.name,
+                   bites ? "found" : "NOT FOUND", std::chrono::duration<double>(Clock::now() - began).count(),
+                   found.histories, kind.world, bites ? ": " : "", found.invariant);
         std::fflush(stdout);
         missed += !bites;
     }

@@ -21,9 +21,9 @@ struct Campaign {
     std::uint64_t steps = 2000;
     std::string world{kAllWorlds};
     std::uint32_t jobs = 1;
-    Bug bug = Bug::none;  ///< that is planted, and to be found
+    Bug bug = Bug::none;     ///< that is planted, and to be found
     Found* found = nullptr;  ///< where to say so, instead of printing
-    double seconds = 0;  ///< 0: as long as it takes
+    double seconds = 0;      ///< 0: as long as it takes
     bool print_coverage = false;
     bool complete = false;  ///< every trouble is to meet queue pairs in every state in which it can
 };

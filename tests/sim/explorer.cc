@@ -6,7 +6,8 @@
 namespace pollcore {
 
 void schedule_point(SchedulePoint point) noexcept {
-    static constexpr const char* kNames[] = {"publishes", "takes", "releases", "says that it sleeps", "arms", "looks again", "wakes"};
+    static constexpr const char* kNames[] = {"publishes", "takes",       "releases", "says that it sleeps",
+                                             "arms",      "looks again", "wakes"};
     // What a reader has seen and not yet read or given back makes no difference to who sleeps, and many more runs.
     if (point == SchedulePoint::take || point == SchedulePoint::release) {
         return;
@@ -142,7 +143,8 @@ std::string Explorer::story() const {
         all += "  " + turn + "\n";
     }
     for (const auto& fiber : fibers_) {
-        all += "now " + fiber->thread->name + (fiber->ended ? " has ended" : std::string(" is at: ") + fiber->where) + "\n";
+        all += "now " + fiber->thread->name + (fiber->ended ? " has ended" : std::string(" is at: ") + fiber->where) +
+               "\n";
     }
     return all;
 }

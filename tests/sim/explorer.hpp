@@ -1,17 +1,17 @@
 // Every way in which a few threads can take turns, one after the other.
 //
-// Threads are fibers, which give their turn back at each schedule point of the code that they run, and where they wait. A run
-// is told by which thread goes on at each turn at which more than one could; the next run is the last one with its last such
-// choice changed. So a run of threads that always do the same is the same, and all are seen.
+// Threads are fibers, which give their turn back at each schedule point of the code that they run, and where they wait.
+// A run is told by which thread goes on at each turn at which more than one could; the next run is the last one with
+// its last such choice changed. So a run of threads that always do the same is the same, and all are seen.
 #pragma once
-
-#include <boost/context/fiber.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <boost/context/fiber.hpp>
 
 #include "pollcore/schedule_point.hpp"
 
@@ -29,9 +29,9 @@ public:
         std::function<void()> end;
     };
 
-    /// Runs all of them in which no more than so many times a thread that could go on is held up for another. Returns how many
-    /// there were. `stuck` is told what a run was like in which nobody can go on; then
-    /// it ends, and so does the exploration.
+    /// Runs all of them in which no more than so many times a thread that could go on is held up for another. Returns
+    /// how many there were. `stuck` is told what a run was like in which nobody can go on; then it ends, and so does
+    /// the exploration.
     std::uint64_t explore(const std::function<Run()>& begin, const std::function<void(const std::string&)>& stuck,
                           std::uint32_t preemptions_max = ~std::uint32_t{0});
 

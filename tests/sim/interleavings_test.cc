@@ -1,13 +1,14 @@
-// No wake-up is lost (I8): every interleaving of a worker that falls asleep with what is brought to it meanwhile, step by
-// step through the worker's own code.
-#include <gtest/gtest.h>
+// No wake-up is lost (I8): every interleaving of a worker that falls asleep with what is brought to it meanwhile, step
+// by step through the worker's own code.
 #include <poll.h>
 
 #include <array>
 #include <memory>
 
-#include "sim/explorer.hpp"
+#include <gtest/gtest.h>
+
 #include "sim/bug_kinds.hpp"
+#include "sim/explorer.hpp"
 #include "stepped_world.hpp"
 #include "worker/run.hpp"
 
@@ -16,8 +17,8 @@ namespace {
 
 using testing::SteppedWorld;
 
-// A worker that sleeps whenever it can. It has two queue pairs that are connected with each other, so that it completes by
-// itself what is submitted there, and one whose peer is somebody else's.
+// A worker that sleeps whenever it can. It has two queue pairs that are connected with each other, so that it completes
+// by itself what is submitted there, and one whose peer is somebody else's.
 struct Scene {
     Scene() : world(options()) {
         SteppedWorld::QpShape shape;
@@ -28,11 +29,12 @@ struct Scene {
         other_pd = {world.device->create_pd(), {world.device.get()}};
         other_domain = world.device->create_thread_domain();
         other_cq = {world.device->create_cq({.cqe = 64, .domain = other_domain.get()}), {world.device.get()}};
-        QpOptions make{.pd = other_pd.get(),
-                       .domain = other_domain.get(),
-                       .send_cq = other_cq.get(),
-                       .recv_cq = other_cq.get(),
-                       .cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0}};
+        QpOptions make{
+            .pd = other_pd.get(),
+            .domain = other_domain.get(),
+            .send_cq = other_cq.get(),
+            .recv_cq = other_cq.get(),
+            .cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0}};
         other = {world.device->create_qp(make), {world.device.get()}};
         connect();
         memory = &world.register_memory(bytes.data(), bytes.size());
@@ -155,12 +157,10 @@ protected:
     }
     // Of what comes by the session alone.
     std::vector<Explorer::Thread> submissions(Scene& here) {
-        return {{"worker", [&] { here.work(explorer); }},
-                {"application",
-                 [&] {
-                     (void)here.world.session().try_submit(here.write(1));
-                     here.take(explorer, 1);
-                 }}};
+        return {{"worker", [&] { here.work(explorer); }}, {"application", [&] {
+                                                               (void)here.world.session().try_submit(here.write(1));
+                                                               here.take(explorer, 1);
+                                                           }}};
     }
     // Of a message that comes while the worker falls asleep.
     std::vector<Explorer::Thread> message(Scene& here) {
@@ -193,33 +193,37 @@ TEST_F(Interleavings, OfAMessageLoseNoWakeUp) {
 
 // All there are would take hours; three preemptions are more than any mistake of this kind needs.
 TEST_F(Interleavings, OfASubmissionAndAMessageLoseNoWakeUp) {
-    const std::uint64_t runs = all([this](Scene& here) {
-        WorkRequest receive{.tag = 1, .qp = here.near->handle(), .opcode = Opcode::recv};
-        EXPECT_EQ(here.world.session().try_submit(receive), Refusal::none);
-        (void)here.world.step(2);
-        return std::vector<Explorer::Thread>{{"worker", [&] { here.work(explorer); }},
-                                             {"application",
-                                              [&] {
-                                                  (void)here.world.session().try_submit(here.write(2));
-                                                  here.take(explorer, 2);
-                                              }},
-                                             {"peer", [&] { here.send_from_other(); }}};
-    }, 3);
+    const std::uint64_t runs = all(
+        [this](Scene& here) {
+            WorkRequest receive{.tag = 1, .qp = here.near->handle(), .opcode = Opcode::recv};
+            EXPECT_EQ(here.world.session().try_submit(receive), Refusal::none);
+            (void)here.world.step(2);
+            return std::vector<Explorer::Thread>{{"worker", [&] { here.work(explorer); }},
+                                                 {"application",
+                                                  [&] {
+                                                      (void)here.world.session().try_submit(here.write(2));
+                                                      here.take(explorer, 2);
+                                                  }},
+                                                 {"peer", [&] { here.send_from_other(); }}};
+        },
+        3);
     EXPECT_EQ(stuck, "");
     EXPECT_GT(runs, 500u);
     RecordProperty("runs", std::to_string(runs));
 }
 
 TEST_F(Interleavings, OfACommandLoseNoWakeUp) {
-    const std::uint64_t runs = all([this](Scene& here) {
-        return std::vector<Explorer::Thread>{{"worker", [&] { here.work(explorer); }},
-                                             {"control", [&] {
-                                                  here.world.proxy.park(here.near->handle());
-                                                  here.world.proxy.unpark(here.near->handle(), QpState::ready);
-                                                  here.stop = true;
-                                                  signal_event(here.world.worker.bell());
-                                              }}};
-    }, 4);
+    const std::uint64_t runs = all(
+        [this](Scene& here) {
+            return std::vector<Explorer::Thread>{{"worker", [&] { here.work(explorer); }},
+                                                 {"control", [&] {
+                                                      here.world.proxy.park(here.near->handle());
+                                                      here.world.proxy.unpark(here.near->handle(), QpState::ready);
+                                                      here.stop = true;
+                                                      signal_event(here.world.worker.bell());
+                                                  }}};
+        },
+        4);
     EXPECT_EQ(stuck, "");
     EXPECT_GT(runs, 20u);
     RecordProperty("runs", std::to_string(runs));

@@ -31,14 +31,24 @@ void give_back(void* memory) noexcept {
 
 }  // namespace
 
-void* operator new(std::size_t size) { return take(std::malloc(size != 0 ? size : 1)); }
+void* operator new(std::size_t size) {
+    return take(std::malloc(size != 0 ? size : 1));
+}
 void* operator new(std::size_t size, std::align_val_t alignment) {
     return take(std::aligned_alloc(static_cast<std::size_t>(alignment), rounded(size, alignment)));
 }
-void operator delete(void* memory) noexcept { give_back(memory); }
-void operator delete(void* memory, std::size_t) noexcept { give_back(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { give_back(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { give_back(memory); }
+void operator delete(void* memory) noexcept {
+    give_back(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+    give_back(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+    give_back(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+    give_back(memory);
+}
 #else
 namespace {
 constexpr std::uint64_t live = 0;

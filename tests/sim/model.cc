@@ -1,12 +1,12 @@
 #include "sim/model.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <span>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "sim/violation.hpp"
 
@@ -26,9 +26,10 @@ namespace {
 
 std::string causes(std::uint32_t excuses) {
     constexpr std::string_view kWords[] = {
-        "its own request", "the peer's request", "a planned status", "it ends", "the peer ends", "packets are lost",
-        "its device is lost", "its CQ is lost", "posts are refused", "its session closes", "receives may lack",
-        "the peer's device is lost", "it may not be destroyed", "it may not be modified",
+        "its own request",         "the peer's request",     "a planned status",   "it ends",
+        "the peer ends",           "packets are lost",       "its device is lost", "its CQ is lost",
+        "posts are refused",       "its session closes",     "receives may lack",  "the peer's device is lost",
+        "it may not be destroyed", "it may not be modified",
     };
     std::string text;
     for (std::size_t i = 0; i < std::size(kWords); ++i) {
@@ -78,8 +79,8 @@ namespace {
 }
 
 [[nodiscard]] std::string described(const End& end, const Request& request) {
-    return fmt::format("{}: request {:#x} ({} of {} bytes{}{})", end.name, request.tag, opcode_name(request.opcode), request.length,
-                       request.signaled ? "" : ", unsignaled",
+    return fmt::format("{}: request {:#x} ({} of {} bytes{}{})", end.name, request.tag, opcode_name(request.opcode),
+                       request.length, request.signaled ? "" : ", unsignaled",
                        request.defect != Defect::none ? ", with a defect" : "");
 }
 
@@ -108,7 +109,8 @@ bool End::sends_in_flight() const noexcept {
 
 bool End::uses_window(std::uint32_t key) const noexcept {
     return std::any_of(lanes.begin(), lanes.end(), [&](const Lane& lane) {
-        return std::any_of(lane.sends.begin(), lane.sends.end(), [&](const Request& request) { return request.window_key == key; });
+        return std::any_of(lane.sends.begin(), lane.sends.end(),
+                           [&](const Request& request) { return request.window_key == key; });
     });
 }
 
@@ -146,8 +148,9 @@ void Model::submitting(End& end, std::size_t lane, const Request& request) {
         end.lanes[lane].sends.push_back(request);
         if (request.to != nullptr) {
             End& to = *request.to;
-            const auto posted = static_cast<std::uint64_t>(std::count_if(
-                to.receives.begin(), to.receives.end(), [&](const Request& receive) { return receive.order <= to.receives_posted; }));
+            const auto posted = static_cast<std::uint64_t>(
+                std::count_if(to.receives.begin(), to.receives.end(),
+                              [&](const Request& receive) { return receive.order <= to.receives_posted; }));
             to.arriving.push_back({.tag = request.tag,
                                    .from = &end,
                                    .length = request.length,
@@ -191,12 +194,13 @@ Request Model::completed(End& end, std::size_t lane_index, const Completion& com
     const bool receive = completion.from_recv_queue();
     Lane& lane = end.lanes[lane_index];
     std::deque<Request>& queue = receive ? end.receives : lane.sends;
-    const auto found_at = std::find_if(queue.begin(), queue.end(),
-                                       [&](const Request& request) { return request.tag == completion.tag; });
+    const auto found_at =
+        std::find_if(queue.begin(), queue.end(), [&](const Request& request) { return request.tag == completion.tag; });
     if (found_at == queue.end()) {
-        throw Violation("I1 conservation", fmt::format("{}: a completion with tag {:#x} on its {} queue, where nothing with "
-                                                       "that tag is in flight: it came twice, or was never submitted",
-                                                       end.name, completion.tag, receive ? "receive" : "send"));
+        throw Violation("I1 conservation",
+                        fmt::format("{}: a completion with tag {:#x} on its {} queue, where nothing with "
+                                    "that tag is in flight: it came twice, or was never submitted",
+                                    end.name, completion.tag, receive ? "receive" : "send"));
     }
     if (never_queued(completion.status)) {
         const Request request = *found_at;
@@ -205,7 +209,8 @@ Request Model::completed(End& end, std::size_t lane_index, const Completion& com
         if (!receive) {
             std::erase_if(lane.messages, [&](const Message& message) { return message.tag == request.tag; });
             if (request.to != nullptr) {
-                std::erase_if(request.to->arriving, [&](const Datagram& datagram) { return datagram.tag == request.tag; });
+                std::erase_if(request.to->arriving,
+                              [&](const Datagram& datagram) { return datagram.tag == request.tag; });
             }
         }
         return request;
@@ -220,8 +225,8 @@ Request Model::completed(End& end, std::size_t lane_index, const Completion& com
             return settled(end, lane, request, completion);
         }
         if (first.signaled) {
-            throw Violation("I2 order", fmt::format("{} was overtaken by {:#x}, or lost", described(end, first),
-                                                    completion.tag));
+            throw Violation("I2 order",
+                            fmt::format("{} was overtaken by {:#x}, or lost", described(end, first), completion.tag));
         }
         queue.pop_front();
         succeeded(end, lane, first);
@@ -241,13 +246,16 @@ Request Model::settled(End& end, Lane& lane, const Request& request, const Compl
     }
     if (completion.ok()) {
         if (!request.signaled) {
-            throw Violation("I1 conservation", described(end, request) + " succeeded and made a completion all the same");
+            throw Violation("I1 conservation",
+                            described(end, request) + " succeeded and made a completion all the same");
         }
         if (receive) {
             found(end, request, completion);
         } else {
-            if ((request.opcode == Opcode::rdma_read || is_atomic(request.opcode)) && completion.byte_len != request.length) {
-                throw Violation("I6 fields", fmt::format("{} placed {} bytes", described(end, request), completion.byte_len));
+            if ((request.opcode == Opcode::rdma_read || is_atomic(request.opcode)) &&
+                completion.byte_len != request.length) {
+                throw Violation("I6 fields",
+                                fmt::format("{} placed {} bytes", described(end, request), completion.byte_len));
             }
             succeeded(end, lane, request);
         }
@@ -263,7 +271,8 @@ Request Model::settled(End& end, Lane& lane, const Request& request, const Compl
         end.added_perhaps += request.add;
     }
     // One whose completion the provider lost may have succeeded; what the runtime says of it holds up nothing.
-    if (completion.status == Status::general_err && (completion.flags & kByRuntime) != 0 && (end.excuses & kCqLost) != 0) {
+    if (completion.status == Status::general_err && (completion.flags & kByRuntime) != 0 &&
+        (end.excuses & kCqLost) != 0) {
         return request;
     }
     (receive ? end.receive_failed : lane.failed) = true;
@@ -296,7 +305,8 @@ void Model::succeeded(End& end, Lane& lane, const Request& request) {
     if (request.to == nullptr && takes_receive(request.opcode)) {
         ++end.messages_done;
         if (std::find(lane.passed_over.begin(), lane.passed_over.end(), request.tag) != lane.passed_over.end()) {
-            throw Violation("content", described(end, request) + " has succeeded, and the peer found one behind it and not it");
+            throw Violation("content",
+                            described(end, request) + " has succeeded, and the peer found one behind it and not it");
         }
     }
 }
@@ -329,7 +339,8 @@ void Model::found(End& end, const Request& receive, const Completion& completion
         // Those that were refused were never sent, as their sender may not have been told yet.
         const bool lost = (end.excuses & kCqLost) != 0;  // with the completion of its receive
         const bool all = lost || (end.peer->excuses & (kPostRefused | kEnding | kSessionClosing)) != 0;
-        const auto found_at = std::find_if(lane.messages.begin(), all ? lane.messages.end() : lane.messages.begin() + 1, fits);
+        const auto found_at =
+            std::find_if(lane.messages.begin(), all ? lane.messages.end() : lane.messages.begin() + 1, fits);
         if (found_at != lane.messages.end() && fits(*found_at)) {
             for (auto passed = lane.messages.begin(); passed != found_at && !lost; ++passed) {
                 lane.passed_over.push_back(passed->tag);
@@ -339,13 +350,14 @@ void Model::found(End& end, const Request& receive, const Completion& completion
             return;
         }
         const Message& message = lane.messages.front();
-        next += fmt::format("; the peer's next is {} bytes of {:#x}, immediate {} {:#x}{}{}", message.length, message.pattern,
-                            message.with_imm, message.imm, message.of_write ? ", of a write" : "",
+        next += fmt::format("; the peer's next is {} bytes of {:#x}, immediate {} {:#x}{}{}", message.length,
+                            message.pattern, message.with_imm, message.imm, message.of_write ? ", of a write" : "",
                             message.too_long ? ", too long" : "");
     }
-    throw Violation("content", fmt::format("{} holds {} bytes, immediate {} {:#x}{}{}", described(end, receive),
-                                           completion.byte_len, imm, imm ? completion.imm_data : 0,
-                                           of_write ? ", of a write" : "", next.empty() ? "; the peer sent nothing" : next));
+    throw Violation("content",
+                    fmt::format("{} holds {} bytes, immediate {} {:#x}{}{}", described(end, receive),
+                                completion.byte_len, imm, imm ? completion.imm_data : 0, of_write ? ", of a write" : "",
+                                next.empty() ? "; the peer sent nothing" : next));
 }
 
 // ---- Datagrams ----
@@ -354,17 +366,19 @@ bool Model::may_be_lost(const End& end, const Datagram& datagram) const noexcept
     return packets_lost || datagram.lost || (end.excuses | datagram.from->excuses) != 0;
 }
 
-// It is one that was sent to this queue pair. What its sender sent before it, and was not found, has been lost: then no receive was
-// posted, so that as many as were posted before must have been taken.
+// It is one that was sent to this queue pair. What its sender sent before it, and was not found, has been lost: then no
+// receive was posted, so that as many as were posted before must have been taken.
 void Model::found_datagram(End& end, const Request& receive, const Completion& completion) {
     const bool imm = (completion.flags & kWithImm) != 0;
     const auto at = std::find_if(end.arriving.begin(), end.arriving.end(), [&](const Datagram& datagram) {
-        return completion.byte_len == datagram.length + kGrhBytes && imm == datagram.with_imm && (!imm || completion.imm_data == datagram.imm) &&
+        return completion.byte_len == datagram.length + kGrhBytes && imm == datagram.with_imm &&
+               (!imm || completion.imm_data == datagram.imm) &&
                has_pattern({receive.local + kGrhBytes, datagram.length}, datagram.pattern);
     });
     if (at == end.arriving.end() || (completion.flags & kDatagram) == 0) {
-        throw Violation("content", fmt::format("{} holds a datagram of {} bytes, which nobody sent, or which came before", described(end, receive),
-                                               completion.byte_len));
+        throw Violation("content",
+                        fmt::format("{} holds a datagram of {} bytes, which nobody sent, or which came before",
+                                    described(end, receive), completion.byte_len));
     }
     const Datagram found = *at;
     const auto before = [&, left = at - end.arriving.begin()](const Datagram& datagram) mutable {
@@ -374,8 +388,10 @@ void Model::found_datagram(End& end, const Request& receive, const Completion& c
         auto earlier = before;
         for (const Datagram& datagram : end.arriving) {
             if (earlier(datagram) && !may_be_lost(end, datagram) && end.datagrams_found < datagram.room) {
-                throw Violation("content", fmt::format("datagram {:#x} to {} was lost, though {} receives had been posted and {} taken", datagram.tag,
-                                                       end.name, datagram.room, end.datagrams_found));
+                throw Violation(
+                    "content",
+                    fmt::format("datagram {:#x} to {} was lost, though {} receives had been posted and {} taken",
+                                datagram.tag, end.name, datagram.room, end.datagrams_found));
             }
         }
         auto passed = before;
@@ -437,9 +453,10 @@ Request Model::completed(SharedQueue& queue, End* end, const Completion& complet
     const auto at = std::find_if(queue.receives.begin(), queue.receives.end(),
                                  [&](const Request& request) { return request.tag == completion.tag; });
     if (at == queue.receives.end()) {
-        throw Violation("I1 conservation", fmt::format("{}: a completion with tag {:#x}, which is not in flight: it came twice, or was "
-                                                       "never submitted",
-                                                       queue.name, completion.tag));
+        throw Violation("I1 conservation",
+                        fmt::format("{}: a completion with tag {:#x}, which is not in flight: it came twice, or was "
+                                    "never submitted",
+                                    queue.name, completion.tag));
     }
     const Request request = *at;
     queue.receives.erase(at);
@@ -457,7 +474,9 @@ Request Model::completed(SharedQueue& queue, End* end, const Completion& complet
                                                   status_name(completion.status), causes(queue.excuses)));
         }
         if (completion.status == Status::srq_closed && request.order < queue.taken && !may_be_lost) {
-            throw Violation("I1 conservation", which + " was taken, since a later one was, and did not complete before the queue was closed");
+            throw Violation(
+                "I1 conservation",
+                which + " was taken, since a later one was, and did not complete before the queue was closed");
         }
         return request;
     }
@@ -483,15 +502,17 @@ Request Model::completed(SharedQueue& queue, End* end, const Completion& complet
 
 std::size_t Model::over(const SharedQueue& queue) const {
     if (!queue.receives.empty() && (queue.excuses & kKept) == 0) {
-        throw Violation("I1 conservation", fmt::format("{}: receive {:#x} never completed", queue.name, queue.receives.front().tag));
+        throw Violation("I1 conservation",
+                        fmt::format("{}: receive {:#x} never completed", queue.name, queue.receives.front().tag));
     }
     return queue.receives.size();
 }
 
 void Model::require_cause(const End& end, const Request& request, const Completion& completion) const {
     if (!explained(end, request, completion)) {
-        throw Violation("status", fmt::format("{} ended with {}, for which there is no cause (known: {})",
-                                              described(end, request), status_name(completion.status), causes(end.excuses)));
+        throw Violation(
+            "status", fmt::format("{} ended with {}, for which there is no cause (known: {})", described(end, request),
+                                  status_name(completion.status), causes(end.excuses)));
     }
 }
 
@@ -513,11 +534,13 @@ bool Model::explained(const End& end, const Request& request, const Completion& 
         case Status::rem_inv_req_err: return !receive && (request.defect == Defect::too_long || peer_injected);
         case Status::rem_op_err: return !receive && (has(kPeerEnding) || peer_injected);
         case Status::retry_exc_err:
-            return !receive && (has(kLossy | kPeerEnding | kPeerDeviceLost | kDeviceLost) || (has(kOwnRequest) && packets_lost));
+            return !receive &&
+                   (has(kLossy | kPeerEnding | kPeerDeviceLost | kDeviceLost) || (has(kOwnRequest) && packets_lost));
         case Status::rnr_retry_exc_err:
             return !receive && takes_receive(request.opcode) && !end.rnr_for_ever && has(kShortOfReceives);
         case Status::post_refused: return by_runtime && has(kPostRefused | kDeviceLost);
-        case Status::request_refused: return by_runtime && (request.way_ends || has(kEnding | kSessionClosing | kCqLost | kDeviceLost));
+        case Status::request_refused:
+            return by_runtime && (request.way_ends || has(kEnding | kSessionClosing | kCqLost | kDeviceLost));
         case Status::qp_closed: return by_runtime && has(kEnding | kSessionClosing | kCqLost | kDeviceLost);
         case Status::session_closed: return by_runtime && has(kSessionClosing);
         case Status::device_removed: return by_runtime && has(kDeviceLost);
@@ -567,8 +590,8 @@ void Model::at_end(const End& end, std::uint64_t word) const {
         return;
     }
     if (word < adds->added || word > adds->added + adds->added_perhaps) {
-        throw Violation("content", fmt::format("{}: its word holds {}, where {} were added for certain and {} perhaps", end.name,
-                                               word, adds->added, adds->added_perhaps));
+        throw Violation("content", fmt::format("{}: its word holds {}, where {} were added for certain and {} perhaps",
+                                               end.name, word, adds->added, adds->added_perhaps));
     }
 }
 

@@ -1,9 +1,10 @@
 // What each work request should come to, worked out from what was asked and what was planned to go wrong.
 //
-// It knows the rules of reliable connections as the specification and the project's design state them, and nothing of the
-// runtime: it shares no code with it, only the public records. A check that fails throws Violation.
+// It knows the rules of reliable connections as the specification and the project's design state them, and nothing of
+// the runtime: it shares no code with it, only the public records. A check that fails throws Violation.
 //
-// A queue pair's life ends when it is closed or reset; each life is an End of its own here, connected to one of the peer's.
+// A queue pair's life ends when it is closed or reset; each life is an End of its own here, connected to one of the
+// peer's.
 #pragma once
 
 #include <cstddef>
@@ -22,23 +23,25 @@
 
 namespace pollcore::sim {
 
-[[nodiscard]] constexpr bool writes(Opcode opcode) noexcept { return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm; }
+[[nodiscard]] constexpr bool writes(Opcode opcode) noexcept {
+    return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm;
+}
 
 /// Why work of an end may fail. Set when the cause begins to exist, so a failure without any is a mistake.
 enum Excuse : std::uint32_t {
-    kOwnRequest = 1u << 0,    ///< one of its requests cannot succeed
-    kPeerRequest = 1u << 1,   ///< one of the peer's puts it into error
-    kInjected = 1u << 2,      ///< a fault with a status was planned on its device
-    kEnding = 1u << 3,        ///< it is being closed, reset or disconnected
-    kPeerEnding = 1u << 4,    ///< the peer is, or has failed
-    kLossy = 1u << 5,         ///< packets may be lost for longer than it repeats them
+    kOwnRequest = 1u << 0,   ///< one of its requests cannot succeed
+    kPeerRequest = 1u << 1,  ///< one of the peer's puts it into error
+    kInjected = 1u << 2,     ///< a fault with a status was planned on its device
+    kEnding = 1u << 3,       ///< it is being closed, reset or disconnected
+    kPeerEnding = 1u << 4,   ///< the peer is, or has failed
+    kLossy = 1u << 5,        ///< packets may be lost for longer than it repeats them
     kDeviceLost = 1u << 6,
-    kCqLost = 1u << 7,        ///< completions may be lost
-    kPostRefused = 1u << 8,   ///< the provider may refuse what is posted
+    kCqLost = 1u << 7,       ///< completions may be lost
+    kPostRefused = 1u << 8,  ///< the provider may refuse what is posted
     kSessionClosing = 1u << 9,
     kShortOfReceives = 1u << 10,  ///< the peer may lack receives for longer than it repeats
     kPeerDeviceLost = 1u << 11,
-    kKept = 1u << 12,         ///< the provider may refuse to destroy it, and then nothing may be completed in its name (H2)
+    kKept = 1u << 12,  ///< the provider may refuse to destroy it, and then nothing may be completed in its name (H2)
     kModifyFails = 1u << 13,  ///< a change of its state may fail half-way, and put it into error
 };
 
@@ -63,16 +66,16 @@ struct Request {
     Defect defect = Defect::none;
     std::uint32_t length = 0;
     std::uint32_t imm = 0;
-    std::uint64_t pattern = 0;           ///< of its bytes, when it carries any
-    std::byte* local = nullptr;          ///< receives and reads: where bytes go
-    std::byte* remote = nullptr;         ///< writes: where they go, in the peer's memory
-    std::uint64_t before = 0;            ///< atomics: what the word held, as far as this request tells
+    std::uint64_t pattern = 0;    ///< of its bytes, when it carries any
+    std::byte* local = nullptr;   ///< receives and reads: where bytes go
+    std::byte* remote = nullptr;  ///< writes: where they go, in the peer's memory
+    std::uint64_t before = 0;     ///< atomics: what the word held, as far as this request tells
     std::uint64_t add = 0;
-    std::uint32_t slot = 0;              ///< the application's own
-    std::uint64_t order = 0;             ///< among its session's requests, or the receives of its shared receive queue
-    End* to = nullptr;                   ///< datagrams: where they go
-    std::uint32_t window_key = 0;        ///< of the window that it goes through, or is to end
-    bool way_ends = false;               ///< its address handle was being destroyed when it was submitted
+    std::uint32_t slot = 0;        ///< the application's own
+    std::uint64_t order = 0;       ///< among its session's requests, or the receives of its shared receive queue
+    End* to = nullptr;             ///< datagrams: where they go
+    std::uint32_t window_key = 0;  ///< of the window that it goes through, or is to end
+    bool way_ends = false;         ///< its address handle was being destroyed when it was submitted
 };
 
 /// A message that takes a receive, as its receiver is to find it.
@@ -86,7 +89,8 @@ struct Message {
     std::uint64_t pattern = 0;
 };
 
-/// A datagram that was sent and not found. It may be lost where no receive is posted when it comes, and where something else excuses it.
+/// A datagram that was sent and not found. It may be lost where no receive is posted when it comes, and where something
+/// else excuses it.
 struct Datagram {
     std::uint64_t tag = 0;
     const End* from = nullptr;
@@ -98,10 +102,11 @@ struct Datagram {
     bool lost = false;       ///< perhaps: its request has failed, or its receiver's life ended
 };
 
-/// What one session has on a send queue. Several may post to one, and the order of theirs among each other is the worker's.
+/// What one session has on a send queue. Several may post to one, and the order of theirs among each other is the
+/// worker's.
 struct Lane {
-    std::deque<Request> sends;     ///< in flight, oldest first
-    std::deque<Message> messages;  ///< sent, and not yet found by the peer
+    std::deque<Request> sends;               ///< in flight, oldest first
+    std::deque<Message> messages;            ///< sent, and not yet found by the peer
     std::vector<std::uint64_t> passed_over;  ///< tags of those that the peer has not found, but a later one
     bool failed = false;
 };
@@ -117,17 +122,17 @@ struct End {
     std::vector<Lane> lanes;       ///< one for each session that posts
     std::deque<Request> receives;  ///< in flight, oldest first
     bool receive_failed = false;
-    bool datagrams = false;            ///< of a UD queue pair: no peer
+    bool datagrams = false;  ///< of a UD queue pair: no peer
     std::uint32_t qp_num = 0;
-    std::deque<Datagram> arriving;     ///< in the order they were submitted
+    std::deque<Datagram> arriving;  ///< in the order they were submitted
     std::uint64_t datagrams_found = 0;
-    const End* found_from = nullptr;   ///< the sender of the last
-    std::uint64_t receives_posted = 0; ///< receives up to this Request::order certainly are
-    std::uint64_t shared_taken = 0;    ///< Request::order of the last that it took from a shared receive queue
-    std::uint64_t messages_done = 0;   ///< of those sent, the ones that succeeded
-    std::uint64_t messages_found = 0;  ///< by the peer
-    std::uint64_t added = 0;           ///< to the peer's word by atomics that succeeded
-    std::uint64_t added_perhaps = 0;   ///< by those that failed
+    const End* found_from = nullptr;    ///< the sender of the last
+    std::uint64_t receives_posted = 0;  ///< receives up to this Request::order certainly are
+    std::uint64_t shared_taken = 0;     ///< Request::order of the last that it took from a shared receive queue
+    std::uint64_t messages_done = 0;    ///< of those sent, the ones that succeeded
+    std::uint64_t messages_found = 0;   ///< by the peer
+    std::uint64_t added = 0;            ///< to the peer's word by atomics that succeeded
+    std::uint64_t added_perhaps = 0;    ///< by those that failed
 
     [[nodiscard]] bool sends_in_flight() const noexcept;
     /// Something that goes through that window.
@@ -141,7 +146,7 @@ struct SharedQueue {
     std::uint32_t excuses = 0;     ///< kEnding: it is being closed
     std::deque<Request> receives;  ///< in flight, oldest first
     std::uint64_t submitted = 0;
-    std::uint64_t taken = 0;       ///< Request::order of the last that any queue pair took
+    std::uint64_t taken = 0;  ///< Request::order of the last that any queue pair took
 };
 
 [[nodiscard]] std::string_view opcode_name(Opcode opcode) noexcept;
@@ -154,8 +159,8 @@ class Model {
 public:
     explicit Model(Trace& trace) : trace_(trace) {}
 
-    /// A packet was lost, or will be. Requests survive that, but the answer to one that cannot succeed may be that packet: the peer,
-    /// in error then, answers no repeat.
+    /// A packet was lost, or will be. Requests survive that, but the answer to one that cannot succeed may be that
+    /// packet: the peer, in error then, answers no repeat.
     bool packets_lost = false;
     /// One was late, or will be: so those of one sender may come in another order.
     bool packets_late = false;
@@ -169,8 +174,8 @@ public:
 
     using OnRetired = std::function<void(const Request&)>;
 
-    /// It is about to be given to the runtime, by this lane's session, and may be with the peer before that call is over.
-    /// Receives have no lane.
+    /// It is about to be given to the runtime, by this lane's session, and may be with the peer before that call is
+    /// over. Receives have no lane.
     void submitting(End& end, std::size_t lane, const Request& request);
     /// The runtime did not take it.
     void refused(End& end, std::size_t lane, const Request& request);
@@ -189,8 +194,8 @@ public:
     /// So many more of the lane's unsignaled requests have succeeded, as the session counts them. Returns how many of
     /// these are the oldest, and ended by this.
     std::uint32_t retired(End& end, std::size_t lane, std::uint32_t more, const OnRetired& on_retired);
-    /// Nothing more comes to this lane: what is left is unsignaled and has succeeded. Returns how many are in flight for
-    /// ever, since the provider keeps the queue pair.
+    /// Nothing more comes to this lane: what is left is unsignaled and has succeeded. Returns how many are in flight
+    /// for ever, since the provider keeps the queue pair.
     std::size_t over(End& end, std::size_t lane, const OnRetired& on_retired);
     /// What was sent was found, or something went wrong.
     [[nodiscard]] bool rests(const End& end) const;

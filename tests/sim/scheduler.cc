@@ -1,12 +1,12 @@
 #include "sim/scheduler.hpp"
 
-#include <boost/context/fiber.hpp>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <exception>
 #include <utility>
+
+#include <boost/context/fiber.hpp>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -66,8 +66,12 @@ struct PooledStack {
 
 // AddressSanitizer must know which stack is in use.
 #if defined(__SANITIZE_ADDRESS__)
-void before_switch(void** keep, const void* bottom, std::size_t size) { __sanitizer_start_switch_fiber(keep, bottom, size); }
-void after_switch(void* kept, const void** from, std::size_t* size) { __sanitizer_finish_switch_fiber(kept, from, size); }
+void before_switch(void** keep, const void* bottom, std::size_t size) {
+    __sanitizer_start_switch_fiber(keep, bottom, size);
+}
+void after_switch(void* kept, const void** from, std::size_t* size) {
+    __sanitizer_finish_switch_fiber(kept, from, size);
+}
 #else
 void before_switch(void**, const void*, std::size_t) {}
 void after_switch(void*, const void**, std::size_t*) {}
@@ -86,9 +90,9 @@ struct Scheduler::Thread {
     void* fake_stack = nullptr;
     std::exception_ptr failure;
     std::uint32_t weight = 1;
-    std::uint64_t off_until_step = 0;            ///< taken off its core
-    std::uint64_t wake_ns = 0;                   ///< sleeps, or waits no longer than that
-    const std::function<bool()>* done = nullptr; ///< what it waits for
+    std::uint64_t off_until_step = 0;             ///< taken off its core
+    std::uint64_t wake_ns = 0;                    ///< sleeps, or waits no longer than that
+    const std::function<bool()>* done = nullptr;  ///< what it waits for
     bool ended = false;
 };
 
@@ -115,20 +119,19 @@ void Scheduler::start(std::string name, std::function<void()> body) {
     PooledStack pool;
     boost::context::stack_context stack = pool.allocate();
     made.stack = static_cast<char*>(stack.sp) - stack.size;
-    made.fiber = boost::context::fiber(
-        std::allocator_arg, boost::context::preallocated(stack.sp, stack.size, stack), pool,
-        [&made](boost::context::fiber&& scheduler) {
-            after_switch(nullptr, &made.outer_stack, &made.outer_size);
-            made.scheduler = std::move(scheduler);
-            try {
-                made.body();
-            } catch (...) {
-                made.failure = std::current_exception();
-            }
-            made.ended = true;
-            before_switch(nullptr, made.outer_stack, made.outer_size);
-            return std::move(made.scheduler);
-        });
+    made.fiber = boost::context::fiber(std::allocator_arg, boost::context::preallocated(stack.sp, stack.size, stack),
+                                       pool, [&made](boost::context::fiber&& scheduler) {
+                                           after_switch(nullptr, &made.outer_stack, &made.outer_size);
+                                           made.scheduler = std::move(scheduler);
+                                           try {
+                                               made.body();
+                                           } catch (...) {
+                                               made.failure = std::current_exception();
+                                           }
+                                           made.ended = true;
+                                           before_switch(nullptr, made.outer_stack, made.outer_size);
+                                           return std::move(made.scheduler);
+                                       });
     threads_.push_back(std::move(thread));
 }
 
@@ -168,8 +171,8 @@ Scheduler::Thread* Scheduler::choose() {
     return nullptr;
 }
 
-// A turn takes some hundred nanoseconds. While nothing happens the next timer is what is waited for, and steps are better
-// spent on what follows from it.
+// A turn takes some hundred nanoseconds. While nothing happens the next timer is what is waited for, and steps are
+// better spent on what follows from it.
 void Scheduler::pass_time() {
     std::uint64_t passed = random_.between(20, 400);
     if (random_.one_in(jump_odds_)) {
@@ -222,7 +225,9 @@ void Scheduler::leave() {
     after_switch(fake_stack, &self.outer_stack, &self.outer_size);
 }
 
-void Scheduler::yield() { leave(); }
+void Scheduler::yield() {
+    leave();
+}
 
 void Scheduler::sleep(std::uint64_t ns) {
     running_->wake_ns = now_ns_ + ns;

@@ -1,5 +1,5 @@
-// Threads that are turned by hand, and their clock: which one runs next, for how long and when it sleeps is drawn from a
-// seed. One runs at a time, from one place where it may be interrupted to the next.
+// Threads that are turned by hand, and their clock: which one runs next, for how long and when it sleeps is drawn from
+// a seed. One runs at a time, from one place where it may be interrupted to the next.
 //
 // A thread is a fiber. It gives its turn back by yield(), by waiting, or at a schedule point of the code that it runs.
 #pragma once

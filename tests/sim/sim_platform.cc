@@ -19,7 +19,7 @@ namespace {
 thread_local std::size_t bytes_allocated = 0;
 
 void release(void* data, std::size_t size) noexcept {
-    ::operator delete(data, std::align_val_t{kCacheLine});
+    ::operator delete (data, std::align_val_t{kCacheLine});
     bytes_allocated -= size;
 }
 
@@ -149,10 +149,11 @@ public:
     void wait(std::span<pollfd> fds, std::uint64_t deadline_ns, std::uint64_t most_ns) noexcept override {
         const std::uint64_t now = scheduler_.now_ns();
         const std::uint64_t left = deadline_ns == CompletionChannel::kNever ? CompletionChannel::kNever
-                                   : deadline_ns > now                     ? deadline_ns - now
-                                                                           : 0;
+                                   : deadline_ns > now                      ? deadline_ns - now
+                                                                            : 0;
         const std::uint64_t most = std::min(left, most_ns);
-        (void)scheduler_.wait(most == CompletionChannel::kNever ? Scheduler::kForever : most, [fds] { return ::poll(fds.data(), fds.size(), 0) > 0; });
+        (void)scheduler_.wait(most == CompletionChannel::kNever ? Scheduler::kForever : most,
+                              [fds] { return ::poll(fds.data(), fds.size(), 0) > 0; });
     }
 
 private:
@@ -161,9 +162,11 @@ private:
 
 class SimWorkerThread final : public WorkerThread {
 public:
-    SimWorkerThread(Scheduler& scheduler, const std::string& name, const WorkerConfig& config, Worker& worker, Random random)
+    SimWorkerThread(Scheduler& scheduler, const std::string& name, const WorkerConfig& config, Worker& worker,
+                    Random random)
         : scheduler_(scheduler), worker_(worker) {
-        const std::uint32_t most = kCommandSlots + kSessionsHere * config.submit_burst + kCqsHere * config.complete_burst;
+        const std::uint32_t most =
+            kCommandSlots + kSessionsHere * config.submit_burst + kCqsHere * config.complete_burst;
         const bool sleeps = config.idle.has(IdlePolicy::event);
         const std::uint32_t idle_steps = random.below(4);
         scheduler_.start(name, [this, most, sleeps, idle_steps] {
@@ -215,13 +218,15 @@ SimPlatform::SimPlatform(Scheduler& scheduler, std::string name, Random random, 
     : scheduler_(scheduler), name_(std::move(name)), random_(random), open_(std::move(open)) {}
 
 HostMemory SimPlatform::allocate(std::size_t bytes, int, const std::string&) {
-    void* data = ::operator new(bytes, std::align_val_t{kCacheLine});
+    void* data = ::operator new (bytes, std::align_val_t{kCacheLine});
     std::memset(data, 0, bytes);
     bytes_allocated += bytes;
     return {data, bytes, release};
 }
 
-std::size_t SimPlatform::allocated() noexcept { return bytes_allocated; }
+std::size_t SimPlatform::allocated() noexcept {
+    return bytes_allocated;
+}
 
 std::unique_ptr<Executor> SimPlatform::start_executor(const std::string&) {
     return std::make_unique<SimExecutor>(scheduler_, name_ + " control");

@@ -1,5 +1,5 @@
-// What a simulated runtime stands on: the scheduler's threads and clock, plain memory, and a software device of the test's
-// making.
+// What a simulated runtime stands on: the scheduler's threads and clock, plain memory, and a software device of the
+// test's making.
 #pragma once
 
 #include <functional>

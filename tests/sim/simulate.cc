@@ -1,11 +1,11 @@
 // Runs histories, and says of one that breaks an invariant how to see it again.
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
-
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "sim/campaign.hpp"
 #include "sim/world.hpp"
@@ -24,12 +24,14 @@ std::string about_worlds() {
 
 int main(int argc, char** argv) {
     using namespace pollcore::sim;
-    CLI::App app("Simulates histories of pollcore, each from one number, and checks the design's invariants after every step.");
+    CLI::App app(
+        "Simulates histories of pollcore, each from one number, and checks the design's invariants after every step.");
     app.footer(about_worlds());
     Campaign campaign;
     HistoryOptions replay;
     app.add_option("--seeds", campaign.seeds, "how many histories")->capture_default_str();
-    app.add_option("--seconds", campaign.seconds, "stop after so long, however many it were; 0: do not")->capture_default_str();
+    app.add_option("--seconds", campaign.seconds, "stop after so long, however many it were; 0: do not")
+        ->capture_default_str();
     app.add_option("--from", campaign.from, "the first one's number")->capture_default_str();
     app.add_option("--steps", campaign.steps, "turns of threads before a history winds down")->capture_default_str();
     app.add_option("--world", campaign.world, "which kind of history")->capture_default_str();
@@ -39,15 +41,19 @@ int main(int argc, char** argv) {
     app.add_flag("--digests", digests, "print a number for each history, which stands for all of its events");
     bool bite = false;
     app.add_flag("--planted", bite, "plant bugs, one after the other, and find each within --seeds histories");
-    app.add_flag("--complete", campaign.complete, "go on, up to eight times as many, until each trouble has met queue pairs in every state in which it can, and else fail");
+    app.add_flag("--complete", campaign.complete,
+                 "go on, up to eight times as many, until each trouble has met queue pairs in every state in which it "
+                 "can, and else fail");
     bool fresh = false;
     app.add_flag("--fresh", fresh, "begin with another number each time");
     auto* seed = app.add_option("--replay", replay.seed, "print one history whole");
-    app.add_option("--without", replay.without, "with --replay: troubles of its plan that do not happen")->delimiter(',');
+    app.add_option("--without", replay.without, "with --replay: troubles of its plan that do not happen")
+        ->delimiter(',');
     CLI11_PARSE(app, argc, argv);
     try {
         if (fresh) {
-            campaign.from = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) / 1000;
+            campaign.from =
+                static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) / 1000;
         }
         if (*seed) {
             replay.steps = campaign.steps;

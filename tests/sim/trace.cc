@@ -1,14 +1,14 @@
 #include "sim/trace.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 namespace pollcore::sim {
 
 std::string Trace::words(const Event& event) {
-    return fmt::format("{:6}  {:12.3f} us  {:<16} {}", event.step, static_cast<double>(event.now_ns) / 1000, *event.thread,
-                       fmt::format(fmt::runtime(event.text), event.a, event.b, event.c, event.word));
+    return fmt::format("{:6}  {:12.3f} us  {:<16} {}", event.step, static_cast<double>(event.now_ns) / 1000,
+                       *event.thread, fmt::format(fmt::runtime(event.text), event.a, event.b, event.c, event.word));
 }
 
 std::vector<std::string> Trace::last(std::size_t most) const {

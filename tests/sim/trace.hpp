@@ -16,9 +16,10 @@ public:
     /// `print`: each event as it happens.
     Trace(const Scheduler& scheduler, bool print) : scheduler_(scheduler), print_(print), events_(kKept) {}
 
-    /// `text` is a format string, with up to three numbers ({0} to {2}) and a word ({3}); it and the word live for ever. No
-    /// addresses: a history has the same trace in every process.
-    void add(const char* text, std::uint64_t a = 0, std::uint64_t b = 0, std::uint64_t c = 0, std::string_view word = {}) {
+    /// `text` is a format string, with up to three numbers ({0} to {2}) and a word ({3}); it and the word live for
+    /// ever. No addresses: a history has the same trace in every process.
+    void add(const char* text, std::uint64_t a = 0, std::uint64_t b = 0, std::uint64_t c = 0,
+             std::string_view word = {}) {
         Event& event = events_[count_++ % kKept];
         event = {scheduler_.steps(), scheduler_.now_ns(), &scheduler_.running(), text, a, b, c, word};
         if (print_) {

@@ -7,10 +7,10 @@ namespace pollcore::sim {
 namespace {
 
 constexpr std::string_view kTroubleNames[] = {
-    "delay",        "loss",         "outage",       "port flap",      "send status",    "receive status",
-    "refuse send",  "refuse receive", "overrun",    "fail poll",      "fail modify",    "fail destroy",
-    "fail create",  "fail arm",     "device fatal", "device removed", "local key",    "remote key",     "too long",
-    "reset",        "end way",      "end shared",   "arm limit",    "disconnect",   "close qp",     "close session",  "stop runtime",   "stop polling",
+    "delay",          "loss",           "outage",     "port flap",   "send status",   "receive status", "refuse send",
+    "refuse receive", "overrun",        "fail poll",  "fail modify", "fail destroy",  "fail create",    "fail arm",
+    "device fatal",   "device removed", "local key",  "remote key",  "too long",      "reset",          "end way",
+    "end shared",     "arm limit",      "disconnect", "close qp",    "close session", "stop runtime",   "stop polling",
 };
 static_assert(std::size(kTroubleNames) == kTroubles);
 
@@ -19,8 +19,12 @@ static_assert(std::size(kDoingNames) == kDoings);
 
 }  // namespace
 
-std::string_view trouble_name(Trouble trouble) noexcept { return kTroubleNames[static_cast<std::size_t>(trouble)]; }
-std::string_view doing_name(Doing doing) noexcept { return kDoingNames[static_cast<std::size_t>(doing)]; }
+std::string_view trouble_name(Trouble trouble) noexcept {
+    return kTroubleNames[static_cast<std::size_t>(trouble)];
+}
+std::string_view doing_name(Doing doing) noexcept {
+    return kDoingNames[static_cast<std::size_t>(doing)];
+}
 
 bool can_meet(Trouble trouble, Doing doing) noexcept {
     switch (trouble) {
@@ -44,7 +48,8 @@ bool can_meet(Trouble trouble, Doing doing) noexcept {
     }
 }
 
-std::vector<Planned> draw_plan(Random& random, std::uint32_t most, std::uint64_t steps, const std::vector<Trouble>& among) {
+std::vector<Planned> draw_plan(Random& random, std::uint32_t most, std::uint64_t steps,
+                               const std::vector<Trouble>& among) {
     std::vector<Planned> plan(random.below(most + 1));
     for (Planned& planned : plan) {
         planned.trouble = among.empty() ? static_cast<Trouble>(random.below(kTroubles))

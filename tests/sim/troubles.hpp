@@ -12,12 +12,12 @@ namespace pollcore::sim {
 
 enum class Trouble : std::uint8_t {
     // The network's.
-    delay,         ///< packets come late
-    loss,          ///< a few are lost, and repeated
-    outage,        ///< none arrives for longer than they are repeated
-    port_flap,     ///< the port goes down, and comes up again
+    delay,      ///< packets come late
+    loss,       ///< a few are lost, and repeated
+    outage,     ///< none arrives for longer than they are repeated
+    port_flap,  ///< the port goes down, and comes up again
     // The provider's.
-    send_status,     ///< a request completes with a status of the plan's
+    send_status,  ///< a request completes with a status of the plan's
     receive_status,
     refuse_send,     ///< ibv_post_send fails
     refuse_receive,  ///< ibv_post_recv fails
@@ -30,18 +30,18 @@ enum class Trouble : std::uint8_t {
     device_fatal,
     device_removed,
     // The program's.
-    local_key,    ///< a request with an lkey that names nothing
-    remote_key,   ///< with an rkey that names nothing
-    too_long,     ///< a message longer than the peer's receives
-    reset,        ///< a queue pair is reset, and connected again
-    end_way,      ///< an address handle is destroyed, and another made
-    end_shared,   ///< a shared receive queue is closed, with its queue pairs
-    arm_limit,    ///< of a shared receive queue
-    disconnect,   ///< goes to error by the program's wish
+    local_key,   ///< a request with an lkey that names nothing
+    remote_key,  ///< with an rkey that names nothing
+    too_long,    ///< a message longer than the peer's receives
+    reset,       ///< a queue pair is reset, and connected again
+    end_way,     ///< an address handle is destroyed, and another made
+    end_shared,  ///< a shared receive queue is closed, with its queue pairs
+    arm_limit,   ///< of a shared receive queue
+    disconnect,  ///< goes to error by the program's wish
     close_qp,
     close_session,
     stop_runtime,
-    stop_polling, ///< an application takes no completions for a time
+    stop_polling,  ///< an application takes no completions for a time
 };
 inline constexpr std::size_t kTroubles = 28;
 

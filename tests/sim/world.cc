@@ -1,12 +1,12 @@
 #include "sim/world.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "pollcore/error.hpp"
 #include "sim/sim_platform.hpp"
@@ -37,32 +37,74 @@ const std::vector<WorldKind>& world_kinds() {
     static const std::vector<WorldKind> kinds{
         {"calm", "up to three connections and nothing that goes wrong", 3, 0, 4, 8, 4, {}},
         {"any", "up to three connections and four troubles of any kind", 3, 4, 4, 8, 4, {}},
-        {"network", "packets that are late or lost, ports that go down", 3, 4, 4, 8, 4,
+        {"network",
+         "packets that are late or lost, ports that go down",
+         3,
+         4,
+         4,
+         8,
+         4,
          {Trouble::delay, Trouble::loss, Trouble::outage, Trouble::port_flap}},
-        {"provider", "calls that fail, bad statuses, full CQs, lost devices", 3, 4, 4, 8, 4,
-         {Trouble::send_status, Trouble::receive_status, Trouble::refuse_send, Trouble::refuse_receive, Trouble::overrun,
-          Trouble::fail_poll, Trouble::fail_modify, Trouble::fail_destroy, Trouble::fail_create, Trouble::fail_arm,
-          Trouble::device_fatal,
-          Trouble::device_removed}},
-        {"ends", "queue pairs, sessions and runtimes that are closed in the middle", 4, 6, 4, 8, 4,
+        {"provider",
+         "calls that fail, bad statuses, full CQs, lost devices",
+         3,
+         4,
+         4,
+         8,
+         4,
+         {Trouble::send_status, Trouble::receive_status, Trouble::refuse_send, Trouble::refuse_receive,
+          Trouble::overrun, Trouble::fail_poll, Trouble::fail_modify, Trouble::fail_destroy, Trouble::fail_create,
+          Trouble::fail_arm, Trouble::device_fatal, Trouble::device_removed}},
+        {"ends",
+         "queue pairs, sessions and runtimes that are closed in the middle",
+         4,
+         6,
+         4,
+         8,
+         4,
          {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::stop_runtime,
           Trouble::stop_polling, Trouble::delay}},
-        {"resets", "queue pairs that have trouble while they are reset and connected again", 2, 16, 2, 8, 4,
+        {"resets",
+         "queue pairs that have trouble while they are reset and connected again",
+         2,
+         16,
+         2,
+         8,
+         4,
          {Trouble::reset, Trouble::reset, Trouble::loss, Trouble::outage, Trouble::delay, Trouble::refuse_receive,
-          Trouble::refuse_send, Trouble::receive_status, Trouble::send_status, Trouble::fail_modify, Trouble::fail_create,
-          Trouble::stop_polling, Trouble::device_fatal, Trouble::fail_arm, Trouble::disconnect,
+          Trouble::refuse_send, Trouble::receive_status, Trouble::send_status, Trouble::fail_modify,
+          Trouble::fail_create, Trouble::stop_polling, Trouble::device_fatal, Trouble::fail_arm, Trouble::disconnect,
           Trouble::too_long, Trouble::end_shared}},
         {"storm", "one connection and many troubles", 1, 12, 4, 8, 4, {}},
-        {"shared", "queue pairs that take their receives from shared queues, and end while those go on", 4, 6, 1, 16, 8,
-         {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::end_shared, Trouble::end_shared,
-          Trouble::arm_limit, Trouble::stop_polling, Trouble::delay, Trouble::loss, Trouble::outage, Trouble::too_long,
-          Trouble::receive_status, Trouble::device_fatal}},
-        {"datagrams", "UD queue pairs, and address handles that end", 1, 4, 16, 1, 8,
-         {Trouble::reset, Trouble::close_qp, Trouble::close_session, Trouble::end_way, Trouble::end_way, Trouble::end_way, Trouble::stop_polling,
-          Trouble::local_key, Trouble::refuse_send}},
-        {"windows", "memory windows that are bound and ended, and keys that open nothing any more", 2, 6, 16, 16, 1,
-         {Trouble::reset, Trouble::reset, Trouble::remote_key, Trouble::remote_key, Trouble::remote_key, Trouble::close_qp, Trouble::delay,
-          Trouble::loss, Trouble::stop_polling, Trouble::send_status, Trouble::disconnect}},
+        {"shared",
+         "queue pairs that take their receives from shared queues, and end while those go on",
+         4,
+         6,
+         1,
+         16,
+         8,
+         {Trouble::reset, Trouble::disconnect, Trouble::close_qp, Trouble::close_session, Trouble::end_shared,
+          Trouble::end_shared, Trouble::arm_limit, Trouble::stop_polling, Trouble::delay, Trouble::loss,
+          Trouble::outage, Trouble::too_long, Trouble::receive_status, Trouble::device_fatal}},
+        {"datagrams",
+         "UD queue pairs, and address handles that end",
+         1,
+         4,
+         16,
+         1,
+         8,
+         {Trouble::reset, Trouble::close_qp, Trouble::close_session, Trouble::end_way, Trouble::end_way,
+          Trouble::end_way, Trouble::stop_polling, Trouble::local_key, Trouble::refuse_send}},
+        {"windows",
+         "memory windows that are bound and ended, and keys that open nothing any more",
+         2,
+         6,
+         16,
+         16,
+         1,
+         {Trouble::reset, Trouble::reset, Trouble::remote_key, Trouble::remote_key, Trouble::remote_key,
+          Trouble::close_qp, Trouble::delay, Trouble::loss, Trouble::stop_polling, Trouble::send_status,
+          Trouble::disconnect}},
     };
     return kinds;
 }
@@ -99,7 +141,8 @@ void World::run() {
     applications_.clear();
     channels_.clear();
     if (SimPlatform::allocated() != 0) {
-        throw Violation("end", fmt::format("{} bytes of the platform's memory were not given back", SimPlatform::allocated()));
+        throw Violation("end",
+                        fmt::format("{} bytes of the platform's memory were not given back", SimPlatform::allocated()));
     }
 }
 
@@ -116,14 +159,16 @@ void World::check() {
             note_events(side);
             const ControlCounters& counters = *side.counters;
             if (counters.async_events.value() - counters.async_events_acknowledged.value() > 1) {
-                throw Violation("I9 events", fmt::format("{} events of {} were taken and {} acknowledged, one after the other",
-                                                         counters.async_events.value(), side.name,
-                                                         counters.async_events_acknowledged.value()));
+                throw Violation(
+                    "I9 events",
+                    fmt::format("{} events of {} were taken and {} acknowledged, one after the other",
+                                counters.async_events.value(), side.name, counters.async_events_acknowledged.value()));
             }
         }
     }
     if (scheduler.steps() > options_.steps + 4 * kStepsToRest) {
-        throw Violation("no end", "the history does not come to its end\n" + fmt::format("{}", fmt::join(state(), "\n")));
+        throw Violation("no end",
+                        "the history does not come to its end\n" + fmt::format("{}", fmt::join(state(), "\n")));
     }
 }
 
@@ -146,8 +191,10 @@ void World::live() {
 
 /// Closed with its session, its CQ or its runtime, or lost with its device: then calls on it say so.
 bool World::may_be_gone(const Channel& channel) const {
-    return (channel.end->excuses & (kCqLost | kSessionClosing | kDeviceLost)) != 0 || sides_[channel.runtime].stopping ||
-           std::any_of(channel.users.begin(), channel.users.end(), [](const Application* user) { return user->closing(); });
+    return (channel.end->excuses & (kCqLost | kSessionClosing | kDeviceLost)) != 0 ||
+           sides_[channel.runtime].stopping ||
+           std::any_of(channel.users.begin(), channel.users.end(),
+                       [](const Application* user) { return user->closing(); });
 }
 
 std::unique_ptr<Device> World::open_device(Side& side, const DeviceConfig& config) {
@@ -169,8 +216,8 @@ std::unique_ptr<Device> World::open_device(Side& side, const DeviceConfig& confi
 
 void World::set_up() {
     constexpr std::array<DeviceConfig::Profile, 4> kProfiles{DeviceConfig::Profile::standard,
-                                                             DeviceConfig::Profile::standard, DeviceConfig::Profile::rxe,
-                                                             DeviceConfig::Profile::mlx5};
+                                                             DeviceConfig::Profile::standard,
+                                                             DeviceConfig::Profile::rxe, DeviceConfig::Profile::mlx5};
     constexpr std::array<std::uint32_t, 4> kBursts{1, 2, 4, 32};
     const DeviceConfig::Profile profile = random_.pick(kProfiles);
     sides_.resize(2);
@@ -194,9 +241,9 @@ void World::set_up() {
         config.log_level = options_.print ? LogLevel::info : LogLevel::error;
         config.drain_timeout = std::chrono::milliseconds(50);
         side.runtime = std::make_unique<Runtime>(
-            config, std::make_unique<SimPlatform>(scheduler, side.name, random_.split(), [this, &side](const DeviceConfig& device) {
-                return open_device(side, device);
-            }));
+            config, std::make_unique<SimPlatform>(
+                        scheduler, side.name, random_.split(),
+                        [this, &side](const DeviceConfig& device) { return open_device(side, device); }));
         side.counters = &side.runtime->control_counters();
     }
     // Two applications on each side, then connections between them.
@@ -209,9 +256,10 @@ void World::set_up() {
         options.events = random_.one_in(2);
         options.wide_completions = random_.one_in(3);
         options.device_time = options.wide_completions && profile != DeviceConfig::Profile::rxe && i % 2 == 0;
-        applications_.push_back(std::make_unique<Application>(
-            *this, fmt::format("{} {} {}", side.name, shape.name, i % 2), random_.split(), side.runtime->open_session(options),
-            options.completion_slots, options.wide_completions, options.device_time, shape));
+        applications_.push_back(
+            std::make_unique<Application>(*this, fmt::format("{} {} {}", side.name, shape.name, i % 2), random_.split(),
+                                          side.runtime->open_session(options), options.completion_slots,
+                                          options.wide_completions, options.device_time, shape));
     }
     for (std::uint32_t i = 0; i < 4; ++i) {
         if (random_.one_in(kind_->shared_in)) {
@@ -257,8 +305,8 @@ void World::make_channel(std::uint32_t runtime) {
     channel.sges_max = random_.between(1, 2);
     channel.coalesces = random_.one_in(3);
     Application& first = *applications_[runtime * 2 + random_.below(2)];
-    Application& other = &first == applications_[runtime * 2].get() ? *applications_[runtime * 2 + 1]
-                                                                    : *applications_[runtime * 2];
+    Application& other =
+        &first == applications_[runtime * 2].get() ? *applications_[runtime * 2 + 1] : *applications_[runtime * 2];
     channel.users.push_back(&first);
     if (other.session().worker() == first.session().worker() && random_.one_in(3)) {
         channel.users.push_back(&other);
@@ -281,7 +329,8 @@ void World::make_channel(std::uint32_t runtime) {
     access.window_bind = true;
     channel.memory = side.runtime->allocate(Channel::kLifeBytes * Channel::kLives, access);
     if (random_.one_in(kind_->windows_in)) {
-        channel.window = side.runtime->create_memory_window(first.session(), random_.one_in(2) ? WindowType::type_1 : WindowType::type_2);
+        channel.window = side.runtime->create_memory_window(
+            first.session(), random_.one_in(2) ? WindowType::type_1 : WindowType::type_2);
         channel.next_key = channel.window.rkey();
     }
     channel.qp = side.runtime->create_queue_pair(options);
@@ -305,13 +354,14 @@ void World::make_datagrams(std::uint32_t runtime, Application& application) {
     channel.coalesces = random_.one_in(3);
     channel.users.push_back(&application);
     channel.memory = sides_[runtime].runtime->allocate(Channel::kLifeBytes * Channel::kLives, Access::all());
-    channel.qp = sides_[runtime].runtime->create_queue_pair({.type = QpType::ud,
-                                                             .qkey = Channel::kQkey,
-                                                             .shares = {{.session = &application.session(), .send_depth = channel.sends_max}},
-                                                             .recv_depth = channel.receives_max,
-                                                             .inline_max = channel.inline_max,
-                                                             .separate_cqs = random_.one_in(2),
-                                                             .coalesce_signals = channel.coalesces});
+    channel.qp = sides_[runtime].runtime->create_queue_pair(
+        {.type = QpType::ud,
+         .qkey = Channel::kQkey,
+         .shares = {{.session = &application.session(), .send_depth = channel.sends_max}},
+         .recv_depth = channel.receives_max,
+         .inline_max = channel.inline_max,
+         .separate_cqs = random_.one_in(2),
+         .coalesce_signals = channel.coalesces});
     channel.qp_num = channel.qp.qp_num();
     channels_.push_back(std::move(made));
     datagrams_.push_back(&channel);
@@ -321,24 +371,27 @@ void World::make_datagrams(std::uint32_t runtime, Application& application) {
 
 // To any queue pair of that side, by one of them.
 void World::make_way(Channel& channel, std::uint32_t to) {
-    const auto there = std::find_if(datagrams_.begin(), datagrams_.end(),
-                                    [&](const Channel* other) { return other->runtime == to && !other->closed && !may_be_gone(*other); });
+    const auto there = std::find_if(datagrams_.begin(), datagrams_.end(), [&](const Channel* other) {
+        return other->runtime == to && !other->closed && !may_be_gone(*other);
+    });
     if (there == datagrams_.end()) {
         return;
     }
     const auto may_fail = [&] { return may_be_gone(channel) || may_be_gone(**there); };
-    attempt("makes an address handle", may_fail, [&] {
-        channel.ways[to] = sides_[channel.runtime].runtime->create_address_handle((*there)->qp.info());
-    });
+    attempt("makes an address handle", may_fail,
+            [&] { channel.ways[to] = sides_[channel.runtime].runtime->create_address_handle((*there)->qp.info()); });
 }
 
 void World::make_shared(std::uint32_t runtime, Application& application) {
     auto made = std::make_unique<SharedReceives>();
     made->runtime = runtime;
     made->depth = random_.between(1, 16);
-    made->memory = sides_[runtime].runtime->allocate(std::size_t{SharedReceives::kSlots} * Channel::kSlotBytes, Access::all());
-    made->queue = sides_[runtime].runtime->create_shared_receive_queue({.session = &application.session(), .depth = made->depth});
-    made->state = &model.begin_shared(fmt::format("the shared receive queue of {}", application.name()), made->queue.handle());
+    made->memory =
+        sides_[runtime].runtime->allocate(std::size_t{SharedReceives::kSlots} * Channel::kSlotBytes, Access::all());
+    made->queue =
+        sides_[runtime].runtime->create_shared_receive_queue({.session = &application.session(), .depth = made->depth});
+    made->state =
+        &model.begin_shared(fmt::format("the shared receive queue of {}", application.name()), made->queue.handle());
     application.use(*made);
     shared_.push_back(std::move(made));
 }
@@ -354,9 +407,9 @@ End* World::life_of(std::uint32_t runtime, QpHandle qp) const noexcept {
 }
 
 void World::begin_life(Channel& channel) {
-    End& end = model.begin(fmt::format("queue pair {} of {}, life {}", channel.index, sides_[channel.runtime].name,
-                                       channel.lives.size()),
-                           channel.users.size());
+    End& end = model.begin(
+        fmt::format("queue pair {} of {}, life {}", channel.index, sides_[channel.runtime].name, channel.lives.size()),
+        channel.users.size());
     end.datagrams = channel.datagram;
     end.qp_num = channel.qp_num;
     if (channel.datagram && channel.end != nullptr) {
@@ -376,7 +429,9 @@ void World::begin_life(Channel& channel) {
         model.excuse(end, kSessionClosing);
     }
     if (channel.lives.size() > 1 && channel.window.valid()) {  // it may be another's, and is not to be the next one
-        attempt("asks for a window's key", [&] { return control_may_fail_ || may_be_gone(channel); }, [&] { ask_window(channel); });
+        attempt(
+            "asks for a window's key", [&] { return control_may_fail_ || may_be_gone(channel); },
+            [&] { ask_window(channel); });
     }
 }
 
@@ -430,8 +485,8 @@ void World::wind_down() {
             }
         }
     }
-    // A queue pair whose CQ is lost waits for its destruction, which the provider may have refused: until it is closed. One
-    // that the provider keeps may wait for ever, and so may one that it did not let go to ERR.
+    // A queue pair whose CQ is lost waits for its destruction, which the provider may have refused: until it is closed.
+    // One that the provider keeps may wait for ever, and so may one that it did not let go to ERR.
     const std::uint32_t may_wait = control_may_fail_ ? kCqLost | kKept | kModifyFails : 0;
     const auto rest = [&] {
         return std::all_of(applications_.begin(), applications_.end(), [&](const auto& application) {
@@ -441,13 +496,15 @@ void World::wind_down() {
     const std::uint64_t limit = scheduler.steps() + kStepsToRest;
     scheduler.wait([&] { return rest() || scheduler.steps() > limit; });
     if (!rest()) {
-        throw Violation("stuck", fmt::format("work does not end, and nothing holds it up\n{}", fmt::join(state(), "\n")));
+        throw Violation("stuck",
+                        fmt::format("work does not end, and nothing holds it up\n{}", fmt::join(state(), "\n")));
     }
     // What has arrived is taken.
     const std::uint64_t taken = scheduler.steps() + kStepsToRest;
     scheduler.wait([&] {
-        return scheduler.steps() > taken ||
-               std::all_of(channels_.begin(), channels_.end(), [&](const auto& channel) { return model.rests(*channel->end); });
+        return scheduler.steps() > taken || std::all_of(channels_.begin(), channels_.end(), [&](const auto& channel) {
+                   return model.rests(*channel->end);
+               });
     });
     for (const auto& channel : channels_) {
         model.at_rest(*channel->end);
@@ -456,7 +513,8 @@ void World::wind_down() {
         end_life(*channel, kEnding);
         if (!channel->closed) {
             channel->closed = true;
-            attempt("closes a queue pair", [] { return false; }, [&] { (void)channel->qp.close(); });
+            attempt(
+                "closes a queue pair", [] { return false; }, [&] { (void)channel->qp.close(); });
         }
     }
     for (Channel* channel : datagrams_) {
@@ -500,25 +558,31 @@ void World::wind_down() {
         }
     }
     for (const auto& channel : channels_) {
-        attempt("deallocates a window", [&] { return control_may_fail_; }, [&] {
-            if (channel->window.valid() && !sides_[channel->runtime].stopping) {
-                channel->window.deallocate();
-            }
-        });
+        attempt(
+            "deallocates a window", [&] { return control_may_fail_; },
+            [&] {
+                if (channel->window.valid() && !sides_[channel->runtime].stopping) {
+                    channel->window.deallocate();
+                }
+            });
     }
     for (const auto& channel : channels_) {
-        attempt("deregisters memory", [&] { return channel->window.valid() && control_may_fail_; }, [&] {
-            if (!sides_[channel->runtime].stopping) {
-                channel->memory.deregister();
-            }
-        });
+        attempt(
+            "deregisters memory", [&] { return channel->window.valid() && control_may_fail_; },
+            [&] {
+                if (!sides_[channel->runtime].stopping) {
+                    channel->memory.deregister();
+                }
+            });
     }
     for (const auto& shared : shared_) {
-        attempt("deregisters memory", [] { return false; }, [&] {
-            if (!sides_[shared->runtime].stopping) {
-                shared->memory.deregister();
-            }
-        });
+        attempt(
+            "deregisters memory", [] { return false; },
+            [&] {
+                if (!sides_[shared->runtime].stopping) {
+                    shared->memory.deregister();
+                }
+            });
     }
     for (Side& side : sides_) {
         side.device = nullptr;
@@ -526,8 +590,9 @@ void World::wind_down() {
         (void)side.runtime->stop();
         const ControlCounters& counters = *side.counters;
         if (counters.async_events.value() != counters.async_events_acknowledged.value()) {
-            throw Violation("I9 events", fmt::format("{} events of {} were taken, {} acknowledged", counters.async_events.value(),
-                                                     side.name, counters.async_events_acknowledged.value()));
+            throw Violation("I9 events",
+                            fmt::format("{} events of {} were taken, {} acknowledged", counters.async_events.value(),
+                                        side.name, counters.async_events_acknowledged.value()));
         }
     }
     // Each holds its runtime.
@@ -550,7 +615,8 @@ void World::wind_down() {
 }
 
 bool World::may_leave_objects() const noexcept {
-    return std::any_of(model.ends().begin(), model.ends().end(), [](const End& end) { return (end.excuses & kKept) != 0; });
+    return std::any_of(model.ends().begin(), model.ends().end(),
+                       [](const End& end) { return (end.excuses & kKept) != 0; });
 }
 
 std::vector<std::string> World::state() const {
@@ -561,7 +627,8 @@ std::vector<std::string> World::state() const {
             for (const Lane& lane : end->lanes) {
                 line += fmt::format(", {} sends", lane.sends.size());
                 if (!lane.sends.empty()) {
-                    line += fmt::format(" from {:#x} ({})", lane.sends.front().tag, opcode_name(lane.sends.front().opcode));
+                    line +=
+                        fmt::format(" from {:#x} ({})", lane.sends.front().tag, opcode_name(lane.sends.front().opcode));
                 }
             }
             lines.push_back(line + "; causes: " + causes(end->excuses));

@@ -55,22 +55,22 @@ struct Channel {
     QueuePair qp;
     std::uint32_t qp_num = 0;
     MemoryRegion memory;
-    Channel* peer = nullptr;    ///< of a UD queue pair none
-    End* end = nullptr;         ///< its present life
+    Channel* peer = nullptr;  ///< of a UD queue pair none
+    End* end = nullptr;       ///< its present life
     std::vector<End*> lives;
-    std::vector<QpHandle> handles;      ///< of its lives
-    SharedReceives* shared = nullptr;   ///< where its receives are from; null: its own
-    std::uint32_t lasting = 0;  ///< excuses of what was planned for the queue pair, whichever life it meets
-    bool ready = false;         ///< connected, and not being ended
+    std::vector<QpHandle> handles;     ///< of its lives
+    SharedReceives* shared = nullptr;  ///< where its receives are from; null: its own
+    std::uint32_t lasting = 0;         ///< excuses of what was planned for the queue pair, whichever life it meets
+    bool ready = false;                ///< connected, and not being ended
     bool closed = false;
-    std::uint32_t sends_max = 0;   ///< of each session
+    std::uint32_t sends_max = 0;  ///< of each session
     std::uint32_t receives_max = 0;
     std::uint32_t inline_max = 0;
     std::uint32_t sges_max = 1;
-    bool coalesces = false;     ///< QueuePairOptions::coalesce_signals
+    bool coalesces = false;  ///< QueuePairOptions::coalesce_signals
     std::vector<Application*> users;
     std::uint64_t sends_submitted = 0;
-    std::uint64_t submitting = 0;       ///< tag of the one whose submission has begun and not ended; 0: none
+    std::uint64_t submitting = 0;  ///< tag of the one whose submission has begun and not ended; 0: none
     // A UD queue pair's:
     static constexpr std::uint32_t kQkey = 0x77;
     bool datagram = false;
@@ -78,10 +78,11 @@ struct Channel {
     std::array<bool, 2> way_ends{};     ///< it is being destroyed
     // A connected one's window, if it has one. It opens where the peer writes.
     MemoryWindow window;
-    bool window_busy = false;           ///< a bind or an invalidation is in flight
-    std::uint32_t window_key = 0;       ///< what opens it; 0: nothing, or it is being ended
-    const End* window_life = nullptr;   ///< that it was bound in
-    const End* window_in_doubt = nullptr;  ///< in which nobody knows whether it is bound, since a completion was lost: type 2
+    bool window_busy = false;          ///< a bind or an invalidation is in flight
+    std::uint32_t window_key = 0;      ///< what opens it; 0: nothing, or it is being ended
+    const End* window_life = nullptr;  ///< that it was bound in
+    const End* window_in_doubt =
+        nullptr;  ///< in which nobody knows whether it is bound, since a completion was lost: type 2
     std::uint32_t next_key = 0;
     std::vector<std::uint32_t> dying_keys;  ///< they end with this life
     std::vector<std::uint32_t> dead_keys;   ///< that opened it, and do not any more
@@ -103,7 +104,9 @@ struct Channel {
     [[nodiscard]] static std::uint64_t source_pattern(const End& end) noexcept { return end.number << 40 | 0xf0; }
 };
 
-inline std::byte* SharedReceives::slot(std::uint32_t slot) const noexcept { return memory.data() + slot * Channel::kSlotBytes; }
+inline std::byte* SharedReceives::slot(std::uint32_t slot) const noexcept {
+    return memory.data() + slot * Channel::kSlotBytes;
+}
 
 /// The world of a history that is of the kind that its number says.
 inline constexpr std::string_view kAllWorlds = "all";
@@ -128,7 +131,6 @@ struct WorldKind {
     std::vector<Trouble> among;  ///< empty: all
 };
 [[nodiscard]] const std::vector<WorldKind>& world_kinds();
-
 
 class World {
 public:
@@ -173,8 +175,8 @@ private:
         std::string name;
         std::unique_ptr<Runtime> runtime;
         const ControlCounters* counters = nullptr;  ///< of the runtime
-        SoftDevice* device = nullptr;  ///< null when it is, or may be, gone
-        std::vector<Injected> injected;  ///< and not met yet
+        SoftDevice* device = nullptr;               ///< null when it is, or may be, gone
+        std::vector<Injected> injected;             ///< and not met yet
         std::uint64_t events_told = 0;
         bool stopping = false;
         bool lost = false;

@@ -14,7 +14,8 @@ Doing World::doing(const Channel& channel) const {
     if (channel.closed || (end.excuses & (kEnding | kSessionClosing)) != 0) {
         return Doing::ending;
     }
-    if (end.receive_failed || std::any_of(end.lanes.begin(), end.lanes.end(), [](const Lane& lane) { return lane.failed; })) {
+    if (end.receive_failed ||
+        std::any_of(end.lanes.begin(), end.lanes.end(), [](const Lane& lane) { return lane.failed; })) {
         return Doing::failed;
     }
     if (!channel.ready) {
@@ -28,8 +29,8 @@ void World::met(Trouble trouble, const Channel& channel) {
 }
 
 Defect World::take_defect(Channel& channel) {
-    const auto wanted = std::find_if(defects_.begin(), defects_.end(),
-                                     [&](const auto& defect) { return defect.first == &channel; });
+    const auto wanted =
+        std::find_if(defects_.begin(), defects_.end(), [&](const auto& defect) { return defect.first == &channel; });
     if (wanted == defects_.end()) {
         return Defect::none;
     }
@@ -53,7 +54,8 @@ void World::end_life(Channel& channel, std::uint32_t excuses) {
     }
 }
 
-/// A session that uses it closes. A request that was accepted beside a reset belongs to an earlier life, and is told of it too.
+/// A session that uses it closes. A request that was accepted beside a reset belongs to an earlier life, and is told of
+/// it too.
 void World::closes_session(Channel& channel) {
     for (End* end : channel.lives) {
         model.excuse(*end, kSessionClosing);
@@ -66,8 +68,8 @@ void World::closes_session(Application& application) {
     }
 }
 
-/// What key the next bind begins from. A window that was made anew may have the number of one that is gone, whose keys open something
-/// again then: all of that number, since the last eight bits count binds.
+/// What key the next bind begins from. A window that was made anew may have the number of one that is gone, whose keys
+/// open something again then: all of that number, since the last eight bits count binds.
 void World::ask_window(Channel& channel) {
     const std::uint32_t key = channel.window.rkey();
     if (key == std::exchange(channel.next_key, key)) {
@@ -111,11 +113,13 @@ void World::excuse_device(const Side& side, std::uint32_t own, std::uint32_t pee
 // It cannot be closed before its queue pairs. What is left in it completes then.
 void World::end_shared(SharedReceives& shared) {
     const auto gone = [&] {
-        return control_may_fail_ || (shared.state->excuses & (kSessionClosing | kDeviceLost)) != 0 || sides_[shared.runtime].stopping;
+        return control_may_fail_ || (shared.state->excuses & (kSessionClosing | kDeviceLost)) != 0 ||
+               sides_[shared.runtime].stopping;
     };
     const auto in_use = [&] {
-        return std::any_of(channels_.begin(), channels_.end(),
-                           [&](const auto& channel) { return channel->shared == &shared && !channel->closed && !may_be_gone(*channel); });
+        return std::any_of(channels_.begin(), channels_.end(), [&](const auto& channel) {
+            return channel->shared == &shared && !channel->closed && !may_be_gone(*channel);
+        });
     };
     if (in_use()) {
         bool closed = true;
@@ -124,7 +128,8 @@ void World::end_shared(SharedReceives& shared) {
         } catch (const Error& error) {
             closed = false;
             if (error.code().value() != EBUSY && !gone()) {
-                throw Violation("control", fmt::format("a shared receive queue in use is not closed: {}", error.what()));
+                throw Violation("control",
+                                fmt::format("a shared receive queue in use is not closed: {}", error.what()));
             }
         }
         if (closed && !gone()) {
@@ -135,7 +140,8 @@ void World::end_shared(SharedReceives& shared) {
         if (channel->shared == &shared && !channel->closed) {
             end_life(*channel, kEnding);
             channel->closed = true;
-            attempt("closes a queue pair", [] { return false; }, [&] { (void)channel->qp.close(); });
+            attempt(
+                "closes a queue pair", [] { return false; }, [&] { (void)channel->qp.close(); });
         }
     }
     model.excuse(*shared.state, kEnding);
@@ -143,14 +149,16 @@ void World::end_shared(SharedReceives& shared) {
     attempt("closes a shared receive queue", gone, [&] { shared.queue.close(); });
 }
 
-// It cannot be destroyed while sends name it, and those that were submitted before are carried out. What comes later may find it gone.
+// It cannot be destroyed while sends name it, and those that were submitted before are carried out. What comes later
+// may find it gone.
 void World::renew_way(Channel& channel, std::uint32_t to) {
     AddressHandle& way = channel.ways[to];
     if (!way.valid()) {
         return;
     }
     const auto in_flight = [&] {
-        return std::any_of(channel.lives.begin(), channel.lives.end(), [](const End* life) { return life->sends_in_flight(); });
+        return std::any_of(channel.lives.begin(), channel.lives.end(),
+                           [](const End* life) { return life->sends_in_flight(); });
     };
     const bool busy = in_flight();
     const std::uint64_t submitted = channel.sends_submitted;
@@ -166,9 +174,11 @@ void World::renew_way(Channel& channel, std::uint32_t to) {
     try {
         way.destroy();
     } catch (const Error& error) {
-        const bool may_be_busy = error.code().value() == EBUSY && (busy || in_flight() || channel.sends_submitted != submitted);
+        const bool may_be_busy =
+            error.code().value() == EBUSY && (busy || in_flight() || channel.sends_submitted != submitted);
         if (!may_be_busy && !control_may_fail_ && !may_be_gone(channel)) {
-            throw Violation("control", fmt::format("an address handle that nobody uses is not destroyed: {}", error.what()));
+            throw Violation("control",
+                            fmt::format("an address handle that nobody uses is not destroyed: {}", error.what()));
         }
     }
     if (!way.valid()) {
@@ -178,7 +188,9 @@ void World::renew_way(Channel& channel, std::uint32_t to) {
 }
 
 void World::arm_limit(SharedReceives& shared, Random& chance) {
-    const auto gone = [&] { return (shared.state->excuses & (kSessionClosing | kDeviceLost)) != 0 || sides_[shared.runtime].stopping; };
+    const auto gone = [&] {
+        return (shared.state->excuses & (kSessionClosing | kDeviceLost)) != 0 || sides_[shared.runtime].stopping;
+    };
     ++shared.limits_armed;
     attempt("arms a limit", gone, [&] { shared.queue.arm_limit(chance.between(1, shared.depth)); });
 }
@@ -212,7 +224,8 @@ void World::note_met(Side& side) {
             return false;
         }
         for (const auto& channel : channels_) {
-            if (injected.channel == channel.get() || (injected.channel == nullptr && &sides_[channel->runtime] == &side)) {
+            if (injected.channel == channel.get() ||
+                (injected.channel == nullptr && &sides_[channel->runtime] == &side)) {
                 met(injected.trouble, *channel);
             }
         }
@@ -224,10 +237,12 @@ void World::reset(Channel& channel) {
     if (channel.datagram) {
         if (channel.lives.size() < Channel::kLives) {
             end_life(channel, kEnding);
-            channel.ready = attempt("resets a queue pair", [&] { return may_be_gone(channel); }, [&] {
-                (void)channel.qp.reset();
-                begin_life(channel);
-            });
+            channel.ready = attempt(
+                "resets a queue pair", [&] { return may_be_gone(channel); },
+                [&] {
+                    (void)channel.qp.reset();
+                    begin_life(channel);
+                });
         }
         return;
     }
@@ -241,10 +256,13 @@ void World::reset(Channel& channel) {
     bool both = true;
     for (Channel* each : {&channel, &peer}) {
         end_life(*each, kEnding);
-        both = attempt("resets a queue pair", [&] { return may_be_gone(*each); }, [&] {
-                   (void)each->qp.reset();
-                   begin_life(*each);
-               }) && both;
+        both = attempt(
+                   "resets a queue pair", [&] { return may_be_gone(*each); },
+                   [&] {
+                       (void)each->qp.reset();
+                       begin_life(*each);
+                   }) &&
+               both;
     }
     if (both) {
         connect(channel, peer);
@@ -254,9 +272,7 @@ void World::reset(Channel& channel) {
 // What may fail is tried at once, beside the traffic that there is; what was made goes again.
 void World::create_more(Side& side, Application& application) {
     const auto may_fail = [] { return true; };
-    const auto try_it = [&](auto&& make) {
-        attempt("makes something", may_fail, [&] { (void)make(); });
-    };
+    const auto try_it = [&](auto&& make) { attempt("makes something", may_fail, [&] { (void)make(); }); };
     try_it([&] { return side.runtime->create_protection_domain(); });
     try_it([&] { return side.runtime->allocate(4096, Access::all()); });
     try_it([&] {
@@ -276,7 +292,8 @@ void World::cause(const Planned& planned) {
     if (side.device == nullptr || side.lost || side.stopping) {
         return;
     }
-    if (channel.datagram && (trouble == Trouble::remote_key || trouble == Trouble::too_long || trouble == Trouble::disconnect)) {
+    if (channel.datagram &&
+        (trouble == Trouble::remote_key || trouble == Trouble::too_long || trouble == Trouble::disconnect)) {
         return;  // which UD knows nothing of
     }
     trace.add("trouble: {3}, for queue pair {0}", channel.index, 0, 0, trouble_name(trouble));
@@ -350,7 +367,8 @@ void World::cause(const Planned& planned) {
             return inject(side, &channel, trouble, fault);
         case Trouble::fail_create: {
             constexpr std::array<SoftFault::Kind, 4> kKinds{SoftFault::Kind::create_pd, SoftFault::Kind::create_cq,
-                                                            SoftFault::Kind::create_qp, SoftFault::Kind::register_memory};
+                                                            SoftFault::Kind::create_qp,
+                                                            SoftFault::Kind::register_memory};
             fault.kind = chance.pick(kKinds);
             fault.nth = 1;
             inject(side, nullptr, trouble, fault);
@@ -397,7 +415,8 @@ void World::cause(const Planned& planned) {
             if (!channel.closed) {
                 met(trouble, channel);
                 end_life(channel, kEnding);
-                attempt("disconnects", [&] { return may_be_gone(channel); }, [&] { channel.qp.disconnect(); });
+                attempt(
+                    "disconnects", [&] { return may_be_gone(channel); }, [&] { channel.qp.disconnect(); });
             }
             return;
         case Trouble::close_qp:
@@ -405,7 +424,8 @@ void World::cause(const Planned& planned) {
                 met(trouble, channel);
                 end_life(channel, kEnding);
                 channel.closed = true;
-                attempt("closes a queue pair", [] { return false; }, [&] { (void)channel.qp.close(); });
+                attempt(
+                    "closes a queue pair", [] { return false; }, [&] { (void)channel.qp.close(); });
             }
             return;
         case Trouble::close_session:

@@ -1,7 +1,5 @@
 // Two threads on one ring: order and every payload word, with single items and batches mixed. Both yield
 // when they cannot go on, since the machine that runs this may have one core for both.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +8,8 @@
 #include <new>
 #include <random>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "pollcore/completion.hpp"
 #include "pollcore/spsc_ring.hpp"
@@ -70,7 +70,7 @@ std::uint64_t fill(T& slot, std::uint64_t sequence) {
 template <class T>
 void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     const std::size_t bytes = ring_bytes<T>(capacity);
-    void* memory = ::operator new(bytes, std::align_val_t{kCacheLine});
+    void* memory = ::operator new (bytes, std::align_val_t{kCacheLine});
     format_ring<T>(memory, capacity, start);
 
     std::thread producer_thread([&] {
@@ -126,7 +126,7 @@ void run(std::uint32_t capacity, std::uint64_t start, std::uint32_t seed) {
     EXPECT_EQ(wrong, 0u);
     EXPECT_EQ(next, kItems);
     EXPECT_FALSE(consumer.ready());
-    ::operator delete(memory, std::align_val_t{kCacheLine});
+    ::operator delete (memory, std::align_val_t{kCacheLine});
 }
 
 // Some are answered in their slots, before or after those behind them are written.
@@ -134,7 +134,7 @@ TEST(RingStress, AnswersArriveWhole) {
     constexpr std::uint32_t kCapacity = 64;
     constexpr std::uint64_t kTrips = kItems / 10;
     constexpr std::uint64_t kAnswered = std::uint64_t{1} << 47;
-    void* memory = ::operator new(ring_bytes<WorkRequest>(kCapacity), std::align_val_t{kCacheLine});
+    void* memory = ::operator new (ring_bytes<WorkRequest>(kCapacity), std::align_val_t{kCacheLine});
     format_ring<WorkRequest>(memory, kCapacity);
     std::thread consumer_thread([&] {
         RingConsumer<WorkRequest> consumer(memory, kCapacity);
@@ -189,12 +189,18 @@ TEST(RingStress, AnswersArriveWhole) {
     consumer_thread.join();
     EXPECT_GT(answered, 100u);
     EXPECT_FALSE(producer.broken());
-    ::operator delete(memory, std::align_val_t{kCacheLine});
+    ::operator delete (memory, std::align_val_t{kCacheLine});
 }
 
-TEST(RingStress, WorkRequestsArriveWholeAndInOrderInALargeRing) { run<WorkRequest>(1024, 0, 1); }
-TEST(RingStress, CompletionsArriveWholeAndInOrderInALargeRing) { run<Completion>(1024, 0, 2); }
-TEST(RingStress, ASmallRingThatWrapsAllTheTime) { run<WorkRequest>(8, 3, 3); }
+TEST(RingStress, WorkRequestsArriveWholeAndInOrderInALargeRing) {
+    run<WorkRequest>(1024, 0, 1);
+}
+TEST(RingStress, CompletionsArriveWholeAndInOrderInALargeRing) {
+    run<Completion>(1024, 0, 2);
+}
+TEST(RingStress, ASmallRingThatWrapsAllTheTime) {
+    run<WorkRequest>(8, 3, 3);
+}
 TEST(RingStress, AcrossTheEndOfTheIntegers) {
     run<Completion>(64, std::numeric_limits<std::uint64_t>::max() - kItems / 2, 4);
 }

@@ -8,7 +8,8 @@
 
 namespace pollcore::test {
 
-/// Called once in each turn of a loop that waits. Most turns yield, which is quick. Some sleep, so that kernel threads have the CPU, too.
+/// Called once in each turn of a loop that waits. Most turns yield, which is quick. Some sleep, so that kernel threads
+/// have the CPU, too.
 inline void give_way() {
     static thread_local unsigned turns = 0;
     if (++turns % 64 == 0) {

@@ -1,5 +1,5 @@
-// This machine with a clock that stands still until a test moves it, for the control side and for the workers: what waits for a
-// time waits for the test.
+// This machine with a clock that stands still until a test moves it, for the control side and for the workers: what
+// waits for a time waits for the test.
 #pragma once
 
 #include <unistd.h>
@@ -31,7 +31,8 @@ public:
 
 private:
     friend class HeldClockPlatform;
-    // Behind the machine's clock, by which other threads wait until a time that the control side tells them: that has always come.
+    // Behind the machine's clock, by which other threads wait until a time that the control side tells them: that has
+    // always come.
     std::atomic<std::uint64_t> ns_{1'000'000'000};
     std::atomic<std::uint64_t> looks_{0};
     std::atomic<std::uint64_t> crept_{0};
@@ -41,7 +42,8 @@ private:
 /// Turns a worker by the held clock, of which a nanosecond is a cycle.
 class HeldClockWorker final : public WorkerThread {
 public:
-    HeldClockWorker(Worker& worker, const HeldClock& clock) : worker_(worker), clock_(clock), thread_([this] { loop(); }) {}
+    HeldClockWorker(Worker& worker, const HeldClock& clock)
+        : worker_(worker), clock_(clock), thread_([this] { loop(); }) {}
     void stop() noexcept override { stop_ = true; }
     void join() noexcept override { thread_.join(); }
     [[nodiscard]] int thread_id() const noexcept override { return thread_id_; }
@@ -82,7 +84,9 @@ public:
     }
     std::uint64_t cycles() override { return clock_.ns(); }
     auto cycles_function() -> std::uint64_t (*)() noexcept override { return nullptr; }
-    std::uint64_t cycles_from(std::chrono::nanoseconds duration) override { return static_cast<std::uint64_t>(duration.count()); }
+    std::uint64_t cycles_from(std::chrono::nanoseconds duration) override {
+        return static_cast<std::uint64_t>(duration.count());
+    }
     void sleep(std::chrono::microseconds duration) override {
         ++clock_.looks_;
         OnHostPlatform::sleep(duration);

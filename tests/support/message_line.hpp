@@ -1,4 +1,5 @@
-// Messages from one queue pair to the receive pool, or write ring, of another: both of one session, and of the thread that calls.
+// Messages from one queue pair to the receive pool, or write ring, of another: both of one session, and of the thread
+// that calls.
 #pragma once
 
 #include <array>
@@ -20,11 +21,15 @@ public:
 
     MessageLine(Runtime& runtime, FlowControl flow, std::uint32_t receives)
         : session_(runtime.open_session({.pool_buffers = 2 * receives})),
-          pool_(flow == FlowControl::ring ? runtime.create_write_ring({.session = &session_, .bytes = 64 * 1024, .messages = receives})
-                                          : runtime.create_receive_pool({.session = &session_, .buffers = 2 * receives, .buffer_bytes = kBytes})),
+          pool_(flow == FlowControl::ring
+                    ? runtime.create_write_ring({.session = &session_, .bytes = 64 * 1024, .messages = receives})
+                    : runtime.create_receive_pool(
+                          {.session = &session_, .buffers = 2 * receives, .buffer_bytes = kBytes})),
           memory_(runtime.allocate(std::size_t{kOnTheirWay} * kBytes, Access::all())),
-          from_(runtime.create_queue_pair({.shares = {{.session = &session_, .send_depth = kOnTheirWay}}, .recv_depth = 8, .flow = flow})),
-          to_(runtime.create_queue_pair({.shares = {{.session = &session_}}, .recv_depth = receives, .pool = &pool_, .flow = flow})) {
+          from_(runtime.create_queue_pair(
+              {.shares = {{.session = &session_, .send_depth = kOnTheirWay}}, .recv_depth = 8, .flow = flow})),
+          to_(runtime.create_queue_pair(
+              {.shares = {{.session = &session_}}, .recv_depth = receives, .pool = &pool_, .flow = flow})) {
         const QpInfo info = from_.info();
         from_.connect(to_.info());
         to_.connect(info);
@@ -56,8 +61,8 @@ public:
         }
     }
 
-    /// Takes up to 32 completions, and gives buffers back. `look` is called with what follows the number in each message. Throws when
-    /// another message came than was sent, and when one failed.
+    /// Takes up to 32 completions, and gives buffers back. `look` is called with what follows the number in each
+    /// message. Throws when another message came than was sent, and when one failed.
     template <class Look>
     void receive(std::size_t most, Look look) {
         std::array<Completion, 32> some;
@@ -74,7 +79,8 @@ public:
                 ++received_;
             }
         }
-        require(received_ == before || session_.release(std::span(some).first(n)).refusal == Refusal::none, "buffers cannot be given back");
+        require(received_ == before || session_.release(std::span(some).first(n)).refusal == Refusal::none,
+                "buffers cannot be given back");
     }
 
 private:

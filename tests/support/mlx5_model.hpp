@@ -32,14 +32,18 @@ public:
         }
         return all;
     }
-    static void set_port(const char* device, bool up) { call<decltype(mlx5_model_set_port)>("mlx5_model_set_port")(device, up ? 1 : 0); }
+    static void set_port(const char* device, bool up) {
+        call<decltype(mlx5_model_set_port)>("mlx5_model_set_port")(device, up ? 1 : 0);
+    }
     static void remove(const char* device) { call<decltype(mlx5_model_remove)>("mlx5_model_remove")(device); }
     static void overrun_cq(std::uint32_t cqn) { call<decltype(mlx5_model_overrun_cq)>("mlx5_model_overrun_cq")(cqn); }
     static std::uint32_t cq_of(std::uint32_t qpn, bool of_sends) {
         return call<decltype(mlx5_model_cq_of)>("mlx5_model_cq_of")(qpn, of_sends ? 1 : 0);
     }
-    static void on_the_wire(std::uint32_t requests_lost, std::uint32_t answers_lost, std::uint32_t requests_repeated, std::uint64_t seed) {
-        call<decltype(mlx5_model_on_the_wire)>("mlx5_model_on_the_wire")(requests_lost, answers_lost, requests_repeated, seed);
+    static void on_the_wire(std::uint32_t requests_lost, std::uint32_t answers_lost, std::uint32_t requests_repeated,
+                            std::uint64_t seed) {
+        call<decltype(mlx5_model_on_the_wire)>("mlx5_model_on_the_wire")(requests_lost, answers_lost, requests_repeated,
+                                                                         seed);
     }
     static void lose_requests(std::uint32_t qpn, std::uint32_t count) {
         call<decltype(mlx5_model_lose_requests)>("mlx5_model_lose_requests")(qpn, count);
@@ -53,7 +57,8 @@ public:
     static void fail_send(std::uint32_t qpn, std::uint32_t after, std::uint8_t syndrome, std::uint8_t vendor_syndrome) {
         call<decltype(mlx5_model_fail_send)>("mlx5_model_fail_send")(qpn, after, syndrome, vendor_syndrome);
     }
-    static void fail_receive(std::uint32_t qpn, std::uint32_t after, std::uint8_t syndrome, std::uint8_t vendor_syndrome) {
+    static void fail_receive(std::uint32_t qpn, std::uint32_t after, std::uint8_t syndrome,
+                             std::uint8_t vendor_syndrome) {
         call<decltype(mlx5_model_fail_receive)>("mlx5_model_fail_receive")(qpn, after, syndrome, vendor_syndrome);
     }
 

@@ -1,5 +1,5 @@
-// The queue pairs of a SteppedWorld: made, connected and ended as the control side does (runtime/control/queue_pairs.cc). The second
-// half of stepped_world.hpp, which includes it.
+// The queue pairs of a SteppedWorld: made, connected and ended as the control side does
+// (runtime/control/queue_pairs.cc). The second half of stepped_world.hpp, which includes it.
 #pragma once
 
 #include "stepped_world.hpp"
@@ -42,26 +42,26 @@ inline SteppedWorld::Qp& SteppedWorld::add_qp(const QpShape& shape) {
         Transition rts = to_rts(qp->psn, {}, QpType::ud);
         device->modify(qp->qp.get(), rts.attr, rts.mask);
     }
-    qp->end = std::make_unique<WorkerQp>(
-        WorkerQp::Options{.handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), life.generation},
-                          .epoch = life.epoch,
-                          .datagram = datagram,
-                          .ready = datagram,
-                          .opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes,
-                          .send = {.depth = send_depth,
-                                   .sges_max = shape.sges_max,
-                                   .signal_interval = std::max(1u, (send_depth - kMarkersPerQp) / 4),
-                                   .coalesce_signals = shape.coalesce_signals},
-                          .recv_depth = recv_depth,
-                          .sges_max = shape.sges_max,
-                          .inline_max = shape.inline_max,
-                          .ordinary = shape.ordinary,
-                          .pd = shape.pd,
-                          .send_cq = shape.send_cq,
-                          .recv_cq = shape.recv_cq,
-                          .srq = shape.srq != nullptr ? shape.srq->end.get() : nullptr,
-                          .marker_ah = qp->marker_ah.get(),
-                          .shares = shape.shares});
+    qp->end = std::make_unique<WorkerQp>(WorkerQp::Options{
+        .handle = {static_cast<std::uint16_t>(next_index_++ % options_.worker.qps_max), life.generation},
+        .epoch = life.epoch,
+        .datagram = datagram,
+        .ready = datagram,
+        .opcodes = datagram ? opcodes_of(QpType::ud) : shape.opcodes,
+        .send = {.depth = send_depth,
+                 .sges_max = shape.sges_max,
+                 .signal_interval = std::max(1u, (send_depth - kMarkersPerQp) / 4),
+                 .coalesce_signals = shape.coalesce_signals},
+        .recv_depth = recv_depth,
+        .sges_max = shape.sges_max,
+        .inline_max = shape.inline_max,
+        .ordinary = shape.ordinary,
+        .pd = shape.pd,
+        .send_cq = shape.send_cq,
+        .recv_cq = shape.recv_cq,
+        .srq = shape.srq != nullptr ? shape.srq->end.get() : nullptr,
+        .marker_ah = qp->marker_ah.get(),
+        .shares = shape.shares});
     WorkerQp& end = *qp->end;
     const SendQueueLines lines = options_.provider_lines ? device->send_queue_lines(qp->qp.get()) : SendQueueLines();
     end.set_provider(*qp->qp, shape.provider_lines.known() ? shape.provider_lines : lines);
@@ -94,10 +94,14 @@ inline void SteppedWorld::connect(Qp& from, Qp& to, const PathAttributes& path) 
 }
 
 inline void SteppedWorld::start_flow(Qp& from, const Qp& to) {
-    proxy.start_flow(from.handle(), {.peer_addr = reinterpret_cast<std::uintptr_t>(to.block), .peer_rkey = to.block_rkey, .reads = true, .readable = true});
+    proxy.start_flow(from.handle(), {.peer_addr = reinterpret_cast<std::uintptr_t>(to.block),
+                                     .peer_rkey = to.block_rkey,
+                                     .reads = true,
+                                     .readable = true});
 }
 
-inline std::pair<SteppedWorld::Qp*, SteppedWorld::Qp*> SteppedWorld::pair(const QpShape& shape, const PathAttributes& path) {
+inline std::pair<SteppedWorld::Qp*, SteppedWorld::Qp*> SteppedWorld::pair(const QpShape& shape,
+                                                                          const PathAttributes& path) {
     if (ends.empty()) {
         add_session();
     }
@@ -141,19 +145,22 @@ inline bool SteppedWorld::reset(Qp& qp, std::uint64_t patience, std::uint32_t li
     return drained;
 }
 
-inline void SteppedWorld::add_flow_control(Qp& qp, const QpShape& shape, std::uint32_t send_depth, std::uint32_t recv_depth) {
+inline void SteppedWorld::add_flow_control(Qp& qp, const QpShape& shape, std::uint32_t send_depth,
+                                           std::uint32_t recv_depth) {
     blocks_.push_back(std::make_unique<ControlBlock>());
     qp.block = blocks_.back().get();
-    const ibv_mr& mr = register_memory(qp.block, sizeof(ControlBlock), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    const ibv_mr& mr =
+        register_memory(qp.block, sizeof(ControlBlock), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     qp.block_rkey = mr.rkey;
     const FlowKind& kind = flow_kind(shape.flow);
-    const WorkerPool* const pool = shape.srq != nullptr          ? shape.srq->end->recvs().pool()
+    const WorkerPool* const pool = shape.srq != nullptr         ? shape.srq->end->recvs().pool()
                                    : shape.pool.pool != nullptr ? &shape.pool.pool->end()
                                                                 : nullptr;
     FlowParts parts{.block = qp.block,
                     .block_lkey = mr.lkey,
                     .counts_from = shape.counts_from,
-                    .waiting = WaitingRequests(send_depth, std::max(slots_for_sges(shape.sges_max), slots_for_inline(shape.inline_max))),
+                    .waiting = WaitingRequests(
+                        send_depth, std::max(slots_for_sges(shape.sges_max), slots_for_inline(shape.inline_max))),
                     .receives = recv_depth,
                     .message_max = pool != nullptr ? pool->message_max() : 0xffffffffu,
                     .grants = shape.srq != nullptr ? shape.srq->grants.get() : nullptr,

@@ -4,15 +4,15 @@
 // until the answer is there. The device's clock is the test's.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "base/event_fd.hpp"
 #include "base/life.hpp"
@@ -36,15 +36,16 @@ public:
         std::uint32_t completion_slots = 64;
         bool wide_completions = false;
         std::uint32_t pool_buffers = 0;  ///< of each session
-        bool extended_cqs = false;  ///< polled by ibv_start_poll
-        bool next_poll = true;      ///< false: nor is ibv_next_poll called
-        bool provider_lines = true; ///< false: the worker does not ask for them before a burst
-        bool device_time = false;   ///< with the two above: CQs have time stamps, and the first session asks for them
-        bool sleeps = false;        ///< the worker and the applications may
+        bool extended_cqs = false;       ///< polled by ibv_start_poll
+        bool next_poll = true;           ///< false: nor is ibv_next_poll called
+        bool provider_lines = true;      ///< false: the worker does not ask for them before a burst
+        bool device_time = false;  ///< with the two above: CQs have time stamps, and the first session asks for them
+        bool sleeps = false;       ///< the worker and the applications may
         ClientShare* client = nullptr;  ///< of the process whose sessions are; null: of this one
-        std::function<void()> wait{};  ///< what waits for the answer to a command; empty: turns the worker
+        std::function<void()> wait{};   ///< what waits for the answer to a command; empty: turns the worker
         SoftDeviceOptions device;
-        std::function<std::unique_ptr<Device>()> open{};  ///< another device, which moves by itself; empty: the software device
+        std::function<std::unique_ptr<Device>()>
+            open{};  ///< another device, which moves by itself; empty: the software device
     };
 
     struct NoHost final : SessionHost {
@@ -61,7 +62,7 @@ public:
         Session session;
         ~End() {
             session = Session();
-            ::operator delete(block, std::align_val_t{kCacheLine});
+            ::operator delete (block, std::align_val_t{kCacheLine});
         }
     };
 
@@ -88,7 +89,9 @@ public:
         OwnLines<std::byte> memory;
         ibv_mr* mr = nullptr;
         [[nodiscard]] std::byte* data(std::size_t at = 0) { return memory.data() + at; }
-        [[nodiscard]] std::uint64_t addr(std::size_t at = 0) const { return reinterpret_cast<std::uintptr_t>(memory.data()) + at; }
+        [[nodiscard]] std::uint64_t addr(std::size_t at = 0) const {
+            return reinterpret_cast<std::uintptr_t>(memory.data()) + at;
+        }
         [[nodiscard]] std::uint32_t lkey() const { return mr->lkey; }
         [[nodiscard]] std::uint32_t rkey() const { return mr->rkey; }
         [[nodiscard]] Sge sge(std::uint32_t length, std::size_t at = 0) const { return {addr(at), length, mr->lkey}; }
@@ -98,10 +101,14 @@ public:
         OwnLines<std::byte> memory;
         std::unique_ptr<BufferPool> buffers;
         std::unique_ptr<RingPool> ring;  ///< else
-        [[nodiscard]] WorkerPool& end() const { return buffers != nullptr ? static_cast<WorkerPool&>(*buffers) : *ring; }
+        [[nodiscard]] WorkerPool& end() const {
+            return buffers != nullptr ? static_cast<WorkerPool&>(*buffers) : *ring;
+        }
         [[nodiscard]] PoolHandle handle() const { return end().handle(); }
         [[nodiscard]] const ReceivePoolCounters& counters() const { return end().counters(); }
-        [[nodiscard]] std::byte* buffer(std::uint32_t index) { return memory.data() + std::size_t{index} * buffers->memory().stride; }
+        [[nodiscard]] std::byte* buffer(std::uint32_t index) {
+            return memory.data() + std::size_t{index} * buffers->memory().stride;
+        }
     };
     struct PoolPart {
         Pool* pool = nullptr;
@@ -136,12 +143,12 @@ public:
         PoolPart pool{};
         FlowControl flow = FlowControl::off;
         PoolPart rendezvous{};
-        std::uint32_t pd = 0;           ///< the control thread's number of it
-        bool ordinary = true;           ///< WorkerQp::Options::ordinary
+        std::uint32_t pd = 0;  ///< the control thread's number of it
+        bool ordinary = true;  ///< WorkerQp::Options::ordinary
         bool coalesce_signals = false;
-        SendQueueLines provider_lines{};  ///< known: in place of the device's
+        SendQueueLines provider_lines{};   ///< known: in place of the device's
         std::optional<FlowTerms> terms{};  ///< what it says of itself, whatever is true
-        std::uint32_t counts_from = 0;  ///< FlowParts::counts_from
+        std::uint32_t counts_from = 0;     ///< FlowParts::counts_from
     };
     static constexpr std::uint32_t kQkey = 0x77;  ///< of all UD queue pairs
 
@@ -179,7 +186,8 @@ public:
     }
 
     // Whether the worker finds something in use.
-    bool uses_key(std::uint32_t device_index, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {}, std::uint32_t client = 0) {
+    bool uses_key(std::uint32_t device_index, std::uint32_t pd, std::uint32_t lkey, MrHandle region = {},
+                  std::uint32_t client = 0) {
         return found(proxy.begin_finding_key(device_index, pd, lkey, region, client));
     }
     bool uses_window(MwHandle window) { return found(proxy.begin_finding_window(window)); }
@@ -197,24 +205,27 @@ public:
     std::uint32_t add_session() { return add_session(options_.client); }
     std::uint32_t add_session(ClientShare* client) {
         auto end = std::make_unique<End>();
-        end->layout = {options_.worker.qps_max, options_.submission_slots, options_.completion_slots,
-                       options_.wide_completions, options_.sleeps, options_.pool_buffers};
-        end->block = ::operator new(end->layout.bytes(), std::align_val_t{kCacheLine});
+        end->layout = {options_.worker.qps_max,   options_.submission_slots, options_.completion_slots,
+                       options_.wide_completions, options_.sleeps,           options_.pool_buffers};
+        end->block = ::operator new (end->layout.bytes(), std::align_val_t{kCacheLine});
         std::memset(end->block, 0, end->layout.bytes());
         format_session(end->block, end->layout);
         if (options_.sleeps) {
             end->application_fd = make_event_fd("a test");
         }
-        end->worker_end = std::make_unique<WorkerSession>(end->block, end->layout,
-                                                          WorkerSession::Options{.id = static_cast<std::uint32_t>(ends.size()) + 1,
-                                                                                 .client = client,
-                                                                                 .application_fd = end->application_fd.get(),
-                                                                                 .device_time = options_.device_time && ends.empty()});
+        end->worker_end = std::make_unique<WorkerSession>(
+            end->block, end->layout,
+            WorkerSession::Options{.id = static_cast<std::uint32_t>(ends.size()) + 1,
+                                   .client = client,
+                                   .application_fd = end->application_fd.get(),
+                                   .device_time = options_.device_time && ends.empty()});
         const auto index = static_cast<std::uint32_t>(ends.size());
         proxy.add_session(index, *end->worker_end);
         end->session = Session(std::make_unique<SessionCore>(
             std::make_shared<NoHost>(), end->block, end->layout,
-            SessionCore::Options{.id = index + 1, .waking = {options_.worker.bell, end->application_fd.get(), std::chrono::nanoseconds(0)}}));
+            SessionCore::Options{
+                .id = index + 1,
+                .waking = {options_.worker.bell, end->application_fd.get(), std::chrono::nanoseconds(0)}}));
         ends.push_back(std::move(end));
         return index;
     }
@@ -222,20 +233,20 @@ public:
     WorkerCq& cq(std::uint32_t index) { return *cqs_[index]; }
 
     std::uint32_t add_cq(std::uint32_t cqe = 1024) {
-        verbs_cqs_.emplace_back(
-            device->create_cq({.cqe = cqe,
-                               .domain = domain_.get(),
-                               .channel = channel != nullptr ? channel->verbs() : nullptr,
-                               .extended = options_.extended_cqs,
-                               .device_time = options_.device_time}),
-            DeviceDeleter<ibv_cq>{device.get()});
+        verbs_cqs_.emplace_back(device->create_cq({.cqe = cqe,
+                                                   .domain = domain_.get(),
+                                                   .channel = channel != nullptr ? channel->verbs() : nullptr,
+                                                   .extended = options_.extended_cqs,
+                                                   .device_time = options_.device_time}),
+                                DeviceDeleter<ibv_cq>{device.get()});
         ibv_cq* const verbs_cq = verbs_cqs_.back().get();
-        auto cq = std::make_unique<WorkerCq>(WorkerCq::Options{.cq = verbs_cq,
-                                                               .extended = options_.extended_cqs ? extended(verbs_cq) : nullptr,
-                                                               .next_poll = options_.next_poll && device->limits().next_poll,
-                                                               .device_time = options_.device_time,
-                                                               .depth = cqe,
-                                                               .channel = channel.get()});
+        auto cq = std::make_unique<WorkerCq>(
+            WorkerCq::Options{.cq = verbs_cq,
+                              .extended = options_.extended_cqs ? extended(verbs_cq) : nullptr,
+                              .next_poll = options_.next_poll && device->limits().next_poll,
+                              .device_time = options_.device_time,
+                              .depth = cqe,
+                              .channel = channel.get()});
         const auto index = static_cast<std::uint32_t>(cqs_.size());
         proxy.add_cq(index, *cq);
         cqs_.push_back(std::move(cq));
@@ -247,11 +258,12 @@ public:
         const std::uint32_t stride = (bytes + 63) / 64 * 64;
         pool->memory.resize(std::size_t{buffers} * stride);
         const ibv_mr& mr = register_memory(pool->memory.data(), pool->memory.size(), IBV_ACCESS_LOCAL_WRITE);
-        pool->buffers = std::make_unique<BufferPool>(next_pool(session_index), BufferPool::Memory{.addr = reinterpret_cast<std::uintptr_t>(mr.addr),
-                                                                                                  .lkey = mr.lkey,
-                                                                                                  .buffers = buffers,
-                                                                                                  .buffer_bytes = bytes,
-                                                                                                  .stride = stride});
+        pool->buffers = std::make_unique<BufferPool>(
+            next_pool(session_index), BufferPool::Memory{.addr = reinterpret_cast<std::uintptr_t>(mr.addr),
+                                                         .lkey = mr.lkey,
+                                                         .buffers = buffers,
+                                                         .buffer_bytes = bytes,
+                                                         .stride = stride});
         proxy.add_pool(*pool->buffers);
         pools_.push_back(std::move(pool));
         return *pools_.back();
@@ -260,13 +272,15 @@ public:
     Pool& add_ring(std::uint32_t lines, std::uint32_t messages, std::uint32_t session_index = 0) {
         auto pool = std::make_unique<Pool>();
         pool->memory.resize(lines * kCacheLine);
-        const ibv_mr& mr = register_memory(pool->memory.data(), pool->memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-        pool->ring = std::make_unique<RingPool>(next_pool(session_index), RingPool::Memory{.data = pool->memory.data(),
-                                                                                           .addr = reinterpret_cast<std::uintptr_t>(mr.addr),
-                                                                                           .rkey = mr.rkey,
-                                                                                           .lines = lines,
-                                                                                           .held_max = messages,
-                                                                                           .secret = 77});
+        const ibv_mr& mr =
+            register_memory(pool->memory.data(), pool->memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        pool->ring = std::make_unique<RingPool>(next_pool(session_index),
+                                                RingPool::Memory{.data = pool->memory.data(),
+                                                                 .addr = reinterpret_cast<std::uintptr_t>(mr.addr),
+                                                                 .rkey = mr.rkey,
+                                                                 .lines = lines,
+                                                                 .held_max = messages,
+                                                                 .secret = 77});
         proxy.add_pool(*pool->ring);
         pools_.push_back(std::move(pool));
         return *pools_.back();
@@ -276,8 +290,10 @@ public:
         auto srq = std::make_unique<Srq>();
         SrqOptions make{.pd = pd_.get(), .domain = domain_.get(), .depth = shape.depth, .sges_max = shape.sges_max};
         srq->srq = UniqueSrq(device->create_srq(make), {device.get()});
-        srq->end = std::make_unique<WorkerSrq>(WorkerSrq::Options{
-            .handle = {0, next_srq_generation_++}, .depth = shape.depth, .sges_max = shape.sges_max, .session = shape.session});
+        srq->end = std::make_unique<WorkerSrq>(WorkerSrq::Options{.handle = {0, next_srq_generation_++},
+                                                                  .depth = shape.depth,
+                                                                  .sges_max = shape.sges_max,
+                                                                  .session = shape.session});
         RecvQueue& recvs = srq->end->recvs();
         recvs.set_provider(srq->srq.get());
         std::uint32_t part = shape.depth;
@@ -330,11 +346,13 @@ public:
     bool reset(Qp& qp, std::uint64_t patience = 1'000'000) { return reset(qp, patience, next_life_++); }
     bool reset(Qp& qp, std::uint64_t patience, std::uint32_t life);
 
-    static constexpr int kAllButBind = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+    static constexpr int kAllButBind =
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
     ibv_mr& register_memory(void* data, std::size_t bytes, int access = kAllButBind) {
-        regions_.emplace_back(device->register_memory(pd_.get(), data, bytes, reinterpret_cast<std::uintptr_t>(data), access),
-                              DeviceDeleter<ibv_mr>{device.get()});
+        regions_.emplace_back(
+            device->register_memory(pd_.get(), data, bytes, reinterpret_cast<std::uintptr_t>(data), access),
+            DeviceDeleter<ibv_mr>{device.get()});
         return *regions_.back();
     }
 
@@ -369,7 +387,8 @@ public:
     Window& add_window(ibv_mw_type type = IBV_MW_TYPE_2) {
         auto window = std::make_unique<Window>();
         window->mw = {device->create_mw(pd_.get(), type), {device.get()}};
-        window->end = std::make_unique<WorkerWindow>(WorkerWindow::Options{.handle = {static_cast<std::uint16_t>(windows_.size()), 1}});
+        window->end = std::make_unique<WorkerWindow>(
+            WorkerWindow::Options{.handle = {static_cast<std::uint16_t>(windows_.size()), 1}});
         window->end->renew(*window->mw);
         proxy.add_window(*window->end);
         windows_.push_back(std::move(window));

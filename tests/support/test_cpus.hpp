@@ -26,6 +26,8 @@ inline std::vector<std::uint32_t> allowed_cpus() {
 }
 
 /// For a worker: the first CPU is where machines do most of everything else.
-inline std::uint32_t last_cpu() { return allowed_cpus().back(); }
+inline std::uint32_t last_cpu() {
+    return allowed_cpus().back();
+}
 
 }  // namespace pollcore::test

@@ -1,12 +1,13 @@
-// A runtime with two devices of one worker, net0 and net1, each with a pair of queue pairs: what a test starts from that takes one away.
+// A runtime with two devices of one worker, net0 and net1, each with a pair of queue pairs: what a test starts from
+// that takes one away.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "give_way.hpp"
 #include "pollcore/runtime.hpp"
@@ -67,8 +68,11 @@ protected:
         return request;
     }
     static WorkRequest recv(const Pair& pair, std::uint64_t tag) {
-        return {
-            .tag = tag, .sge = {pair.memory.addr(), 64, pair.memory.lkey()}, .qp = pair.b.handle(), .opcode = Opcode::recv, .num_sge = 1};
+        return {.tag = tag,
+                .sge = {pair.memory.addr(), 64, pair.memory.lkey()},
+                .qp = pair.b.handle(),
+                .opcode = Opcode::recv,
+                .num_sge = 1};
     }
     /// Into the memory of net0's pair.
     [[nodiscard]] WorkRequest shared_recv(const SharedReceiveQueue& srq, std::uint64_t tag) const {

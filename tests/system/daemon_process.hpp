@@ -44,7 +44,8 @@ inline constexpr auto kPatience = 30s;
 inline std::string pollcored_path() {
     const char* given = std::getenv("POLLCORED");
     return given != nullptr ? given
-                            : std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "apps/pollcored/pollcored";
+                            : std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
+                                  "apps/pollcored/pollcored";
 }
 
 /// A directory that goes with its content.
@@ -89,8 +90,7 @@ public:
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         path_.native().copy(address.sun_path, sizeof(address.sun_path) - 1);
-        if (!fd_.valid() ||
-            ::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+        if (!fd_.valid() || ::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
             throw std::runtime_error("socket at " + path.native() + ": " + std::strerror(errno));
         }
     }
@@ -113,8 +113,8 @@ public:
     std::optional<std::string> await(const std::string& text, std::chrono::milliseconds timeout = kPatience) {
         const auto deadline = std::chrono::steady_clock::now() + timeout;
         for (;;) {
-            const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-                deadline - std::chrono::steady_clock::now());
+            const auto left =
+                std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
             if (left <= 0ms) {
                 return std::nullopt;
             }
@@ -142,7 +142,8 @@ public:
             // What this test's own service manager may have left.
             const std::string text = *variable;
             const std::string name = text.substr(0, text.find('=') + 1);
-            if (std::none_of(environment.begin(), environment.end(), [&](const std::string& given) { return given.starts_with(name); }) &&
+            if (std::none_of(environment.begin(), environment.end(),
+                             [&](const std::string& given) { return given.starts_with(name); }) &&
                 !text.starts_with("NOTIFY_SOCKET=") && !text.starts_with("WATCHDOG_") &&
                 !text.starts_with("JOURNAL_STREAM=")) {
                 variables.push_back(text);
@@ -154,8 +155,8 @@ public:
         posix_spawn_file_actions_init(&files);
         posix_spawn_file_actions_addopen(&files, 1, out_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
         posix_spawn_file_actions_addopen(&files, 2, err_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-        const int error = ::posix_spawn(&pid_, arguments.front().c_str(), &files, nullptr,
-                                        pointers(arguments).data(), pointers(variables).data());
+        const int error = ::posix_spawn(&pid_, arguments.front().c_str(), &files, nullptr, pointers(arguments).data(),
+                                        pointers(variables).data());
         posix_spawn_file_actions_destroy(&files);
         if (error != 0) {
             throw std::runtime_error("starting " + arguments.front() + ": " + std::strerror(error));
@@ -202,8 +203,7 @@ public:
     }
 
     /// Until its log says `text`.
-    [[nodiscard]] bool await_log(const std::string& text,
-                                 std::chrono::milliseconds timeout = kPatience) const {
+    [[nodiscard]] bool await_log(const std::string& text, std::chrono::milliseconds timeout = kPatience) const {
         const auto deadline = std::chrono::steady_clock::now() + timeout;
         while (err().find(text) == std::string::npos) {
             if (std::chrono::steady_clock::now() >= deadline) {

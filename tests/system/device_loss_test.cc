@@ -112,7 +112,8 @@ TEST_P(DeviceLoss, CompletesEveryWorkRequestInFlightInOrder) {
     expect_traffic(second);
     for (std::uint64_t tag = 0; tag < 40; ++tag) {
         // Sends that wait for a receive; receives that wait for a send, on a QP that none will come to.
-        ASSERT_EQ(session.try_submit(send(first, tag, tag % 4 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0})), Refusal::none);
+        ASSERT_EQ(session.try_submit(send(first, tag, tag % 4 == 0 ? std::uint8_t{kSignaled} : std::uint8_t{0})),
+                  Refusal::none);
         WorkRequest receive = recv(first, 100 + tag);
         receive.qp = first.a.handle();
         ASSERT_EQ(session.try_submit(receive), Refusal::none);
@@ -447,7 +448,9 @@ TEST_P(DeviceLoss, AConnectionAttemptOnItEnds) {
 }
 
 constexpr auto kLosses = {Loss::fatal, Loss::removed};
-std::string name_of(const ::testing::TestParamInfo<Loss>& loss) { return loss.param == Loss::fatal ? "Fatal" : "Removed"; }
+std::string name_of(const ::testing::TestParamInfo<Loss>& loss) {
+    return loss.param == Loss::fatal ? "Fatal" : "Removed";
+}
 INSTANTIATE_TEST_SUITE_P(Losses, DeviceLoss, ::testing::ValuesIn(kLosses), name_of);
 INSTANTIATE_TEST_SUITE_P(Losses, DeviceLossAsleep, ::testing::ValuesIn(kLosses), name_of);
 

@@ -1,5 +1,5 @@
-// What the runtime does to the process that it lives in: threads, CPUs, files, and EAL, which exists once in the life of a
-// process. Each test therefore runs in a child of its own.
+// What the runtime does to the process that it lives in: threads, CPUs, files, and EAL, which exists once in the life
+// of a process. Each test therefore runs in a child of its own.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -134,168 +134,177 @@ protected:
 
 TEST_F(Eal, LeavesTheCallersAffinityAsItWas) {
     EXPECT_EQ(in_child([]() -> std::string {
-        const std::string before = cpus_allowed("/proc/self");
-        Runtime runtime(config_on(1));
-        const std::string after = cpus_allowed("/proc/self");
-        return before == after ? use(runtime) : before + " became " + after;
-    }), "");
+                  const std::string before = cpus_allowed("/proc/self");
+                  Runtime runtime(config_on(1));
+                  const std::string after = cpus_allowed("/proc/self");
+                  return before == after ? use(runtime) : before + " became " + after;
+              }),
+              "");
 }
 
 TEST_F(Eal, HasARuntimeDirectoryOfItsOwnWhileItStartsAndLeavesTheEnvironmentAsItWas) {
     for (const char* before : {"/nowhere", static_cast<const char*>(nullptr)}) {
         EXPECT_EQ(in_child([before]() -> std::string {
-            before == nullptr ? unsetenv("RUNTIME_DIRECTORY") : setenv("RUNTIME_DIRECTORY", before, 1);
-            char** const environment = environ;
-            // Another thread may read it all the time.
-            std::atomic<bool> ends{false};
-            std::thread reader([&] {
-                while (!ends.load()) {
-                    if (getenv("PATH") == nullptr) {
-                        std::abort();
-                    }
-                }
-            });
-            Runtime runtime(config_on(1));
-            ends.store(true);
-            reader.join();
-            const char* const after = getenv("RUNTIME_DIRECTORY");
-            if (environ != environment || (before == nullptr ? after != nullptr : after == nullptr || std::string(after) != before)) {
-                return "the environment is another";
-            }
-            const fs::path directory = rte_eal_get_runtime_dir();  // .../dpdk/rte
-            const fs::path own = directory.parent_path().parent_path();
-            if (!own.string().starts_with("/tmp/pollcore-eal-")) {
-                return "EAL was in " + directory.string();
-            }
-            return fs::exists(own) ? own.string() + " was left" : use(runtime);
-        }), "");
+                      before == nullptr ? unsetenv("RUNTIME_DIRECTORY") : setenv("RUNTIME_DIRECTORY", before, 1);
+                      char** const environment = environ;
+                      // Another thread may read it all the time.
+                      std::atomic<bool> ends{false};
+                      std::thread reader([&] {
+                          while (!ends.load()) {
+                              if (getenv("PATH") == nullptr) {
+                                  std::abort();
+                              }
+                          }
+                      });
+                      Runtime runtime(config_on(1));
+                      ends.store(true);
+                      reader.join();
+                      const char* const after = getenv("RUNTIME_DIRECTORY");
+                      if (environ != environment ||
+                          (before == nullptr ? after != nullptr : after == nullptr || std::string(after) != before)) {
+                          return "the environment is another";
+                      }
+                      const fs::path directory = rte_eal_get_runtime_dir();  // .../dpdk/rte
+                      const fs::path own = directory.parent_path().parent_path();
+                      if (!own.string().starts_with("/tmp/pollcore-eal-")) {
+                          return "EAL was in " + directory.string();
+                      }
+                      return fs::exists(own) ? own.string() + " was left" : use(runtime);
+                  }),
+                  "");
     }
 }
 
 TEST_F(Eal, KeepsEveryHelperThreadOffTheWorkersCore) {
     EXPECT_EQ(in_child([]() -> std::string {
-        std::set<std::string> before;
-        for (const auto& task : fs::directory_iterator("/proc/self/task")) {
-            before.insert(task.path().filename());
-        }
-        Runtime runtime(config_on(1));
-        const std::string worker = std::to_string(runtime.worker_thread_id(0));
-        int helpers = 0;
-        for (const auto& task : fs::directory_iterator("/proc/self/task")) {
-            const std::string id = task.path().filename();
-            const std::string cpus = cpus_allowed(task.path());
-            if (id == worker) {
-                std::string comm;
-                std::getline(std::ifstream(task.path() / "comm"), comm);
-                if (comm != "pollcore-" + runtime.config().workers[0].name) {
-                    return "the worker's thread is named " + comm;
-                }
-                if (cpus != "1") {
-                    return "the worker may run on " + cpus;
-                }
-            } else if (!before.contains(id)) {
-                ++helpers;
-                if (contains(cpus, 1)) {
-                    return "thread " + id + " may run on " + cpus;
-                }
-            }
-        }
-        return helpers >= 2 ? "" : "where are the helpers?";
-    }), "");
+                  std::set<std::string> before;
+                  for (const auto& task : fs::directory_iterator("/proc/self/task")) {
+                      before.insert(task.path().filename());
+                  }
+                  Runtime runtime(config_on(1));
+                  const std::string worker = std::to_string(runtime.worker_thread_id(0));
+                  int helpers = 0;
+                  for (const auto& task : fs::directory_iterator("/proc/self/task")) {
+                      const std::string id = task.path().filename();
+                      const std::string cpus = cpus_allowed(task.path());
+                      if (id == worker) {
+                          std::string comm;
+                          std::getline(std::ifstream(task.path() / "comm"), comm);
+                          if (comm != "pollcore-" + runtime.config().workers[0].name) {
+                              return "the worker's thread is named " + comm;
+                          }
+                          if (cpus != "1") {
+                              return "the worker may run on " + cpus;
+                          }
+                      } else if (!before.contains(id)) {
+                          ++helpers;
+                          if (contains(cpus, 1)) {
+                              return "thread " + id + " may run on " + cpus;
+                          }
+                      }
+                  }
+                  return helpers >= 2 ? "" : "where are the helpers?";
+              }),
+              "");
 }
 
 TEST_F(Eal, StartsStopsAndStartsAgainOnAnotherCore) {
     EXPECT_EQ(in_child([]() -> std::string {
-        for (const std::uint32_t core : {1u, 0u, 1u, 1u, 0u}) {
-            Runtime runtime(config_on(core));
-            if (cpus_allowed("/proc/self/task/" + std::to_string(runtime.worker_thread_id(0))) !=
-                std::to_string(core)) {
-                return "the worker is not on core " + std::to_string(core);
-            }
-            if (const std::string wrong = use(runtime); !wrong.empty()) {
-                return wrong;
-            }
-        }
-        return "";
-    }), "");
+                  for (const std::uint32_t core : {1u, 0u, 1u, 1u, 0u}) {
+                      Runtime runtime(config_on(core));
+                      if (cpus_allowed("/proc/self/task/" + std::to_string(runtime.worker_thread_id(0))) !=
+                          std::to_string(core)) {
+                          return "the worker is not on core " + std::to_string(core);
+                      }
+                      if (const std::string wrong = use(runtime); !wrong.empty()) {
+                          return wrong;
+                      }
+                  }
+                  return "";
+              }),
+              "");
 }
 
 TEST_F(Eal, TwoRuntimesOfOneProcessRunSideBySide) {
     EXPECT_EQ(in_child([]() -> std::string {
-        Runtime one(config_on(1));
-        Runtime two(config_on(0));
-        return use(one) + use(two);
-    }), "");
+                  Runtime one(config_on(1));
+                  Runtime two(config_on(0));
+                  return use(one) + use(two);
+              }),
+              "");
 }
 
 // An embedded runtime locks its core as the daemon does.
 TEST_F(Eal, ASecondRuntimeOnACoreIsRefusedUntilTheFirstHasStoppedAndNotWhenItShares) {
     const test::TemporaryDirectory directory;
     EXPECT_EQ(in_child([&]() -> std::string {
-        Config config = config_on(1);
-        config.share_cores = false;
-        config.lock_directory = directory.path();
-        Runtime first(config);
-        const std::string of_another_process = in_child([&]() -> std::string {
-            try {
-                const Runtime second(config);
-                return "two processes have one core";
-            } catch (const Error& error) {
-                return error.code().value() == EBUSY ? "" : error.what();
-            }
-        });
-        try {
-            const Runtime second(config);
-            return "two runtimes have one core";
-        } catch (const Error& error) {
-            if (error.code().value() != EBUSY) {
-                return error.what();
-            }
-        }
-        {
-            Runtime shares(config_on(1));
-            if (const std::string wrong = use(shares); !wrong.empty()) {
-                return wrong;
-            }
-        }
-        first.stop();
-        Runtime second(config);
-        return of_another_process + use(second);
-    }), "");
+                  Config config = config_on(1);
+                  config.share_cores = false;
+                  config.lock_directory = directory.path();
+                  Runtime first(config);
+                  const std::string of_another_process = in_child([&]() -> std::string {
+                      try {
+                          const Runtime second(config);
+                          return "two processes have one core";
+                      } catch (const Error& error) {
+                          return error.code().value() == EBUSY ? "" : error.what();
+                      }
+                  });
+                  try {
+                      const Runtime second(config);
+                      return "two runtimes have one core";
+                  } catch (const Error& error) {
+                      if (error.code().value() != EBUSY) {
+                          return error.what();
+                      }
+                  }
+                  {
+                      Runtime shares(config_on(1));
+                      if (const std::string wrong = use(shares); !wrong.empty()) {
+                          return wrong;
+                      }
+                  }
+                  first.stop();
+                  Runtime second(config);
+                  return of_another_process + use(second);
+              }),
+              "");
 }
 
 TEST_F(Eal, TwoProcessesRunSideBySide) {
     EXPECT_EQ(in_child([]() -> std::string {
-        const std::string other = in_child([]() -> std::string {
-            Runtime runtime(config_on(0));
-            return use(runtime);
-        });
-        Runtime runtime(config_on(1));
-        const std::string again = use(runtime);
-        return other + again;
-    }), "");
+                  const std::string other = in_child([]() -> std::string {
+                      Runtime runtime(config_on(0));
+                      return use(runtime);
+                  });
+                  Runtime runtime(config_on(1));
+                  const std::string again = use(runtime);
+                  return other + again;
+              }),
+              "");
 }
 
 TEST_F(Eal, ServesTheHostProgramThatStartedItItself) {
     EXPECT_EQ(in_child([]() -> std::string {
-        char program[] = "host";
-        char no_huge[] = "--no-huge";
-        char no_shconf[] = "--no-shconf";
-        char no_pci[] = "--no-pci";
-        char no_telemetry[] = "--no-telemetry";
-        char memory[] = "-m64";
-        char lcores[] = "--lcores=0@0";
-        char quiet[] = "--log-level=lib.eal:error";
-        char* arguments[] = {program, no_huge, no_shconf, no_pci, no_telemetry, memory, lcores, quiet};
-        if (rte_eal_init(static_cast<int>(std::size(arguments)), arguments) < 0) {
-            return "the host's EAL did not start";
-        }
-        Runtime runtime(config_on(1));  // a core outside the host's lcores
-        if (runtime.report().eal != "set up by the host program") {
-            return runtime.report().eal;
-        }
-        return use(runtime);
-    }), "");
+                  char program[] = "host";
+                  char no_huge[] = "--no-huge";
+                  char no_shconf[] = "--no-shconf";
+                  char no_pci[] = "--no-pci";
+                  char no_telemetry[] = "--no-telemetry";
+                  char memory[] = "-m64";
+                  char lcores[] = "--lcores=0@0";
+                  char quiet[] = "--log-level=lib.eal:error";
+                  char* arguments[] = {program, no_huge, no_shconf, no_pci, no_telemetry, memory, lcores, quiet};
+                  if (rte_eal_init(static_cast<int>(std::size(arguments)), arguments) < 0) {
+                      return "the host's EAL did not start";
+                  }
+                  Runtime runtime(config_on(1));  // a core outside the host's lcores
+                  if (runtime.report().eal != "set up by the host program") {
+                      return runtime.report().eal;
+                  }
+                  return use(runtime);
+              }),
+              "");
 }
 
 TEST_F(Eal, LeavesNoFilesBehind) {
@@ -304,7 +313,8 @@ TEST_F(Eal, LeavesNoFilesBehind) {
     setenv("XDG_RUNTIME_DIR", directory.c_str(), 1);
     const auto files = [&] {
         std::set<std::string> all;
-        for (const fs::path& place : {directory, fs::path("/var/run/dpdk"), fs::path("/dev/hugepages"), fs::path("/dev/shm")}) {
+        for (const fs::path& place :
+             {directory, fs::path("/var/run/dpdk"), fs::path("/dev/hugepages"), fs::path("/dev/shm")}) {
             if (fs::exists(place)) {
                 for (const auto& entry : fs::recursive_directory_iterator(place)) {
                     if (!entry.is_directory()) {
@@ -317,9 +327,10 @@ TEST_F(Eal, LeavesNoFilesBehind) {
     };
     const auto before = files();
     EXPECT_EQ(in_child([]() -> std::string {
-        Runtime runtime(config_on(1));
-        return use(runtime);
-    }), "");
+                  Runtime runtime(config_on(1));
+                  return use(runtime);
+              }),
+              "");
     EXPECT_EQ(files(), before);
     fs::remove_all(directory);
 }
@@ -330,22 +341,24 @@ TEST_F(Eal, UsesHugepagesOrSaysWhyNot) {
     std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> free_pages;
     const bool enough = free_pages * 2 >= 64;
     EXPECT_EQ(in_child([&]() -> std::string {
-        Config config = config_on(1);
-        config.memory.hugepages = MemoryConfig::Hugepages::require;
-        try {
-            Runtime runtime(config);
-            return enough && runtime.report().hugepages ? use(runtime) : "started without hugepages";
-        } catch (const Error& error) {
-            const std::string what = error.what();
-            return !enough && what.find("nr_hugepages") != std::string::npos ? "" : what;
-        }
-    }), "");
+                  Config config = config_on(1);
+                  config.memory.hugepages = MemoryConfig::Hugepages::require;
+                  try {
+                      Runtime runtime(config);
+                      return enough && runtime.report().hugepages ? use(runtime) : "started without hugepages";
+                  } catch (const Error& error) {
+                      const std::string what = error.what();
+                      return !enough && what.find("nr_hugepages") != std::string::npos ? "" : what;
+                  }
+              }),
+              "");
     EXPECT_EQ(in_child([&]() -> std::string {
-        Config config = config_on(1);
-        config.memory.hugepages = MemoryConfig::Hugepages::never;
-        Runtime runtime(config);
-        return runtime.report().hugepages ? "used hugepages" : use(runtime);
-    }), "");
+                  Config config = config_on(1);
+                  config.memory.hugepages = MemoryConfig::Hugepages::never;
+                  Runtime runtime(config);
+                  return runtime.report().hugepages ? "used hugepages" : use(runtime);
+              }),
+              "");
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "control/runtime_state.hpp"
-#include "test_cpus.hpp"
 #include "pollcore/runtime.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore::test {
 namespace {
@@ -23,14 +23,16 @@ Config config(const char* idle) {
     config.share_cores = true;  // other tests may run at the same time
     config.devices.push_back({.name = "soft0"});
     config.workers.push_back({.name = "worker0", .core = static_cast<std::uint32_t>(last_cpu())});
-    config.workers[0].idle = std::string(idle) == "event" ? IdleLadder(IdlePolicy::event) : IdleLadder(IdlePolicy::yield);
+    config.workers[0].idle =
+        std::string(idle) == "event" ? IdleLadder(IdlePolicy::event) : IdleLadder(IdlePolicy::yield);
     config.hang_limit = 100ms;
     config.log_level = LogLevel::error;
     return config;
 }
 
 ThreadHealth find(const Health& health, const std::string& name) {
-    const auto found = std::find_if(health.threads.begin(), health.threads.end(), [&](const ThreadHealth& one) { return one.name == name; });
+    const auto found = std::find_if(health.threads.begin(), health.threads.end(),
+                                    [&](const ThreadHealth& one) { return one.name == name; });
     return found != health.threads.end() ? *found : ThreadHealth{.name = "there is no " + name};
 }
 

@@ -4,7 +4,6 @@
 // A child process installs a seccomp filter on both threads that kills on any system call, so a violation
 // cannot go unseen; the parent looks at how the child ended. The worker installs its filter itself, through
 // the software device: the first poll of its CQ after the signal runs in the worker's thread.
-#include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -23,6 +22,8 @@
 #include <string>
 #include <utility>
 
+#include <gtest/gtest.h>
+
 #include "device/soft/soft_device.hpp"
 #include "patient.hpp"
 #include "pollcore/attach.hpp"
@@ -39,8 +40,9 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
     if (hot) {
         hot_allocations.fetch_add(1);
     }
-    void* memory = alignment <= alignof(std::max_align_t) ? std::malloc(bytes == 0 ? 1 : bytes)
-                                                          : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    void* memory = alignment <= alignof(std::max_align_t)
+                       ? std::malloc(bytes == 0 ? 1 : bytes)
+                       : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
     if (memory == nullptr) {
         throw std::bad_alloc();
     }
@@ -49,18 +51,42 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return allocate(bytes, 1); }
-void* operator new[](std::size_t bytes) { return allocate(bytes, 1); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return allocate(bytes, static_cast<std::size_t>(alignment)); }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) { return allocate(bytes, static_cast<std::size_t>(alignment)); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void* operator new(std::size_t bytes) {
+    return allocate(bytes, 1);
+}
+void* operator new[](std::size_t bytes) {
+    return allocate(bytes, 1);
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+    return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+    return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+    std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+    std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+    std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+    std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+    std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+    std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+    std::free(memory);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+    std::free(memory);
+}
 
 namespace pollcore {
 namespace {
@@ -112,12 +138,21 @@ std::pair<std::uint64_t, std::uint64_t> context_switches(const std::string& task
 }
 
 // Exit codes of the child, so that the parent can say what went wrong.
-enum Outcome { kClean = 0, kNoRefusals = 91, kFailedWork = 92, kAllocated = 93, kSwitched = 94, kBadCount = 95, kSystemCall = 96 };
+enum Outcome {
+    kClean = 0,
+    kNoRefusals = 91,
+    kFailedWork = 92,
+    kAllocated = 93,
+    kSwitched = 94,
+    kBadCount = 95,
+    kSystemCall = 96
+};
 
 // `sabotage` makes one of the forbidden things happen, so that the test is known to see it.
 enum class Sabotage { none, system_call, allocation };
 
-// `attach_path`: the application's thread works by an attachment to this process's own server there; empty: by the runtime itself.
+// `attach_path`: the application's thread works by an attachment to this process's own server there; empty: by the
+// runtime itself.
 [[noreturn]] void child(const IdleLadder& idle, PollVerbs poll, Sabotage sabotage, const std::string& attach_path) {
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -147,7 +182,10 @@ enum class Sabotage { none, system_call, allocation };
     Context& context = attachment ? static_cast<Context&>(*attachment) : runtime;
     Session session = context.open_session();
     MemoryRegion memory = context.allocate(1 << 16, Access::all());
-    QueuePairOptions options{.shares = {{.session = &session, .send_depth = 128}}, .recv_depth = 64, .inline_max = 64, .remote_access = RemoteAccess::all()};
+    QueuePairOptions options{.shares = {{.session = &session, .send_depth = 128}},
+                             .recv_depth = 64,
+                             .inline_max = 64,
+                             .remote_access = RemoteAccess::all()};
     QueuePair a = context.create_queue_pair(options);
     QueuePair b = context.create_queue_pair(options);
     const QpInfo info_a = a.info();
@@ -219,8 +257,11 @@ enum class Sabotage { none, system_call, allocation };
             Refusal refusal = Refusal::none;
             switch (accepted % 8) {
                 case 1: {
-                    WorkRequest receive{.tag = 1, .sge = {memory.addr() + 8192, 64, memory.lkey()}, .qp = b.handle(),
-                                        .opcode = Opcode::recv, .num_sge = 1};
+                    WorkRequest receive{.tag = 1,
+                                        .sge = {memory.addr() + 8192, 64, memory.lkey()},
+                                        .qp = b.handle(),
+                                        .opcode = Opcode::recv,
+                                        .num_sge = 1};
                     refusal = session.try_submit(receive);
                     posted_receives += refusal == Refusal::none;
                     break;
@@ -238,9 +279,7 @@ enum class Sabotage { none, system_call, allocation };
                     request.sge.length = 8;
                     refusal = session.try_submit(request);
                     break;
-                default:
-                    refusal = session.try_submit(request);
-                    break;
+                default: refusal = session.try_submit(request); break;
             }
             if (refusal != Refusal::none) {
                 ++refusals;
@@ -277,7 +316,8 @@ enum class Sabotage { none, system_call, allocation };
     _exit(outcome);
 }
 
-int run(const IdleLadder& idle, Sabotage sabotage, PollVerbs poll = PollVerbs::extended, const std::string& attach_path = "") {
+int run(const IdleLadder& idle, Sabotage sabotage, PollVerbs poll = PollVerbs::extended,
+        const std::string& attach_path = "") {
     const pid_t pid = fork();
     if (pid == 0) {
         alarm(120);
@@ -302,18 +342,25 @@ TEST_F(HotPath, MakesNoSystemCallAndNoAllocationAndIsNotSwitchedAway) {
 TEST_F(HotPath, IsAsBareByIbvPollCq) {
     EXPECT_EQ(run(IdlePolicy::spin, Sabotage::none, PollVerbs::plain), kClean);
 }
-TEST_F(HotPath, IsAsBareWithThePauseInstruction) { EXPECT_EQ(run(IdlePolicy::pause, Sabotage::none), kClean); }
+TEST_F(HotPath, IsAsBareWithThePauseInstruction) {
+    EXPECT_EQ(run(IdlePolicy::pause, Sabotage::none), kClean);
+}
 // The worker was asleep before the first request. What its CQs were armed for then makes its events without a call.
 TEST_F(HotPath, IsAsBareWhereTheWorkerSleepsWhenThereIsNothingToDo) {
     EXPECT_EQ(run({{IdlePolicy::spin, std::chrono::seconds(1)}, {IdlePolicy::event}}, Sabotage::none), kClean);
 }
 TEST_F(HotPath, IsAsBareForAnAttachedApplication) {
-    const std::filesystem::path path = std::filesystem::temp_directory_path() / ("pollcore-hot-path-" + std::to_string(getpid()));
+    const std::filesystem::path path =
+        std::filesystem::temp_directory_path() / ("pollcore-hot-path-" + std::to_string(getpid()));
     EXPECT_EQ(run(IdlePolicy::spin, Sabotage::none, PollVerbs::extended, path), kClean);
     std::filesystem::remove(path);  // the child had no time for it
 }
-TEST_F(HotPath, ThisTestSeesASystemCall) { EXPECT_EQ(run(IdlePolicy::spin, Sabotage::system_call), kSystemCall); }
-TEST_F(HotPath, ThisTestSeesAnAllocation) { EXPECT_EQ(run(IdlePolicy::spin, Sabotage::allocation), kAllocated); }
+TEST_F(HotPath, ThisTestSeesASystemCall) {
+    EXPECT_EQ(run(IdlePolicy::spin, Sabotage::system_call), kSystemCall);
+}
+TEST_F(HotPath, ThisTestSeesAnAllocation) {
+    EXPECT_EQ(run(IdlePolicy::spin, Sabotage::allocation), kAllocated);
+}
 
 }  // namespace
 }  // namespace pollcore

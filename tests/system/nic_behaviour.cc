@@ -50,9 +50,8 @@ Answer locked_memory(const Device& device) {
     try {
         const Memory memory(device, kMiB << 20);
     } catch (const std::exception& error) {
-        return {Outcome::failed,
-                std::string(error.what()) +
-                    ". Raise memlock in /etc/security/limits.conf, which needs root: it limits users"};
+        return {Outcome::failed, std::string(error.what()) +
+                                     ". Raise memlock in /etc/security/limits.conf, which needs root: it limits users"};
     }
     return {Outcome::held, std::to_string(kMiB) + " MiB were registered at once"};
 }
@@ -65,8 +64,7 @@ Answer clock(const Device& device) {
         if (error != 0 || (values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK) == 0) {
             throw NotOffered("ibv_query_rt_values_ex says nothing");
         }
-        return static_cast<double>(values.raw_clock.tv_sec) * 1e9 +
-               static_cast<double>(values.raw_clock.tv_nsec);
+        return static_cast<double>(values.raw_clock.tv_sec) * 1e9 + static_cast<double>(values.raw_clock.tv_nsec);
     };
     if (device.attr.hca_core_clock == 0) {
         throw NotOffered("the device has no clock that it tells the rate of");
@@ -164,8 +162,8 @@ Answer small_receives(const Device& device, const QpMaker& maker, bool claims) {
         require(std::memcmp(memory.at(0), memory.at(2048), size) == 0,
                 "a receive of " + std::to_string(size) + " bytes has others");
     }
-    const std::string text = copied.empty() ? "the device writes all of them"
-                                            : "the CPU that polls writes those of " + copied + " bytes";
+    const std::string text =
+        copied.empty() ? "the device writes all of them" : "the CPU that polls writes those of " + copied + " bytes";
     return {claims ? (copied.empty() ? Outcome::held : Outcome::failed) : Outcome::found, text};
 }
 
@@ -201,18 +199,16 @@ Answer short_atomic(const Device& device) {
     memory.fill(0x11);
     std::memset(memory.at(2048), 0x77, 8);  // what the answer is to be
     ibv_sge sge = memory.sge(0, 4);
-    ibv_send_wr work = QueuePair::request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, memory.addr(2048),
-                                          memory.key(), IBV_SEND_SIGNALED);
+    ibv_send_wr work =
+        QueuePair::request(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, memory.addr(2048), memory.key(), IBV_SEND_SIGNALED);
     ibv_send_wr* bad = nullptr;
     if (const int error = ibv_post_send(pair.a.get(), &work, &bad); error != 0) {
-        return {Outcome::found,
-                "with room for 4 bytes the call refuses it: " + std::string(std::strerror(error))};
+        return {Outcome::found, "with room for 4 bytes the call refuses it: " + std::string(std::strerror(error))};
     }
     const ibv_wc wc = take_one(cq.get());
-    const auto wrote =
-        std::count_if(memory.at(0), memory.at(16), [](unsigned char byte) { return byte != 0x11; });
-    return {Outcome::found, "with room for 4 bytes: " + name_of(wc.status) + ", and " +
-                                std::to_string(wrote) + " bytes were written"};
+    const auto wrote = std::count_if(memory.at(0), memory.at(16), [](unsigned char byte) { return byte != 0x11; });
+    return {Outcome::found,
+            "with room for 4 bytes: " + name_of(wc.status) + ", and " + std::to_string(wrote) + " bytes were written"};
 }
 
 Answer data_in_order(const Device& device) {
@@ -240,8 +236,8 @@ Answer data_in_order(const Device& device) {
         require(wc.status == IBV_WC_SUCCESS, "a write failed: " + name_of(wc.status));
     }
     const std::string text = std::string("ibv_query_qp_data_in_order says ") + (promised ? "yes" : "no") +
-                             "; the last word of 4 KiB was there before others in " + std::to_string(early) +
-                             " of " + std::to_string(writes) + " writes";
+                             "; the last word of 4 KiB was there before others in " + std::to_string(early) + " of " +
+                             std::to_string(writes) + " writes";
     return {!promised ? Outcome::found : early == 0 ? Outcome::held : Outcome::failed, text};
 }
 
@@ -265,8 +261,8 @@ Answer word_tears(const Device& device) {
         } while (seen != value && Clock::now() < deadline);
         (void)take_one(cq.get());
     }
-    return {Outcome::found, "half of a word was seen " + std::to_string(torn) + " times in " +
-                                std::to_string(writes) + " writes of 8 bytes"};
+    return {Outcome::found, "half of a word was seen " + std::to_string(torn) + " times in " + std::to_string(writes) +
+                                " writes of 8 bytes"};
 }
 
 Answer flush_order(const Device& device) {
@@ -285,9 +281,8 @@ Answer flush_order(const Device& device) {
     for (std::uint64_t i = 0; i < kAll; ++i) {
         // Those that end well are unsignaled, but for the first: nobody may complete one, and each that is
         // flushed does.
-        chain[i] =
-            QueuePair::request(IBV_WR_RDMA_WRITE, i, &sge, memory.addr(2048),
-                               i == kBad ? ~memory.key() : memory.key(), i == 0 ? IBV_SEND_SIGNALED : 0);
+        chain[i] = QueuePair::request(IBV_WR_RDMA_WRITE, i, &sge, memory.addr(2048),
+                                      i == kBad ? ~memory.key() : memory.key(), i == 0 ? IBV_SEND_SIGNALED : 0);
         chain[i].next = i + 1 < kAll ? &chain[i + 1] : nullptr;
     }
     pair.a.post(chain[0]);
@@ -416,8 +411,8 @@ Answer last_wqe(const Device& device) {
     const auto began = Clock::now();
     const bool came = device.event(IBV_EVENT_QP_LAST_WQE_REACHED, kSoon);
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - began).count();
-    return {Outcome::found, came ? "the event came after " + number(ms) + " ms"
-                                 : "no such event: closing waits 20 ms for it"};
+    return {Outcome::found,
+            came ? "the event came after " + number(ms) + " ms" : "no such event: closing waits 20 ms for it"};
 }
 
 struct Told {
@@ -444,9 +439,7 @@ Answer events(const Device& device) {
     const Told told(device);
     Memory memory(device, 4096);
     Pair pair(device, {.send_cq = told.cq.get(), .recv_cq = told.cq.get()});
-    const auto write = [&] {
-        pair.a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 64), memory.addr(2048), memory.key());
-    };
+    const auto write = [&] { pair.a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 64), memory.addr(2048), memory.key()); };
     told.arm();
     write();
     const bool first = told.event(kSoon);
@@ -492,9 +485,8 @@ Answer moderation(const Device& device) {
     require(error == 0, "ibv_modify_cq", error);
     const double with = until_told();
     return {Outcome::found,
-            with > without + attr.moderate.cq_period / 2
-                ? "it delays the event of one completion"
-                : "accepted, and the event of one completion comes as soon",
+            with > without + attr.moderate.cq_period / 2 ? "it delays the event of one completion"
+                                                         : "accepted, and the event of one completion comes as soon",
             {{"period, us", static_cast<double>(attr.moderate.cq_period)},
              {"until told, us", without},
              {"until told with it, us", with}}};
@@ -517,8 +509,8 @@ std::string flood(const Device& device, std::size_t pairs, std::size_t cqs, unsi
     for (unsigned round = 0; round < rounds; ++round) {
         for (std::size_t i = 0; i < pairs; ++i) {
             for (std::size_t k = 0; k < kDepth; ++k) {
-                all[i]->a.post(IBV_WR_RDMA_WRITE, i << 32 | (round * kDepth + k), memory.sge(0, 64),
-                               memory.addr(2048), memory.key());
+                all[i]->a.post(IBV_WR_RDMA_WRITE, i << 32 | (round * kDepth + k), memory.sge(0, 64), memory.addr(2048),
+                               memory.key());
             }
         }
         std::size_t left = pairs * kDepth;
@@ -533,8 +525,7 @@ std::string flood(const Device& device, std::size_t pairs, std::size_t cqs, unsi
                     if (some[k].status != IBV_WC_SUCCESS) {
                         return "a write failed: " + name_of(some[k].status);
                     }
-                    if (i >= pairs || (some[k].wr_id & 0xffffffff) != next[i] ||
-                        some[k].qp_num != all[i]->a.number()) {
+                    if (i >= pairs || (some[k].wr_id & 0xffffffff) != next[i] || some[k].qp_num != all[i]->a.number()) {
                         return "a completion is not the next one of its queue pair";
                     }
                     ++next[i];
@@ -623,8 +614,7 @@ Answer numbers(const Device& device) {
         const QueuePair qp(device, {.send_cq = cq.get(), .recv_cq = cq.get(), .depth = 4}, {});
         seen.insert(qp.number());
     }
-    return {Outcome::found,
-            "16 queue pairs, one after the other, had " + std::to_string(seen.size()) + " numbers"};
+    return {Outcome::found, "16 queue pairs, one after the other, had " + std::to_string(seen.size()) + " numbers"};
 }
 
 }  // namespace
@@ -641,12 +631,10 @@ std::vector<Question> behaviour() {
          "Where the runtime asks the provider so, no CPU writes a small receive for the device",
          small_receives_untouched},
         {"short-atomic", "What an atomic does whose SGE is too short for its answer", short_atomic},
-        {"data-in-order",
-         "Where the provider says that data arrives in order, the last byte of a write arrives last",
+        {"data-in-order", "Where the provider says that data arrives in order, the last byte of a write arrives last",
          data_in_order},
         {"word-tears", "Whether a word of 8 bytes that a peer writes is seen half done", word_tears},
-        {"flush-order",
-         "What stands behind a request that failed is flushed, in order, and unsignaled work too",
+        {"flush-order", "What stands behind a request that failed is flushed, in order, and unsignaled work too",
          flush_order},
         {"late-receives", "What becomes of a receive that is posted in state error", late_receives},
         {"reset", "A queue pair that is reset takes no completions of others along", reset},
@@ -656,8 +644,7 @@ std::vector<Question> behaviour() {
         {"last-wqe", "Whether a queue pair of a shared receive queue tells that it takes no more", last_wqe},
         {"events", "An armed CQ tells once, and one that is not armed never", events},
         {"moderation", "What moderation does to the event of one completion", moderation},
-        {"many-qps", "Many queue pairs on one CQ: each completion comes once, in its queue pair's order",
-         many_qps},
+        {"many-qps", "Many queue pairs on one CQ: each completion comes once, in its queue pair's order", many_qps},
         {"many-cqs", "Many CQs: each completion comes once, in its queue pair's order", many_cqs},
         {"receive-bursts", "Receives in bursts complete in order, each with its length", receive_bursts},
         {"compressed", "The same receives with compressed completions", compressed},

@@ -11,8 +11,7 @@ namespace {
 constexpr int kRepetitions = 201;
 
 double median(std::vector<double>& samples) {
-    std::nth_element(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2),
-                     samples.end());
+    std::nth_element(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2), samples.end());
     return samples[samples.size() / 2];
 }
 double ns_since(Clock::time_point began) {
@@ -57,8 +56,7 @@ struct Load {
         std::vector<double> polls;
         for (int repetition = 0; repetition < kRepetitions; ++repetition) {
             for (std::size_t i = 0; i < kWrites; ++i) {
-                works[i] =
-                    QueuePair::request(IBV_WR_RDMA_WRITE, i, &sge, memory.addr(2048), memory.key(), flags);
+                works[i] = QueuePair::request(IBV_WR_RDMA_WRITE, i, &sge, memory.addr(2048), memory.key(), flags);
                 works[i].next = (i + 1) % chain == 0 ? nullptr : &works[i + 1];
             }
             auto began = Clock::now();
@@ -109,8 +107,7 @@ Answer doorbell_of(const Device& device, bool with_inline) {
     const double doorbell = (y - request * x) / points;
     answer.figures.emplace_back("a request more, ns", request);
     answer.figures.emplace_back("the doorbell, ns", doorbell);
-    answer.text =
-        "a post is " + shown(doorbell) + " for the doorbell and " + shown(request) + " for each request";
+    answer.text = "a post is " + shown(doorbell) + " for the doorbell and " + shown(request) + " for each request";
     return answer;
 }
 Answer doorbell(const Device& device) {
@@ -210,8 +207,8 @@ Answer queue_pairs(const Device& device) {
             const auto began = Clock::now();
             for (int i = 0; i < 16; ++i) {
                 random = random * 1664525 + 1013904223;
-                pairs[(random >> 8) % count]->a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 8),
-                                                     memory.addr(2048), memory.key());
+                pairs[(random >> 8) % count]->a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 8), memory.addr(2048),
+                                                     memory.key());
             }
             samples.push_back(ns_since(began) / 16);
             require(take(cq.get(), 16).size() == 16, "completions are missing");
@@ -229,8 +226,8 @@ Answer cqs(const Device& device) {
         std::vector<std::unique_ptr<Pair>> pairs;
         for (std::size_t i = 0; i < count; ++i) {
             all.push_back(device.cq(32));
-            pairs.push_back(std::make_unique<Pair>(
-                device, Shape{.send_cq = all[i].get(), .recv_cq = all[i].get(), .depth = 8}));
+            pairs.push_back(
+                std::make_unique<Pair>(device, Shape{.send_cq = all[i].get(), .recv_cq = all[i].get(), .depth = 8}));
         }
         // Several rounds between two looks at the clock, where there are few.
         const std::size_t rounds = count < 8 ? 8 : 1;
@@ -245,8 +242,7 @@ Answer cqs(const Device& device) {
             }
             looks.push_back(ns_since(began) / polled);
             for (std::size_t i = 0; i < rounds * count; ++i) {
-                pairs[i % count]->a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 8), memory.addr(2048),
-                                         memory.key());
+                pairs[i % count]->a.post(IBV_WR_RDMA_WRITE, 1, memory.sge(0, 8), memory.addr(2048), memory.key());
             }
             began = Clock::now();
             while (ns_since(began) < 200'000) {
@@ -272,8 +268,7 @@ Answer cqs(const Device& device) {
 std::vector<Question> costs() {
     return {
         {"doorbell", "What a doorbell costs beside the requests before it", doorbell, true},
-        {"doorbell-inline", "What a doorbell costs where the payload travels in the request", doorbell_inline,
-         true},
+        {"doorbell-inline", "What a doorbell costs where the payload travels in the request", doorbell_inline, true},
         {"poll", "What ibv_poll_cq costs, with completions and without", poll, true},
         {"extended-poll", "What ibv_start_poll and its kin cost", extended_poll, true},
         {"post-many-qps", "What a post costs by the number of queue pairs", queue_pairs, true},

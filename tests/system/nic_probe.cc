@@ -36,8 +36,8 @@ std::string quoted(std::string_view text) {
 void print(const Question& question, const Answer& answer) {
     static constexpr const char* kNames[] = {"held", "failed", "found", "absent"};
     std::printf("{\"id\": %s, \"claim\": %s, \"outcome\": \"%s\", \"text\": %s, \"figures\": {",
-                quoted(question.id).c_str(), quoted(question.claim).c_str(),
-                kNames[static_cast<int>(answer.outcome)], quoted(answer.text).c_str());
+                quoted(question.id).c_str(), quoted(question.claim).c_str(), kNames[static_cast<int>(answer.outcome)],
+                quoted(answer.text).c_str());
     const char* between = "";
     for (const auto& [name, value] : answer.figures) {
         std::printf("%s%s: %.6g", between, quoted(name).c_str(), value);
@@ -75,29 +75,24 @@ void open(Device& device, std::string_view name) {
     require(error == 0, "cannot query the port", error);
     require(device.port_attr.state == IBV_PORT_ACTIVE,
             "port 1 is not active: see to its cable and its network interface, by `rdma link`");
-    require(ibv_query_gid(device.context, device.port, device.gid_index, &device.gid) == 0,
-            "there is no such GID");
+    require(ibv_query_gid(device.context, device.port, device.gid_index, &device.gid) == 0, "there is no such GID");
     device.pd = made(ibv_alloc_pd(device.context), "cannot make a protection domain");
 }
 
 void describe(const Device& device) {
     const ibv_device_attr& attr = device.attr.orig_attr;
-    std::printf(
-        "{\"firmware\": %s, \"vendor\": %u, \"part\": %u, \"link_layer\": \"%s\", \"mtu\": %d, \"gids\": [",
-        quoted(attr.fw_ver).c_str(), attr.vendor_id, attr.vendor_part_id,
-        device.port_attr.link_layer == IBV_LINK_LAYER_INFINIBAND ? "InfiniBand" : "Ethernet",
-        128 << device.port_attr.active_mtu);
-    std::vector<ibv_gid_entry> table(static_cast<std::size_t>(device.port_attr.gid_tbl_len) *
-                                     attr.phys_port_cnt);
+    std::printf("{\"firmware\": %s, \"vendor\": %u, \"part\": %u, \"link_layer\": \"%s\", \"mtu\": %d, \"gids\": [",
+                quoted(attr.fw_ver).c_str(), attr.vendor_id, attr.vendor_part_id,
+                device.port_attr.link_layer == IBV_LINK_LAYER_INFINIBAND ? "InfiniBand" : "Ethernet",
+                128 << device.port_attr.active_mtu);
+    std::vector<ibv_gid_entry> table(static_cast<std::size_t>(device.port_attr.gid_tbl_len) * attr.phys_port_cnt);
     const ssize_t count = ibv_query_gid_table(device.context, table.data(), table.size(), 0);
     const char* between = "";
     for (ssize_t i = 0; i < count; ++i) {
         const ibv_gid_entry& entry = table[static_cast<std::size_t>(i)];
         char text[INET6_ADDRSTRLEN];
-        if (entry.port_num == device.port &&
-            inet_ntop(AF_INET6, entry.gid.raw, text, sizeof text) != nullptr) {
-            std::printf("%s{\"index\": %u, \"gid\": \"%s\", \"type\": \"%s\"}", between, entry.gid_index,
-                        text,
+        if (entry.port_num == device.port && inet_ntop(AF_INET6, entry.gid.raw, text, sizeof text) != nullptr) {
+            std::printf("%s{\"index\": %u, \"gid\": \"%s\", \"type\": \"%s\"}", between, entry.gid_index, text,
                         entry.gid_type == IBV_GID_TYPE_ROCE_V2   ? "RoCE v2"
                         : entry.gid_type == IBV_GID_TYPE_ROCE_V1 ? "RoCE v1"
                                                                  : "IB");
@@ -108,8 +103,7 @@ void describe(const Device& device) {
 }
 
 int usage() {
-    std::fprintf(stderr,
-                 "usage: nic_probe [--gid INDEX] [--figures] DEVICE [ID]..., nic_probe --describe DEVICE\n");
+    std::fprintf(stderr, "usage: nic_probe [--gid INDEX] [--figures] DEVICE [ID]..., nic_probe --describe DEVICE\n");
     return 2;
 }
 
@@ -158,8 +152,7 @@ int main(int argc, char** argv) {
         return 4;
     }
     for (const Question& question : questions) {
-        const bool asked =
-            words.size() == 1 || std::find(words.begin() + 1, words.end(), question.id) != words.end();
+        const bool asked = words.size() == 1 || std::find(words.begin() + 1, words.end(), question.id) != words.end();
         if (asked && !(question.costs && device.quick)) {
             print(question, answer(question, device));
         }

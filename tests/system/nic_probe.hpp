@@ -108,9 +108,7 @@ public:
     [[nodiscard]] unsigned char* at(std::size_t i) { return bytes_.data() + i; }
     [[nodiscard]] std::uint64_t addr(std::size_t i = 0) { return reinterpret_cast<std::uintptr_t>(at(i)); }
     [[nodiscard]] std::uint32_t key() const { return region_->rkey; }
-    [[nodiscard]] ibv_sge sge(std::size_t i, std::uint32_t length) {
-        return {addr(i), length, region_->lkey};
-    }
+    [[nodiscard]] ibv_sge sge(std::size_t i, std::uint32_t length) { return {addr(i), length, region_->lkey}; }
     [[nodiscard]] std::size_t size() const { return bytes_.size(); }
     void fill(unsigned char value) { std::fill(bytes_.begin(), bytes_.end(), value); }
 
@@ -137,8 +135,7 @@ using QpMaker = std::function<ibv_qp*(ibv_qp_init_attr&)>;
 /// An RC queue pair.
 class QueuePair {
 public:
-    QueuePair(const Device& device, const Shape& shape, const QpMaker& maker)
-        : device_(device), shape_(shape) {
+    QueuePair(const Device& device, const Shape& shape, const QpMaker& maker) : device_(device), shape_(shape) {
         ibv_qp_init_attr attr{};
         attr.send_cq = shape.send_cq;
         attr.recv_cq = shape.recv_cq;
@@ -200,8 +197,8 @@ public:
         const int error = ibv_post_send(get(), &work, &bad);
         require(error == 0, "cannot post", error);
     }
-    void post(ibv_wr_opcode opcode, std::uint64_t id, ibv_sge sge, std::uint64_t remote = 0,
-              std::uint32_t rkey = 0, unsigned flags = IBV_SEND_SIGNALED) {
+    void post(ibv_wr_opcode opcode, std::uint64_t id, ibv_sge sge, std::uint64_t remote = 0, std::uint32_t rkey = 0,
+              unsigned flags = IBV_SEND_SIGNALED) {
         ibv_send_wr work = request(opcode, id, &sge, remote, rkey, flags);
         post(work);
     }

@@ -44,9 +44,8 @@ public:
         require_call(rdma_create_id(nullptr, &id_, nullptr, RDMA_PS_TCP), "rdma_create_id");
         addrinfo* to = resolve(address, port);
         addrinfo* from = bind_to != nullptr ? resolve(bind_to, nullptr) : nullptr;
-        require_call(
-            rdma_resolve_addr(id_, from != nullptr ? from->ai_addr : nullptr, to->ai_addr, kTimeoutMs),
-            "rdma_resolve_addr");
+        require_call(rdma_resolve_addr(id_, from != nullptr ? from->ai_addr : nullptr, to->ai_addr, kTimeoutMs),
+                     "rdma_resolve_addr");
         freeaddrinfo(to);
         if (from != nullptr) {
             freeaddrinfo(from);
@@ -54,11 +53,8 @@ public:
         require_call(rdma_resolve_route(id_, kTimeoutMs), "rdma_resolve_route");
         ibv_qp_init_attr attributes{};
         attributes.qp_type = IBV_QPT_RC;
-        attributes.cap = {.max_send_wr = kDepth,
-                          .max_recv_wr = kDepth,
-                          .max_send_sge = 1,
-                          .max_recv_sge = 1,
-                          .max_inline_data = 0};
+        attributes.cap = {
+            .max_send_wr = kDepth, .max_recv_wr = kDepth, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 0};
         attributes.sq_sig_all = 1;
         require_call(rdma_create_qp(id_, nullptr, &attributes), "rdma_create_qp");
         region_ = rdma_reg_msgs(id_, buffer_.data(), buffer_.size());
@@ -98,9 +94,7 @@ public:
     char* out() { return buffer_.data(); }
     char* in() { return buffer_.data() + half_; }
 
-    void post_receive() {
-        require_call(rdma_post_recv(id_, nullptr, in(), half_, region_), "rdma_post_recv");
-    }
+    void post_receive() { require_call(rdma_post_recv(id_, nullptr, in(), half_, region_), "rdma_post_recv"); }
     void send(std::uint32_t length, const std::uint32_t* imm) {
         ibv_sge sge{.addr = reinterpret_cast<std::uintptr_t>(out()), .length = length, .lkey = region_->lkey};
         ibv_send_wr work{};
@@ -119,8 +113,7 @@ public:
         require_call(rdma_get_cm_event(id_->channel, &event), "rdma_get_cm_event");
         const rdma_cm_event_type type = event->event;
         rdma_ack_cm_event(event);
-        require(type == RDMA_CM_EVENT_DISCONNECTED,
-                std::string("not disconnected, but ") + rdma_event_str(type));
+        require(type == RDMA_CM_EVENT_DISCONNECTED, std::string("not disconnected, but ") + rdma_event_str(type));
     }
 
 private:
@@ -161,10 +154,8 @@ void echo(Connection& connection, std::uint32_t count, std::uint32_t size_max) {
         const ibv_wc wc = connection.received();
         const std::string message = "message " + std::to_string(i);
         require(wc.status == IBV_WC_SUCCESS, message + ": " + ibv_wc_status_str(wc.status));
-        require(wc.byte_len == length,
-                message + ": came back with " + std::to_string(wc.byte_len) + " bytes");
-        require(((wc.wc_flags & IBV_WC_WITH_IMM) != 0) == with_imm,
-                message + ": immediate data came or went");
+        require(wc.byte_len == length, message + ": came back with " + std::to_string(wc.byte_len) + " bytes");
+        require(((wc.wc_flags & IBV_WC_WITH_IMM) != 0) == with_imm, message + ": immediate data came or went");
         require(!with_imm || ntohl(wc.imm_data) == i, message + ": another immediate");
         require(std::memcmp(connection.out(), connection.in(), length) == 0, message + ": other bytes");
     }
@@ -202,8 +193,7 @@ int main(int argc, char** argv) {
         argc -= 2;
     }
     const std::string what = argc > 4 ? argv[3] : "";
-    const bool known =
-        (what == "echo" && argc == 6) || ((what == "too-long" || what == "stall") && argc == 5);
+    const bool known = (what == "echo" && argc == 6) || ((what == "too-long" || what == "stall") && argc == 5);
     if (!known) {
         std::fprintf(stderr,
                      "usage: plain_peer [--bind ADDRESS] ADDRESS PORT echo COUNT SIZE_MAX | too-long SIZE | "

@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "test_cpus.hpp"
 #include "daemon_process.hpp"
 #include "pollcore/config.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore::test {
 namespace {
@@ -44,8 +44,7 @@ protected:
         arguments.insert(arguments.begin(), pollcored_path());
         return Process(std::move(arguments), {}, directory_.path());
     }
-    [[nodiscard]] Process start(std::vector<std::string> environment = {},
-                                std::vector<std::string> arguments = {}) {
+    [[nodiscard]] Process start(std::vector<std::string> environment = {}, std::vector<std::string> arguments = {}) {
         return start_with(write_config(), std::move(environment), std::move(arguments));
     }
     [[nodiscard]] Process start_with(const std::filesystem::path& config, std::vector<std::string> environment,
@@ -113,24 +112,31 @@ TEST_F(PollcoredTest, WhatThisMachineHasNotIsRefusedByTheCheckAndAtTheStart) {
     const std::string file = directory_.write("file", "").native();
     const std::string socket = "[attach]\npath = \"" + here + "/attach.sock\"\n";
     const std::string owned = config_text();
-    const std::string elsewhere = std::regex_replace(owned, std::regex("lock_directory = .*"), "lock_directory = \"" + here + "/none\"");
-    const std::string in_a_file = std::regex_replace(owned, std::regex("lock_directory = .*"), "lock_directory = \"" + file + "\"");
+    const std::string elsewhere =
+        std::regex_replace(owned, std::regex("lock_directory = .*"), "lock_directory = \"" + here + "/none\"");
+    const std::string in_a_file =
+        std::regex_replace(owned, std::regex("lock_directory = .*"), "lock_directory = \"" + file + "\"");
     const std::vector<std::pair<std::string, std::string>> wrong{
         {elsewhere, ":2: runtime.lock_directory = \"" + here + "/none\": there is no such directory"},
         {in_a_file, ":2: runtime.lock_directory = \"" + file + "\": it is no directory"},
         {owned + "[attach]\npath = \"" + here + "/none/attach.sock\"\n",
-         ":17: attach.path = \"" + here + "/none/attach.sock\": the socket cannot be made in \"" + here + "/none\": there is no such directory"},
-        {owned + "[attach]\npath = \"" + file + "\"\n", ":17: attach.path = \"" + file + "\": there is something else than a socket"},
+         ":17: attach.path = \"" + here + "/none/attach.sock\": the socket cannot be made in \"" + here +
+             "/none\": there is no such directory"},
+        {owned + "[attach]\npath = \"" + file + "\"\n",
+         ":17: attach.path = \"" + file + "\": there is something else than a socket"},
         {owned + socket + "mode = \"0000\"\n", ":18: attach.mode = \"0000\": nobody may write"},
-        {owned + socket + "users = [\"no-such-user\"]\n", ":18: attach.users = [...]: this machine has no user \"no-such-user\""},
-        {owned + socket + "groups = [\"4294967295\"]\n", ":18: attach.groups = [...]: no group has the number 4294967295"},
+        {owned + socket + "users = [\"no-such-user\"]\n",
+         ":18: attach.users = [...]: this machine has no user \"no-such-user\""},
+        {owned + socket + "groups = [\"4294967295\"]\n",
+         ":18: attach.groups = [...]: no group has the number 4294967295"},
     };
     for (const auto& [text, why] : wrong) {
         const std::string name = directory_.write("pollcored.toml", text).native();
         for (const char* action : {"--check", "--log-level=info"}) {
             Process daemon = run({"--config", name, action});
             EXPECT_EQ(daemon.wait(), 2) << action;
-            EXPECT_TRUE(daemon.err().starts_with(name + why)) << action << " says " << daemon.err() << " where " << name << why << " belongs";
+            EXPECT_TRUE(daemon.err().starts_with(name + why))
+                << action << " says " << daemon.err() << " where " << name << why << " belongs";
         }
     }
 }
@@ -184,8 +190,8 @@ TEST_F(PollcoredTest, TheLogTellsWhatWasFoundAndDecided) {
     ASSERT_TRUE(daemon.await_log("ready: 1 service")) << daemon.err();
     const std::string log = daemon.err();
     for (const char* text :
-         {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield", "poll auto", "extended CQs", ", time stamps",
-          "service echo0: listens on echo0; messages of up to 4096 bytes", "ready: 1 service"}) {
+         {"device soft0: ", "memory: ", "EAL: ", "worker worker0: core ", "idle yield", "poll auto", "extended CQs",
+          ", time stamps", "service echo0: listens on echo0; messages of up to 4096 bytes", "ready: 1 service"}) {
         EXPECT_NE(log.find(text), std::string::npos) << "no \"" << text << "\" in\n" << log;
     }
 }
@@ -209,8 +215,11 @@ TEST_F(PollcoredTest, SighupAppliesWhatCanChangeAndNamesTheRest) {
     Process daemon = start();
     ASSERT_TRUE(notify_.await("READY=1")) << daemon.err();
     std::string text = config_text(
-        "[[service]]\nname = \"store\"\nkind = \"memory\"\ndevice = \"soft0\"\nworker = \"worker0\"\naddress = \"store\"\n");
-    const auto replace = [&](const std::string& from, const std::string& to) { text.replace(text.find(from), from.size(), to); };
+        "[[service]]\nname = \"store\"\nkind = \"memory\"\ndevice = \"soft0\"\nworker = \"worker0\"\naddress = "
+        "\"store\"\n");
+    const auto replace = [&](const std::string& from, const std::string& to) {
+        text.replace(text.find(from), from.size(), to);
+    };
     replace("[runtime]\n", "[runtime]\nqps_max = 2048\nlog_level = \"debug\"\n");
     replace("idle = \"yield\"", "idle = \"pause\"");
     replace("address = \"echo0\"", "address = \"elsewhere\"");
@@ -231,8 +240,9 @@ TEST_F(PollcoredTest, SighupAppliesWhatCanChangeAndNamesTheRest) {
     daemon.signal(SIGHUP);
     EXPECT_TRUE(daemon.await_log("nothing was changed")) << daemon.err();
 
-    (void)directory_.write("pollcored.toml", text + "[attach]\npath = \"" + (directory_.path() / "attach.sock").native() +
-                                                "\"\nusers = [\"no-such-user\"]\n");
+    (void)directory_.write("pollcored.toml", text + "[attach]\npath = \"" +
+                                                 (directory_.path() / "attach.sock").native() +
+                                                 "\"\nusers = [\"no-such-user\"]\n");
     daemon.signal(SIGHUP);
     EXPECT_TRUE(daemon.await_log("no user \"no-such-user\"; accepted: ")) << daemon.err();
     EXPECT_EQ(daemon.wait(100ms), std::nullopt) << "it ended";
@@ -247,8 +257,7 @@ TEST_F(PollcoredTest, ASecondInstanceOnTheSameCoreIsRefusedAndNamesTheOwner) {
     Process second = run({"--config", (directory_.path() / "pollcored.toml").native()});
     EXPECT_EQ(second.wait(), 1);
     const std::string message = second.err();
-    EXPECT_NE(message.find("process " + std::to_string(owner.pid()) + " (\"pollcored\""), std::string::npos)
-        << message;
+    EXPECT_NE(message.find("process " + std::to_string(owner.pid()) + " (\"pollcored\""), std::string::npos) << message;
     EXPECT_NE(message.find("core " + std::to_string(last_cpu())), std::string::npos) << message;
 
     owner.signal(SIGTERM);
@@ -275,7 +284,8 @@ TEST_F(PollcoredTest, AnotherLockDirectoryOnTheSameCoreIsAWarningThatNamesTheOth
     text.replace(text.find(here), here.size(), elsewhere.path().native());
     Process second = run({"--config", directory_.write("second.toml", text).native()});
     EXPECT_TRUE(second.await_log("ready: 1 service")) << second.err();
-    EXPECT_NE(second.err().find("process " + std::to_string(first.pid()) + " \"pollcored\" of user " + std::to_string(::geteuid())),
+    EXPECT_NE(second.err().find("process " + std::to_string(first.pid()) + " \"pollcored\" of user " +
+                                std::to_string(::geteuid())),
               std::string::npos)
         << second.err();
 }
@@ -345,7 +355,9 @@ TEST_F(PollcoredTest, AWorkerThatMakesNoStepStarvesTheWatchdog) {
     const Halted halted(worker);
     const std::string who = "worker worker0 (thread " + match[1].str() + ") ";
     ASSERT_TRUE(daemon.await_log(": the watchdog is not fed")) << daemon.err();
-    EXPECT_TRUE(std::regex_search(daemon.err(), std::regex("worker worker0 .thread \\d+. made no step for \\d+ ms: it hangs "))) << daemon.err();
+    EXPECT_TRUE(
+        std::regex_search(daemon.err(), std::regex("worker worker0 .thread \\d+. made no step for \\d+ ms: it hangs ")))
+        << daemon.err();
     EXPECT_NE(daemon.err().find(who + "made no step"), std::string::npos) << daemon.err();
     while (notify_.receive(0ms)) {
     }
@@ -387,7 +399,9 @@ TEST_F(PollcoredTest, AThreadBesideTheWorkersThatHangsIsReportedAtOnceAndStarves
 
         const std::string who = "thread " + name + " (thread " + std::to_string(thread) + ") ";
         const auto says = [&](const std::string& what) {
-            return std::regex_search(daemon.err(), std::regex("thread " + name + " .thread \\d+. has been at one thing for \\d+ ms: " + what));
+            return std::regex_search(
+                daemon.err(),
+                std::regex("thread " + name + " .thread \\d+. has been at one thing for \\d+ ms: " + what));
         };
         ASSERT_TRUE(daemon.await_log(who + "has been at one thing for ")) << daemon.err();
         EXPECT_TRUE(says("it hangs in the system call ")) << daemon.err();
@@ -472,8 +486,7 @@ TEST_F(PollcoredTest, OnlyTheWorkerRunsOnItsCoreAndTheOthersIdle) {
         ticks += thread.ticks - (then != before.end() ? then->ticks : 0);
     }
     const auto whole = static_cast<std::uint64_t>(sysconf(_SC_CLK_TCK)) * kTime.count();
-    EXPECT_LT(ticks, whole / 5) << "of " << whole
-                                << " ticks of CPU time, used by threads that have nothing to do";
+    EXPECT_LT(ticks, whole / 5) << "of " << whole << " ticks of CPU time, used by threads that have nothing to do";
 }
 
 }  // namespace

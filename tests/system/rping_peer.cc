@@ -1,11 +1,12 @@
-// The other end of rping(1), by this runtime and without flow control: what a plain verbs program says is understood, and what is
-// said to it.
+// The other end of rping(1), by this runtime and without flow control: what a plain verbs program says is understood,
+// and what is said to it.
 //
 //   rping_peer CONFIG serve ADDRESS PINGS     for: rping -c -a ... -C PINGS
 //   rping_peer CONFIG call ADDRESS PINGS      for: rping -s -a ... -C PINGS
 //
-// The protocol is that of librdmacm's examples/rping.c: each message is 16 bytes that name memory, in network order. The caller names
-// its text, which the server reads; told to go on, it names where the server is to write the same; and is told when that is done.
+// The protocol is that of librdmacm's examples/rping.c: each message is 16 bytes that name memory, in network order.
+// The caller names its text, which the server reads; told to go on, it names where the server is to write the same; and
+// is told when that is done.
 #include <endian.h>
 
 #include <array>
@@ -37,7 +38,8 @@ public:
         : runtime_(load_config(config)),
           session_(runtime_.open_session()),
           memory_(runtime_.allocate(4096, Access::all())),
-          qp_(runtime_.create_queue_pair({.shares = {{.session = &session_}}, .recv_depth = 4, .remote_access = RemoteAccess::all()})) {
+          qp_(runtime_.create_queue_pair(
+              {.shares = {{.session = &session_}}, .recv_depth = 4, .remote_access = RemoteAccess::all()})) {
         post_receive();
         post_receive();
     }

@@ -1,6 +1,4 @@
 // A reader that is far slower than its sender: with credits the sender waits, and each message comes once.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -9,6 +7,8 @@
 #include <random>
 #include <span>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "give_way.hpp"
 #include "message_line.hpp"
@@ -42,8 +42,8 @@ std::uint64_t resident_kib() {
     return 0;
 }
 
-// The reader reads in one of four turns of the sender, one message or up to 32, and four times as many are on their way as it has receives.
-// Whoever is faster on this machine, most messages find no credit at once.
+// The reader reads in one of four turns of the sender, one message or up to 32, and four times as many are on their way
+// as it has receives. Whoever is faster on this machine, most messages find no credit at once.
 TEST(SlowReader, GetsEachMessageOnceWhileItsSenderWaits) {
     Runtime runtime(one_worker());
     test::MessageLine line(runtime, FlowControl::credits, kReceives);
@@ -55,7 +55,8 @@ TEST(SlowReader, GetsEachMessageOnceWhileItsSenderWaits) {
         line.send(std::min<std::uint64_t>(test::MessageLine::kOnTheirWay / 2, kMessages - line.received()));
         if (random() % 4 == 0) {
             line.receive(1 + random() % 32, [](std::uint64_t number, std::span<const std::byte> rest) {
-                ASSERT_TRUE(std::all_of(rest.begin(), rest.end(), [&](std::byte b) { return b == static_cast<std::byte>(number); }));
+                ASSERT_TRUE(std::all_of(rest.begin(), rest.end(),
+                                        [&](std::byte b) { return b == static_cast<std::byte>(number); }));
             });
         }
         ASSERT_FALSE(HasFatalFailure());
@@ -65,8 +66,9 @@ TEST(SlowReader, GetsEachMessageOnceWhileItsSenderWaits) {
         test::give_way();
         ASSERT_LT(Clock::now(), until) << line.received() << " messages have come, and no more do";
     }
-    std::printf("%lu of %lu messages waited; resident memory grew by %ld KiB\n", static_cast<unsigned long>(waits.value()),
-                static_cast<unsigned long>(kMessages), static_cast<long>(resident_kib()) - static_cast<long>(resident));
+    std::printf("%lu of %lu messages waited; resident memory grew by %ld KiB\n",
+                static_cast<unsigned long>(waits.value()), static_cast<unsigned long>(kMessages),
+                static_cast<long>(resident_kib()) - static_cast<long>(resident));
     EXPECT_GT(waits.value(), kMessages / 2);
     EXPECT_EQ(runtime.rnr_counts().value().received, 0u);
     EXPECT_EQ(runtime.rnr_counts().value().sent, 0u);

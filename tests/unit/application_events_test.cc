@@ -20,7 +20,9 @@ bool readable(int fd) {
     return poll(&wanted, 1, 0) == 1;
 }
 
-Event on_port(std::uint8_t port) { return {.type = EventType::port_err, .device = "net0", .port = port}; }
+Event on_port(std::uint8_t port) {
+    return {.type = EventType::port_err, .device = "net0", .port = port};
+}
 
 TEST(ApplicationEvents, ComeInOrderAndTheDescriptorSaysWhetherThereAreAny) {
     ApplicationEvents events;

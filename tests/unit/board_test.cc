@@ -18,12 +18,17 @@ Measured row(std::string name, std::vector<Samples> samples) {
 
 void add_goals(Board& board) {
     board.from("ring");
-    board.at_least("ours / limit", 0.9, ratio(board.samples("ring", "ours", "one"), board.samples("ring", "limit", "one")));
-    board.at_least("ours / best other", 1, ratio(board.samples("ring", "ours", "by 32"), board.best("ring", "by 32", [](const std::string& name) { return name != "ours"; })));
+    board.at_least("ours / limit", 0.9,
+                   ratio(board.samples("ring", "ours", "one"), board.samples("ring", "limit", "one")));
+    board.at_least("ours / best other", 1,
+                   ratio(board.samples("ring", "ours", "by 32"),
+                         board.best("ring", "by 32", [](const std::string& name) { return name != "ours"; })));
 }
 
 TEST(Board, GoalsHaveTheRatiosOfEachRepetition) {
-    const auto goals = goals_by_distance({row("ours", {{8, 9}, {30, 40}}), row("limit", {{10, 10}, {20, 10}}), row("other", {{1, 1}, {10, 20}})}, add_goals);
+    const auto goals = goals_by_distance(
+        {row("ours", {{8, 9}, {30, 40}}), row("limit", {{10, 10}, {20, 10}}), row("other", {{1, 1}, {10, 20}})},
+        add_goals);
     ASSERT_EQ(goals.size(), 2u);
     EXPECT_EQ(goals[0].text, "ours / limit, near CPUs");
     EXPECT_EQ(goals[0].reached, (Samples{0.8, 0.9}));
@@ -32,7 +37,8 @@ TEST(Board, GoalsHaveTheRatiosOfEachRepetition) {
 }
 
 TEST(Board, AGoalIsLeftOutIfOneOfItsRowsWasNotMeasured) {
-    const auto goals = goals_by_distance({row("ours", {{8, 9}, {30, 40}}), row("other", {{1, 1}, {10, 20}})}, add_goals);
+    const auto goals =
+        goals_by_distance({row("ours", {{8, 9}, {30, 40}}), row("other", {{1, 1}, {10, 20}})}, add_goals);
     ASSERT_EQ(goals.size(), 1u);
     EXPECT_EQ(goals[0].text, "ours / best other, near CPUs");
     EXPECT_TRUE(goals_by_distance({}, add_goals).empty());

@@ -39,7 +39,8 @@ struct BadFile {
 };
 
 inline std::string idle_accepted() {
-    return "\"spin\", \"pause\", \"monitor\", \"yield\" or \"event\", or a list in which each but the last has its time, such as "
+    return "\"spin\", \"pause\", \"monitor\", \"yield\" or \"event\", or a list in which each but the last has its "
+           "time, such as "
            "[{spin = \"20us\"}, {pause = \"200us\"}, \"event\"]";
 }
 
@@ -89,24 +90,19 @@ inline std::vector<BadFile> all() {
     return {
         {"not_toml", "[runtime\n", "f.toml:1: column 9: this is not TOML: *"},
         {"a_key_twice", worker_with("core = 2"), "f.toml:7: column 8: this is not TOML: *"},
-        {"a_table_twice", join({kDevice, kWorker, "[memory]\n[memory]\n"}),
-         "f.toml:8: column 1: this is not TOML: *"},
+        {"a_table_twice", join({kDevice, kWorker, "[memory]\n[memory]\n"}), "f.toml:8: column 1: this is not TOML: *"},
         {"an_integer_beyond_64_bits", runtime_with("qps_max = 99999999999999999999"),
          "f.toml:8: column 31: this is not TOML: *"},
         {"an_open_string", device_with("gid = \"192"), "f.toml:4: column 11: this is not TOML: *"},
         {"a_control_character_in_a_string", echo_with("address = \"a\x01\""),
          "f.toml:12: column 13: this is not TOML: *"},
-        {"bytes_that_are_no_utf8", echo_with("address = \"a\xff\""),
-         "f.toml:12: column 12: this is not TOML: *"},
+        {"bytes_that_are_no_utf8", echo_with("address = \"a\xff\""), "f.toml:12: column 12: this is not TOML: *"},
         {"a_long_line", runtime_with("# " + std::string(2000, 'x')),
          "f.toml:8: a line of 2002 bytes; accepted: lines of at most 1024 bytes"},
-        {"deep_nesting", runtime_with("x = " + std::string(600, '[')),
-         "f.toml:8: column 261: this is not TOML: *"},
+        {"deep_nesting", runtime_with("x = " + std::string(600, '[')), "f.toml:8: column 261: this is not TOML: *"},
         {"nothing_at_all", "", "f.toml:1: device: there is none; accepted: 1 to 16 tables [[device]]"},
-        {"no_device", std::string(kWorker),
-         "f.toml:1: device: there is none; accepted: 1 to 16 tables [[device]]"},
-        {"no_worker", std::string(kDevice),
-         "f.toml:1: worker: there is none; accepted: 1 to 128 tables [[worker]]"},
+        {"no_device", std::string(kWorker), "f.toml:1: device: there is none; accepted: 1 to 16 tables [[device]]"},
+        {"no_worker", std::string(kDevice), "f.toml:1: worker: there is none; accepted: 1 to 128 tables [[worker]]"},
         {"an_empty_list_of_workers", join({"worker = []\n", kDevice}),
          "f.toml:1: worker: there is none; accepted: 1 to 128 tables [[worker]]"},
         {"an_unknown_table", join({kDevice, kWorker, "[[services]]\nname = \"s\"\n"}),
@@ -120,7 +116,8 @@ inline std::vector<BadFile> all() {
          "[[device]] for each device"},
         {"a_worker_that_is_no_table", join({"worker = [3]\n", kDevice}),
          "f.toml:1: worker[0] = 3: it is an integer where a table belongs; accepted: a table with the keys "
-         "name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
+         "name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, complete_burst, "
+         "qp_burst, cq_depth, poll"},
         {"a_runtime_that_is_a_list", join({kDevice, kWorker, "[[runtime]]\nqps_max = 16\n"}),
          "f.toml:7: runtime = [...]: it is a list where a table belongs; accepted: a table with the keys "
          "qps_max, share_cores, lock_directory, drain_timeout, hang_limit, log_level"},
@@ -128,9 +125,11 @@ inline std::vector<BadFile> all() {
          "f.toml:52: device[16]: there are 17; accepted: 1 to 16 tables [[device]]"},
         {"an_unknown_key_near_to_one", worker_with("submit_brust = 8"),
          "f.toml:7: worker[0].submit_brust = 8: there is no such key, did you mean \"submit_burst\"?; "
-         "accepted: name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, complete_burst, qp_burst, cq_depth, poll"},
+         "accepted: name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, "
+         "complete_burst, qp_burst, cq_depth, poll"},
         {"an_unknown_key_near_to_nothing", worker_with("priority = 99"),
-         "f.toml:7: worker[0].priority = 99: there is no such key; accepted: name, core, idle, wake_on, comp_vector, moderation_count, moderation_period, submit_burst, "
+         "f.toml:7: worker[0].priority = 99: there is no such key; accepted: name, core, idle, wake_on, comp_vector, "
+         "moderation_count, moderation_period, submit_burst, "
          "complete_burst, qp_burst, cq_depth, poll"},
         {"an_unknown_key_in_quotes", memory_with("\"huge pages\" = \"never\""),
          "f.toml:8: memory.\"huge pages\" = \"never\": there is no such key, did you mean \"hugepages\"?; "
@@ -149,11 +148,11 @@ inline std::vector<BadFile> all() {
          "f.toml:5: device[0].kind: this key is required and missing; accepted: \"soft\", \"verbs\""},
         {"a_worker_for_whom_no_core_is_left",
          join({kDevice, "[[worker]]\nname = \"s\"\n", kWorker, "[[worker]]\nname = \"t\"\n[[worker]]\nname = \"u\"\n"}),
-         "f.toml:11: worker[3].core: this key is missing, and each core that this process may use has a worker; accepted: no more workers "
+         "f.toml:11: worker[3].core: this key is missing, and each core that this process may use has a worker; "
+         "accepted: no more workers "
          "than cores, which are 0-1,3"},
         {"a_service_without_device",
-         join({kDevice, kWorker,
-               "[[service]]\nname = \"s\"\nkind = \"echo\"\nworker = \"w\"\naddress = \"a\"\n"}),
+         join({kDevice, kWorker, "[[service]]\nname = \"s\"\nkind = \"echo\"\nworker = \"w\"\naddress = \"a\"\n"}),
          "f.toml:7: service[0].device: this key is required and missing; accepted: a word of letters, "
          "digits, '_', '-' and '.', at most 63 characters"},
         {"a_service_without_address", join({kDevice, kWorker, kEcho}),
@@ -185,7 +184,8 @@ inline std::vector<BadFile> all() {
         {"a_flow_control_that_nobody_knows", echo_with("address = \"a\"\nflow = \"hope\""),
          "f.toml:13: service[0].flow = \"hope\": there is no such choice; accepted: " + flow_controls()},
         {"a_flow_control_without_receives", echo_with("address = \"a\"\nflow = \"ring\""),
-         "f.toml:13: service[0].flow = \"ring\": an echo service posts receives, and with this flow control messages arrive without any; "
+         "f.toml:13: service[0].flow = \"ring\": an echo service posts receives, and with this flow control messages "
+         "arrive without any; "
          "accepted: a flow control by which messages take receives, such as \"credits\""},
         {"a_string_for_a_count", worker_with("submit_burst = \"8\""),
          "f.toml:7: worker[0].submit_burst = \"8\": it is a string where an integer belongs; accepted: an "
@@ -320,14 +320,15 @@ inline std::vector<BadFile> all() {
         {"an_empty_name", join({kWorker, "[[device]]\nname = \"\"\nkind = \"soft\"\n"}),
          "f.toml:5: device[0].name = \"\": it is empty; accepted: a word of letters, digits, '_', '-' and "
          "'.', at most 63 characters"},
-        {"a_name_too_long",
-         join({kWorker, "[[device]]\nname = \"", std::string(100, 'n'), "\"\nkind = \"soft\"\n"}),
+        {"a_name_too_long", join({kWorker, "[[device]]\nname = \"", std::string(100, 'n'), "\"\nkind = \"soft\"\n"}),
          "f.toml:5: device[0].name = "
          "\"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn\"...: it has "
          "100 characters; accepted: a word of letters, digits, '_', '-' and '.', at most 63 characters"},
         {"an_unknown_choice", worker_with("idle = \"sleep\""),
-         "f.toml:7: worker[0].idle = \"sleep\": there is no way to wait called \"sleep\"; accepted: " + idle_accepted()},
-        {"an_empty_ladder", worker_with("idle = []"), "f.toml:7: worker[0].idle = []: it is empty; accepted: " + idle_accepted()},
+         "f.toml:7: worker[0].idle = \"sleep\": there is no way to wait called \"sleep\"; accepted: " +
+             idle_accepted()},
+        {"an_empty_ladder", worker_with("idle = []"),
+         "f.toml:7: worker[0].idle = []: it is empty; accepted: " + idle_accepted()},
         {"a_ladder_of_numbers", worker_with("idle = 5"),
          "f.toml:7: worker[0].idle = 5: it is an integer where a way to wait, or a list of them, belongs; accepted: " +
              idle_accepted()},
@@ -343,8 +344,7 @@ inline std::vector<BadFile> all() {
          "follows \"event\"; accepted: " +
              idle_accepted()},
         {"a_rung_twice", worker_with("idle = [{spin = \"20us\"}, {pause = \"1ms\"}, \"spin\"]"),
-         "f.toml:7: worker[0].idle = [...]: \"spin\" is in it twice; accepted: " +
-             idle_accepted()},
+         "f.toml:7: worker[0].idle = [...]: \"spin\" is in it twice; accepted: " + idle_accepted()},
         {"a_rung_without_a_unit", worker_with("idle = [{spin = \"20\"}, \"event\"]"),
          "f.toml:7: worker[0].idle = [...]: the time of \"spin\": it has no unit; units are ns, us, ms, "
          "s; accepted: " +
@@ -356,24 +356,28 @@ inline std::vector<BadFile> all() {
         {"a_rung_of_no_time", worker_with("idle = [{spin = \"0us\"}, \"event\"]"),
          "f.toml:7: worker[0].idle = [...]: the time of \"spin\" is 0; accepted: " + idle_accepted()},
         {"a_rung_of_hours", worker_with("idle = [{spin = \"7200s\"}, \"event\"]"),
-         "f.toml:7: worker[0].idle = [...]: \"spin\" lasts for more than an hour; accepted: " +
-             idle_accepted()},
+         "f.toml:7: worker[0].idle = [...]: \"spin\" lasts for more than an hour; accepted: " + idle_accepted()},
         {"a_cpu_without_tpause", worker_with("idle = \"monitor\""),
-         "f.toml:7: worker[0].idle = \"monitor\": the CPUs of this machine have no TPAUSE (CPUID feature \"waitpkg\"), which "
+         "f.toml:7: worker[0].idle = \"monitor\": the CPUs of this machine have no TPAUSE (CPUID feature \"waitpkg\"), "
+         "which "
          "\"monitor\" is; \"pause\" is as near as they come; accepted: " +
              idle_accepted()},
         {"a_vector_of_a_worker_that_spins", worker_with("comp_vector = 1"),
-         "f.toml:7: worker[0].comp_vector = 1: this key is for workers whose idle has \"event\" only; accepted: name, core, idle, "
+         "f.toml:7: worker[0].comp_vector = 1: this key is for workers whose idle has \"event\" only; accepted: name, "
+         "core, idle, "
          "submit_burst, complete_burst, qp_burst, cq_depth, poll"},
         {"a_vector_that_is_negative", worker_with("idle = \"event\"\ncomp_vector = -1"),
-         "f.toml:8: worker[0].comp_vector = -1: it is negative; accepted: \"spread\", or an integer from 0 to 65535 that is "
+         "f.toml:8: worker[0].comp_vector = -1: it is negative; accepted: \"spread\", or an integer from 0 to 65535 "
+         "that is "
          "below the device's num_comp_vectors"},
         {"an_echo_that_nothing_wakes",
          join({kDevice, kWorker, "idle = \"event\"\nwake_on = \"solicited\"\n", kEcho, "address = \"x\"\n"}),
-         "f.toml:13: service[0].worker = \"w\": only solicited messages wake that worker (wake_on), and those of an echo "
+         "f.toml:13: service[0].worker = \"w\": only solicited messages wake that worker (wake_on), and those of an "
+         "echo "
          "service's peers need not be; accepted: a worker with wake_on = \"all\""},
         {"moderation_without_a_period", worker_with("idle = \"event\"\nmoderation_count = 8"),
-         "f.toml:8: worker[0].moderation_count = 8: without a moderation_period fewer completions would wake the worker never; "
+         "f.toml:8: worker[0].moderation_count = 8: without a moderation_period fewer completions would wake the "
+         "worker never; "
          "accepted: 1, or more with a moderation_period above \"0us\""},
         {"an_unknown_way_to_poll", worker_with("poll = \"ex\""),
          "f.toml:7: worker[0].poll = \"ex\": there is no such choice; accepted: \"auto\", \"extended\", "
@@ -396,16 +400,20 @@ inline std::vector<BadFile> all() {
          "f.toml:8: runtime.lock_directory = \"/a\\u000Ab\": it holds control characters or is no UTF-8; "
          "accepted: the absolute path of a directory, or \"\" for this user's own"},
         {"an_unknown_user", attach_with("users = [\"root\", \"no-such-user\"]"),
-         "f.toml:9: attach.users = [...]: this machine has no user \"no-such-user\"; accepted: a list of up to 64 users of this "
+         "f.toml:9: attach.users = [...]: this machine has no user \"no-such-user\"; accepted: a list of up to 64 "
+         "users of this "
          "machine, by name or by number up to 4294967294, such as [\"root\"]"},
         {"an_unknown_group", attach_with("groups = [\"no-such-group\"]"),
-         "f.toml:9: attach.groups = [...]: this machine has no group \"no-such-group\"; accepted: a list of up to 64 groups of this "
+         "f.toml:9: attach.groups = [...]: this machine has no group \"no-such-group\"; accepted: a list of up to 64 "
+         "groups of this "
          "machine, by name or by number up to 4294967294, such as [\"root\"]"},
         {"an_unknown_owner", attach_with("owner = \"no-such-user\""),
-         "f.toml:9: attach.owner = \"no-such-user\": this machine has no user \"no-such-user\"; accepted: the name of a user of this "
+         "f.toml:9: attach.owner = \"no-such-user\": this machine has no user \"no-such-user\"; accepted: the name of "
+         "a user of this "
          "machine, or a number up to 4294967294, or \"\": the daemon's own"},
         {"an_unknown_group_of_the_socket", attach_with("group = \"no-such-group\""),
-         "f.toml:9: attach.group = \"no-such-group\": this machine has no group \"no-such-group\"; accepted: the name of a group of this "
+         "f.toml:9: attach.group = \"no-such-group\": this machine has no group \"no-such-group\"; accepted: the name "
+         "of a group of this "
          "machine, or a number up to 4294967294, or \"\": the daemon's own"},
         {"the_user_whose_number_stands_for_none", attach_with("users = [\"4294967295\"]"),
          "f.toml:9: attach.users = [...]: no user has the number 4294967295; accepted: *"},
@@ -414,7 +422,8 @@ inline std::vector<BadFile> all() {
         {"a_number_beyond_those_of_groups", attach_with("group = \"4294967296\""),
          "f.toml:9: attach.group = \"4294967296\": this machine has no group \"4294967296\"; accepted: *"},
         {"a_socket_that_nobody_may_open", attach_with("mode = \"0000\""),
-         "f.toml:9: attach.mode = \"0000\": nobody may write, and whoever attaches must be allowed to; accepted: the permissions in "
+         "f.toml:9: attach.mode = \"0000\": nobody may write, and whoever attaches must be allowed to; accepted: the "
+         "permissions in "
          "octal, as chmod(1) takes them, such as \"0660\""},
         {"a_socket_that_may_only_be_read", attach_with("mode = \"0444\""),
          "f.toml:9: attach.mode = \"0444\": nobody may write, and whoever attaches must be allowed to; accepted: *"},
@@ -424,8 +433,7 @@ inline std::vector<BadFile> all() {
         {"two_workers_of_a_name", join({kDevice, kWorker, "[[worker]]\nname = \"w\"\ncore = 3\n"}),
          "f.toml:8: worker[1].name = \"w\": worker[0] has this name already; accepted: a name that no other "
          "[[worker]] has"},
-        {"two_services_of_a_name",
-         join({kDevice, kWorker, kEcho, "address = \"a\"\n", kEcho, "address = \"b\"\n"}),
+        {"two_services_of_a_name", join({kDevice, kWorker, kEcho, "address = \"a\"\n", kEcho, "address = \"b\"\n"}),
          "f.toml:14: service[1].name = \"s\": service[0] has this name already; accepted: a name that no "
          "other [[service]] has"},
         {"a_device_that_is_not_there",
@@ -491,36 +499,34 @@ inline std::vector<BadFile> all() {
          "f.toml:12: service[0].address = \"[fe80::1%]:7471\": a zone is the name or number of a network "
          "interface, after an IPv6 address in brackets, and \"d\" is a verbs device; accepted: a numeric "
          "ADDRESS:PORT or [ADDRESS%ZONE]:PORT, such as \"192.0.2.1:7471\" or \"[fe80::1%eth0]:7471\""},
-        {"more_connections_than_qps",
-         join({kDevice, kWorker, kEcho, "address = \"a\"\nconnections_max = 2048\n"}),
+        {"more_connections_than_qps", join({kDevice, kWorker, kEcho, "address = \"a\"\nconnections_max = 2048\n"}),
          "f.toml:13: service[0].connections_max = 2048: each connection takes a queue pair, and "
          "runtime.qps_max allows fewer; accepted: an integer from 1 to 1024"},
         {"a_depth_beyond_the_cq", echo_with("address = \"a\"\ndepth = 8192"),
          "f.toml:13: service[0].depth = 8192: the completion queues of worker \"w\" (cq_depth) hold fewer; "
          "accepted: an integer from 1 to 4096"},
-        {"a_default_depth_beyond_the_cq",
-         join({kDevice, kWorker, "cq_depth = 16\n", kEcho, "address = \"a\"\n"}),
+        {"a_default_depth_beyond_the_cq", join({kDevice, kWorker, "cq_depth = 16\n", kEcho, "address = \"a\"\n"}),
          "f.toml:8: service[0].depth = 64: the completion queues of worker \"w\" (cq_depth) hold fewer; "
          "accepted: an integer from 1 to 16"},
         {"an_echo_service_beyond_the_memory", echo_with("address = \"a\"\nmessage_size_max = \"1MiB\""),
          "f.toml:13: service[0].message_size_max = \"1MiB\": times depth 64 times connections_max 16 it is "
          "1GiB, and memory.size is 64MiB; accepted: what fits into memory.size, which can be up to \"1TiB\""},
-        {"a_region_beyond_the_memory",
-         join({kDevice, kWorker, kMemory, "address = \"a\"\nsize = \"1GiB\"\n"}),
+        {"a_region_beyond_the_memory", join({kDevice, kWorker, kMemory, "address = \"a\"\nsize = \"1GiB\"\n"}),
          "f.toml:13: service[0].size = \"1GiB\": memory.size is 64MiB; accepted: what fits into memory.size, "
          "which can be up to \"1TiB\""},
         {"more_messages_than_a_completion_ring", echo_with("address = \"a\"\ndepth = 4096\nconnections_max = 1024"),
          "f.toml:13: service[0].depth = 4096: times connections_max 1024 it is 4194304 messages in flight, and a "
          "completion ring holds 1048576; accepted: an integer from 1 to 1024"},
         {"more_connections_together_than_qps",
-         join({kDevice, kWorker, kEcho, "address = \"a\"\nconnections_max = 600\nmessage_size_max = \"64B\"\n", kSecondMemory,
-               "address = \"b\"\nconnections_max = 600\n"}),
+         join({kDevice, kWorker, kEcho, "address = \"a\"\nconnections_max = 600\nmessage_size_max = \"64B\"\n",
+               kSecondMemory, "address = \"b\"\nconnections_max = 600\n"}),
          "f.toml:21: service[1].connections_max = 600: with the services before it that makes 1200 connections, and "
          "runtime.qps_max allows 1024 queue pairs; accepted: up to 1024 for all services together"},
         {"services_beyond_the_memory_together",
          join({kDevice, kWorker, kMemory, "address = \"a\"\nsize = \"40MiB\"\n", kSecondMemory,
                "address = \"b\"\nsize = \"40MiB\"\n"}),
-         "f.toml:15: service[1].name = \"t\": its buffers and those of the services before it take 80MiB, and memory.size is "
+         "f.toml:15: service[1].name = \"t\": its buffers and those of the services before it take 80MiB, and "
+         "memory.size is "
          "64MiB; accepted: what fits into memory.size, which can be up to \"1TiB\""},
     };
 }

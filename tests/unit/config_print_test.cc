@@ -1,6 +1,4 @@
 // The configuration's samples, and that printing and reading are each other's reverse, whatever the file.
-#include "pollcore/config.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -13,10 +11,11 @@
 
 #include <gtest/gtest.h>
 
-#include "config/validation.hpp"
 #include "config/schema.hpp"
+#include "config/validation.hpp"
 #include "config_texts.hpp"
 #include "pollcore/attach.hpp"
+#include "pollcore/config.hpp"
 
 namespace pollcore {
 namespace {
@@ -62,8 +61,7 @@ TEST(Sample, of_pollcored_is_accepted_on_two_cpus) {
 TEST(Sample, of_pollcored_shows_the_defaults) {
     const Config parsed = config::parse(sample("pollcored.toml"), "pollcored.toml", kTwoCpus);
     Config defaults = small_config("soft0", "worker0");
-    defaults.services.push_back(
-        {.name = "echo0", .device = "soft0", .worker = "worker0", .address = "echo0"});
+    defaults.services.push_back({.name = "echo0", .device = "soft0", .worker = "worker0", .address = "echo0"});
     defaults.attach.path = kAttachPath;  // else nobody could attach to a daemon that was just installed
     EXPECT_EQ(parsed, defaults);
 }
@@ -84,9 +82,8 @@ struct AllKeys {
     template <class Object>
     void table(const char* name, const Object& object) {
         const config::Cpus none;
-        config::each_field(object, none, [&](const config::Key& key, auto, const auto&) {
-            keys.emplace_back(name, key.name);
-        });
+        config::each_field(object, none,
+                           [&](const config::Key& key, auto, const auto&) { keys.emplace_back(name, key.name); });
     }
     template <class Object>
     void list(const char* name, const std::vector<Object>&) {
@@ -102,8 +99,7 @@ TEST(Sample, of_pollcored_documents_every_key) {
     const std::string text = '\n' + sample("pollcored.toml");
     for (const auto& [section, key] : all.keys) {
         bool found = false;
-        for (std::size_t at = 0; !found && (at = text.find('[' + section + ']', at)) != std::string::npos;
-             ++at) {
+        for (std::size_t at = 0; !found && (at = text.find('[' + section + ']', at)) != std::string::npos; ++at) {
             // Until the next table of another name.
             std::size_t end = at;
             do {
@@ -335,8 +331,7 @@ private:
         made.device = device.name;
         made.worker = worker.name;
         made.connections_max = number32(1, 16);
-        made.address =
-            device.kind == DeviceConfig::Kind::soft ? word() : "[fe80::1%eth0]:" + std::to_string(++words_);
+        made.address = device.kind == DeviceConfig::Kind::soft ? word() : "[fe80::1%eth0]:" + std::to_string(++words_);
         if (number(0, 1) == 1 || worker.wake_on == WakeOn::solicited) {
             made.kind = ServiceConfig::Kind::memory;
             made.size = number(64, made_so_far.memory.size / kServicesMax);
@@ -405,9 +400,7 @@ std::string mutate(std::string text, std::mt19937_64& random) {
                                                    "\xe2\x82",
                                                    "name = ",
                                                    "[[service]]\n"};
-    const auto number = [&](std::size_t max) {
-        return std::uniform_int_distribution<std::size_t>(0, max)(random);
-    };
+    const auto number = [&](std::size_t max) { return std::uniform_int_distribution<std::size_t>(0, max)(random); };
     for (std::size_t changes = 1 + number(3); changes > 0; --changes) {
         const std::size_t at = number(text.size());
         switch (number(5)) {
@@ -421,8 +414,7 @@ std::string mutate(std::string text, std::mt19937_64& random) {
                 }
                 break;
             default: {  // a line goes, or comes twice
-                const std::size_t begin =
-                    text.rfind('\n', at) == std::string::npos ? 0 : text.rfind('\n', at) + 1;
+                const std::size_t begin = text.rfind('\n', at) == std::string::npos ? 0 : text.rfind('\n', at) + 1;
                 const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
                 if (begin < end) {
                     const std::string line = text.substr(begin, end - begin);

@@ -12,9 +12,9 @@
 
 #include <gtest/gtest.h>
 
-#include "config/validation.hpp"
 #include "config/schema.hpp"
 #include "config/units.hpp"
+#include "config/validation.hpp"
 #include "config_bad_files.hpp"
 #include "config_texts.hpp"
 
@@ -74,7 +74,9 @@ TEST(ConfigIdle, is_a_ladder_of_ways_to_wait) {
 }
 
 TEST(ConfigIdle, is_what_the_file_says_on_one_cpu_too) {
-    const auto one = [](const std::string& more) { return config::parse(bad_files::worker_with(more), "f.toml", {{1}, {1}}).workers[0].idle; };
+    const auto one = [](const std::string& more) {
+        return config::parse(bad_files::worker_with(more), "f.toml", {{1}, {1}}).workers[0].idle;
+    };
     EXPECT_EQ(one("idle = \"spin\""), IdleLadder(IdlePolicy::spin));
     EXPECT_EQ(one(""), IdleLadder(IdlePolicy::yield));
 }
@@ -115,17 +117,15 @@ TEST(ConfigFile, that_cannot_be_read_is_refused_with_the_cause) {
         (void)load_config(missing);
         FAIL() << "accepted";
     } catch (const ConfigError& error) {
-        EXPECT_EQ(
-            error.what(),
-            missing + ": cannot be read: No such file or directory; accepted: a TOML file that can be read");
+        EXPECT_EQ(error.what(),
+                  missing + ": cannot be read: No such file or directory; accepted: a TOML file that can be read");
         EXPECT_EQ(error.code(), std::errc::invalid_argument);
     }
     try {
         (void)load_config("/");
         FAIL() << "accepted";
     } catch (const ConfigError& error) {
-        EXPECT_STREQ(error.what(),
-                     "/: cannot be read: Is a directory; accepted: a TOML file that can be read");
+        EXPECT_STREQ(error.what(), "/: cannot be read: Is a directory; accepted: a TOML file that can be read");
     }
 }
 
@@ -181,8 +181,7 @@ TEST(ConfigInCode, is_checked_like_a_file) {
         change(built);
         return message_of(built);
     };
-    EXPECT_EQ(with([](Config& c) { c.devices.clear(); }),
-              "device: there is none; accepted: 1 to 16 tables [[device]]");
+    EXPECT_EQ(with([](Config& c) { c.devices.clear(); }), "device: there is none; accepted: 1 to 16 tables [[device]]");
     EXPECT_EQ(
         with([](Config& c) { c.devices[0].gid = "192.0.2.1"; }),
         R"(device[0].gid = "192.0.2.1": this key is for devices of kind "verbs" only; accepted: name, kind, profile)");
@@ -199,19 +198,17 @@ TEST(ConfigInCode, is_checked_like_a_file) {
     EXPECT_EQ(with([](Config& c) { c.drain_timeout = std::chrono::milliseconds::max(); }),
               R"(runtime.drain_timeout = "9223372036854775807ms": it is too long; accepted: )"
               R"(a duration from "1ms" to "600s" in whole milliseconds)");
-    EXPECT_EQ(
-        with([](Config& c) { c.lock_directory = "/tmp/\xc0\xaf"; }),
-        "runtime.lock_directory = \"/tmp/\xc0\xaf\": it holds control characters or is no UTF-8; accepted: "
-        "the absolute path of a directory, or \"\" for this user's own");
+    EXPECT_EQ(with([](Config& c) { c.lock_directory = "/tmp/\xc0\xaf"; }),
+              "runtime.lock_directory = \"/tmp/\xc0\xaf\": it holds control characters or is no UTF-8; accepted: "
+              "the absolute path of a directory, or \"\" for this user's own");
     EXPECT_EQ(with([](Config& c) { c.memory.size = (64ull << 20) + 1; }),
               R"(memory.size = "67108865B": it is no multiple of 2MiB; accepted: )"
               R"(a multiple of "2MiB" from "16MiB" to "1TiB")");
     EXPECT_EQ(with([](Config& c) { c.services[0].worker = "v"; }),
               R"(service[0].worker = "v": no [[worker]] has this name; accepted: "w")");
-    EXPECT_EQ(
-        with([](Config& c) { c.workers.push_back({.name = "v", .core = 1}); }),
-        "worker[1].core = 1: worker[0] has this core already, and a worker shares its core with no other; "
-        "accepted: 0,3");
+    EXPECT_EQ(with([](Config& c) { c.workers.push_back({.name = "v", .core = 1}); }),
+              "worker[1].core = 1: worker[0] has this core already, and a worker shares its core with no other; "
+              "accepted: 0,3");
 }
 
 TEST(ConfigInCode, says_when_no_core_is_left) {
@@ -220,15 +217,14 @@ TEST(ConfigInCode, says_when_no_core_is_left) {
     built.workers.push_back({.name = "u", .core = 3});
     EXPECT_EQ(message_of(built), "accepted");
     built.workers.push_back({.name = "t", .core = 3});
-    EXPECT_EQ(
-        message_of(built),
-        "worker[3].core = 3: worker[2] has this core already, and a worker shares its core with no other; "
-        "accepted: no more workers: each core that this process may use has one");
+    EXPECT_EQ(message_of(built),
+              "worker[3].core = 3: worker[2] has this core already, and a worker shares its core with no other; "
+              "accepted: no more workers: each core that this process may use has one");
 }
 
 TEST(ConfigInCode, takes_each_address_that_a_verbs_device_can_listen_on) {
-    for (const char* address : {"192.0.2.1:7471", "0.0.0.0:0", "[::]:7471", "[fe80::1%eth0]:7471",
-                                "[fe80::1%2]:65535", "[::ffff:192.0.2.1]:1"}) {
+    for (const char* address : {"192.0.2.1:7471", "0.0.0.0:0", "[::]:7471", "[fe80::1%eth0]:7471", "[fe80::1%2]:65535",
+                                "[::ffff:192.0.2.1]:1"}) {
         Config built = small_config();
         built.devices[0].kind = DeviceConfig::Kind::verbs;
         built.services.push_back(small_service("s", address));
@@ -269,9 +265,7 @@ TEST(Cpus, are_listed_as_the_kernel_does) {
 // -----------------------------------------------------------------------------------------------------
 
 TEST(Units, of_bytes_are_exact) {
-    const auto bytes = [](std::string_view text) {
-        return std::get<std::uint64_t>(config::parse_bytes(text));
-    };
+    const auto bytes = [](std::string_view text) { return std::get<std::uint64_t>(config::parse_bytes(text)); };
     EXPECT_EQ(bytes("0B"), 0u);
     EXPECT_EQ(bytes("4096B"), 4096u);
     EXPECT_EQ(bytes("4KiB"), 4096u);

@@ -1,4 +1,6 @@
 // The control thread: its heartbeat, and what becomes of calls while it hangs.
+#include "control/control_thread.hpp"
+
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -11,7 +13,6 @@
 #include <gtest/gtest.h>
 
 #include "base/thread_health.hpp"
-#include "control/control_thread.hpp"
 #include "log_capture.hpp"
 #include "pollcore/error.hpp"
 
@@ -23,8 +24,8 @@ using State = ThreadHealth::State;
 
 // ---- Heartbeat ----
 
-ThreadHealth health_of(const Heartbeat& heartbeat, std::uint64_t now, ThreadHealth::Kind kind = ThreadHealth::Kind::control,
-                       double per_ns = 1) {
+ThreadHealth health_of(const Heartbeat& heartbeat, std::uint64_t now,
+                       ThreadHealth::Kind kind = ThreadHealth::Kind::control, double per_ns = 1) {
     return thread_health("thread", kind, heartbeat, now, per_ns);
 }
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -73,7 +74,8 @@ TEST(Heartbeat, AWorkersIsInItsCycles) {
 class ControlThreadTest : public testing::Test {
 protected:
     [[nodiscard]] ThreadHealth health() const {
-        return thread_health("control", ThreadHealth::Kind::control, thread_->heartbeat(), steady_ns(std::chrono::steady_clock::now()));
+        return thread_health("control", ThreadHealth::Kind::control, thread_->heartbeat(),
+                             steady_ns(std::chrono::steady_clock::now()));
     }
     void start(std::chrono::milliseconds hang_limit) {
         thread_ = std::make_unique<ControlThread>("control", std::vector<int>{}, hang_limit);
@@ -165,7 +167,8 @@ TEST_F(ControlThreadTest, ACallThatHasBegunIsWaitedFor) {
 TEST_F(ControlThreadTest, ACallWithoutALimitWaits) {
     start(1ms);
     hang();
-    auto call = std::async(std::launch::async, [this] { return thread_->run([] { return 7; }, Executor::Patience::unlimited); });
+    auto call = std::async(std::launch::async,
+                           [this] { return thread_->run([] { return 7; }, Executor::Patience::unlimited); });
     EXPECT_THROW(thread_->run([] {}), Error);
     go();
     EXPECT_EQ(call.get(), 7);

@@ -90,7 +90,8 @@ TEST_F(CoreLockTest, excludes_a_second_runtime_of_the_same_process) {
     const CoreLock lock(locks(), 1, "first");
     int code = 0;
     EXPECT_EQ(refusal(&code),
-              owned_by(::getpid()) + "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
+              owned_by(::getpid()) +
+                  "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
     EXPECT_EQ(code, EBUSY);
 }
 
@@ -98,7 +99,8 @@ TEST_F(CoreLockTest, excludes_another_process_and_names_it) {
     const OtherProcess other([this] { new CoreLock(locks(), 1, "first"); });
     int code = 0;
     EXPECT_EQ(refusal(&code),
-              owned_by(other.pid()) + "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
+              owned_by(other.pid()) +
+                  "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
     EXPECT_EQ(code, EBUSY);
     // A refusal leaves the owner's name where it was.
     EXPECT_EQ(content(1).substr(0, content(1).find(' ')), std::to_string(other.pid()));
@@ -115,8 +117,7 @@ TEST_F(CoreLockTest, ends_with_the_process_that_held_it) {
     EXPECT_NE(refusal(), "");
     other.kill();
     // The dead one's name still stands there, and is replaced.
-    EXPECT_EQ(content(1),
-              std::to_string(std::stoi(content(1))) + " " + program_invocation_short_name + " first\n");
+    EXPECT_EQ(content(1), std::to_string(std::stoi(content(1))) + " " + program_invocation_short_name + " first\n");
     const CoreLock lock(locks(), 1, "third");
     EXPECT_EQ(content(1), std::to_string(::getpid()) + " " + program_invocation_short_name + " third\n");
 }
@@ -134,7 +135,9 @@ TEST_F(CoreLockTest, is_not_given_up_by_a_forked_child_that_destroys_its_copy) {
     {
         const OtherProcess child([&] { lock.reset(); });
     }
-    EXPECT_EQ(refusal(), owned_by(::getpid()) + "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
+    EXPECT_EQ(refusal(),
+              owned_by(::getpid()) +
+                  "; stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy");
 }
 
 TEST_F(CoreLockTest, says_so_when_a_child_of_a_dead_owner_keeps_it) {
@@ -155,25 +158,24 @@ TEST_F(CoreLockTest, says_so_when_a_child_of_a_dead_owner_keeps_it) {
         owner_pid = owner.pid();
         owner.kill();
     }
-    EXPECT_EQ(refusal(),
-              owned_by(owner_pid) +
-                  ", which cannot be seen from here: either it is in another container, or it is gone and a "
-                  "child of it lives on with the lock ('fuser " +
-                  file(1).native() +
-                  "' finds it); stop that, choose another core, or share this one (runtime.share_cores): Device or resource busy");
+    EXPECT_EQ(refusal(), owned_by(owner_pid) +
+                             ", which cannot be seen from here: either it is in another container, or it is gone and a "
+                             "child of it lives on with the lock ('fuser " +
+                             file(1).native() +
+                             "' finds it); stop that, choose another core, or share this one (runtime.share_cores): "
+                             "Device or resource busy");
     ::close(stay[0]);
     ::close(stay[1]);
 }
 
 TEST_F(CoreLockTest, does_not_believe_a_malformed_owner) {
     const CoreLock lock(locks(), 1, "first");
-    for (const char* text :
-         {"", "x", "12", "12 a", "-5 a b", "0 a b", "1 a\x1b[31m b", "99999999999999999999 a b"}) {
+    for (const char* text : {"", "x", "12", "12 a", "-5 a b", "0 a b", "1 a\x1b[31m b", "99999999999999999999 a b"}) {
         std::ofstream(file(1), std::ios::trunc) << text;
         EXPECT_EQ(refusal(), "locking core 1 for worker \"second\": " + file(1).native() +
-                                 " is locked by a process that has not said its name ('fuser " +
-                                 file(1).native() +
-                                 "' finds it); stop it, choose another core, or share this one (runtime.share_cores): Device or resource busy")
+                                 " is locked by a process that has not said its name ('fuser " + file(1).native() +
+                                 "' finds it); stop it, choose another core, or share this one (runtime.share_cores): "
+                                 "Device or resource busy")
             << text;
     }
 }
@@ -187,7 +189,8 @@ TEST_F(CoreLockTest, has_a_file_that_nobody_else_can_open_and_so_lock) {
         return;  // only root can be another user as well
     }
     fs::permissions(directory_, static_cast<fs::perms>(0755));
-    EXPECT_EQ(test::as_other_user([this] { return ::open(file(1).c_str(), O_RDONLY) < 0 && errno == EACCES ? 0 : 1; }), 0);
+    EXPECT_EQ(test::as_other_user([this] { return ::open(file(1).c_str(), O_RDONLY) < 0 && errno == EACCES ? 0 : 1; }),
+              0);
     EXPECT_EQ(test::as_other_user([this] { return ::unlink(file(1).c_str()) != 0 && errno == EACCES ? 0 : 1; }), 0);
 }
 
@@ -275,8 +278,7 @@ protected:
         constexpr int kProcesses = 4;
         constexpr int kRounds = 150;
         constexpr std::size_t kSize = 2 * sizeof(std::atomic<int>);
-        void* const memory =
-            ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        void* const memory = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         ASSERT_NE(memory, MAP_FAILED);
         auto* const owner = new (memory) std::atomic<int>[2];
         std::atomic<int>* const taken = owner + 1;

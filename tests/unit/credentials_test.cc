@@ -34,7 +34,8 @@ namespace {
 constexpr uid_t kNobody = 65534;
 constexpr std::uint32_t kNetRaw = 1U << CAP_NET_RAW;
 
-// Leaves the calling thread these of the permitted and effective capabilities below 32 that it has. Returns whether the kernel took it.
+// Leaves the calling thread these of the permitted and effective capabilities below 32 that it has. Returns whether the
+// kernel took it.
 bool keep_capabilities(std::uint32_t permitted, std::uint32_t effective) {
     __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
     __user_cap_data_struct data[2]{};
@@ -46,10 +47,15 @@ bool keep_capabilities(std::uint32_t permitted, std::uint32_t effective) {
     return ::syscall(SYS_capset, &header, data) == 0;
 }
 
-bool become_nobody() { return ::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 && ::setresuid(kNobody, kNobody, kNobody) == 0; }
+bool become_nobody() {
+    return ::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+           ::setresuid(kNobody, kNobody, kNobody) == 0;
+}
 
 // Nobody, with CAP_NET_RAW.
-bool become_nobody_with_net_raw() { return ::prctl(PR_SET_KEEPCAPS, 1) == 0 && become_nobody() && keep_capabilities(kNetRaw, kNetRaw); }
+bool become_nobody_with_net_raw() {
+    return ::prctl(PR_SET_KEEPCAPS, 1) == 0 && become_nobody() && keep_capabilities(kNetRaw, kNetRaw);
+}
 
 class PeerTest : public ::testing::Test {
 protected:
@@ -61,7 +67,8 @@ protected:
         std::filesystem::permissions(directory_, std::filesystem::perms(0755));
         sockaddr_un address = address_of_socket();
         listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-        EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << std::strerror(errno);
+        EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0)
+            << std::strerror(errno);
         std::filesystem::permissions(address.sun_path, std::filesystem::perms(0777));
         EXPECT_EQ(::listen(listener_.get(), 1), 0) << std::strerror(errno);
     }
@@ -73,15 +80,18 @@ protected:
         std::filesystem::remove_all(directory_);
     }
 
-    // What is known of a process that took the step `before`, connected, and took the step `after`, which may be execve(2).
-    [[nodiscard]] Peer peer_that(const Step& before, const Step& after = [] { return true; }) {
+    // What is known of a process that took the step `before`, connected, and took the step `after`, which may be
+    // execve(2).
+    [[nodiscard]] Peer peer_that(
+        const Step& before, const Step& after = [] { return true; }) {
         int steps[2];
         EXPECT_EQ(::pipe2(steps, O_CLOEXEC), 0);
         child_ = ::fork();
         if (child_ == 0) {
             sockaddr_un address = address_of_socket();
             const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
-            if (!before() || ::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 || !after()) {
+            if (!before() || ::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+                !after()) {
                 (void)!::write(steps[1], "x", 1);
             }
             ::close(steps[1]);
@@ -140,7 +150,8 @@ TEST_F(PeerTest, ThatGotItFromAFileAfterItHadConnectedHasNoNetRaw) {
     vfs_cap_data capability{};
     capability.magic_etc = VFS_CAP_REVISION_2 | VFS_CAP_FLAGS_EFFECTIVE;
     capability.data[0].permitted = kNetRaw;
-    ASSERT_EQ(::setxattr(file.c_str(), "security.capability", &capability, XATTR_CAPS_SZ_2, 0), 0) << std::strerror(errno);
+    ASSERT_EQ(::setxattr(file.c_str(), "security.capability", &capability, XATTR_CAPS_SZ_2, 0), 0)
+        << std::strerror(errno);
     const Peer peer = peer_that(become_nobody, [&] {
         ::execl(file.c_str(), "sleep", "1000", nullptr);
         return false;

@@ -1,8 +1,8 @@
 // The parts of pollcored that need no daemon: when a watchdog is fed, and where a thread is that hangs.
-#include <stdlib.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,8 +34,12 @@ using State = ThreadHealth::State;
 ThreadHealth thread(const std::string& name, Kind kind, std::chrono::nanoseconds busy) {
     return {.name = name, .kind = kind, .state = busy >= kHangsAfter ? State::hangs : State::working, .busy = busy};
 }
-ThreadHealth worker(std::chrono::nanoseconds busy, const std::string& name = "worker0") { return thread(name, Kind::worker, busy); }
-ThreadHealth control(std::chrono::nanoseconds busy) { return thread("pollcore-ctl", Kind::control, busy); }
+ThreadHealth worker(std::chrono::nanoseconds busy, const std::string& name = "worker0") {
+    return thread(name, Kind::worker, busy);
+}
+ThreadHealth control(std::chrono::nanoseconds busy) {
+    return thread("pollcore-ctl", Kind::control, busy);
+}
 
 std::vector<std::string> names(const std::vector<ThreadHealth>& threads) {
     std::vector<std::string> names;
@@ -134,17 +138,18 @@ TEST(Watchdog, IsFedTwiceInItsTimeWhichIsWithinFewLooks) {
     int looks = 0;
     {
         // It feeds and looks by one thread, which looks four times in an interval at least.
-        const Watchdog watchdog(notifier, backtrace, 60s, {.look = [&]() -> Health {
-                                    ++looks;
-                                    while (const auto message = manager.receive(0ms)) {
-                                        meals.push_back(looks);
-                                        if (meals.size() == 4) {
-                                            enough.set_value();
-                                        }
-                                    }
-                                    return {};
-                                },
-                                .count_hang = [] {}});
+        const Watchdog watchdog(notifier, backtrace, 60s,
+                                {.look = [&]() -> Health {
+                                     ++looks;
+                                     while (const auto message = manager.receive(0ms)) {
+                                         meals.push_back(looks);
+                                         if (meals.size() == 4) {
+                                             enough.set_value();
+                                         }
+                                     }
+                                     return {};
+                                 },
+                                 .count_hang = [] {}});
         EXPECT_EQ(enough.get_future().wait_for(test::kPatience), std::future_status::ready);
     }
     for (std::size_t i = 1; i < meals.size(); ++i) {
@@ -204,7 +209,8 @@ TEST_F(HangingThread, TellsItsCallStackEachTime) {
         const std::vector<std::string> lines = backtrace_.of(id_, 10s);
         ASSERT_GE(lines.size(), 2u) << lines.front();
         const auto has = [&](const std::string& text) {
-            return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.find(text) != std::string::npos; });
+            return std::any_of(lines.begin(), lines.end(),
+                               [&](const std::string& line) { return line.find(text) != std::string::npos; });
         };
         EXPECT_TRUE(has("poll")) << testing::PrintToString(lines);
         EXPECT_TRUE(has("libc.so")) << testing::PrintToString(lines);
@@ -214,7 +220,8 @@ TEST_F(HangingThread, TellsItsCallStackEachTime) {
 
 TEST_F(HangingThread, GoesOnInASystemCallThatCanBeRestarted) {
     hang(false);
-    // The thread sanitizer keeps the handler from being called until the thread has left read(2); the signal comes all the same.
+    // The thread sanitizer keeps the handler from being called until the thread has left read(2); the signal comes all
+    // the same.
     (void)backtrace_.of(id_, 200ms);
     await_in("read");
     EXPECT_EQ(read_, 0);

@@ -2,17 +2,17 @@
 #include "base/foreign_fd.hpp"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
-
-#include <future>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <utility>
+
+#include <gtest/gtest.h>
 
 #include "base/unique_fd.hpp"
 

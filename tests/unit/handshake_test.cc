@@ -56,9 +56,9 @@ TEST(Handshake, ZerosThatACarrierAppendsAreTakenOff) {
 }
 
 TEST(Handshake, TheLargestFitsItsCarrierExactlyAndOneByteMoreIsRefused) {
-    for (const auto& [payload_max, carrier] : {std::pair{kRequestPrivateDataMax, std::size_t{56}},
-                                               std::pair{kReplyPrivateDataMax, std::size_t{196}},
-                                               std::pair{kRejectPrivateDataMax, std::size_t{148}}}) {
+    for (const auto& [payload_max, carrier] :
+         {std::pair{kRequestPrivateDataMax, std::size_t{56}}, std::pair{kReplyPrivateDataMax, std::size_t{196}},
+          std::pair{kRejectPrivateDataMax, std::size_t{148}}}) {
         EXPECT_EQ(encode_private_data(counting(payload_max), payload_max).size(), carrier);
         try {
             (void)encode_private_data(counting(payload_max + 1), payload_max);
@@ -111,8 +111,8 @@ TEST(Handshake, EveryOtherVersionIsRefused) {
         frame[2] = static_cast<std::byte>(version);
         const bool with_flow = version > private_data_version(FlowControl::off) && version <= kPrivateDataVersionLast;
         const auto expected = version == private_data_version(FlowControl::off) ? PrivateDataFault::none
-                              : with_flow                                       ? PrivateDataFault::cut_off  // too short for that
-                                                                                : PrivateDataFault::other_version;
+                              : with_flow ? PrivateDataFault::cut_off  // too short for that
+                                          : PrivateDataFault::other_version;
         ASSERT_EQ(decode_private_data(frame).fault, expected) << version;
     }
 }
@@ -131,13 +131,15 @@ TEST(Handshake, AControlBlockTravelsBeforeThePayload) {
         EXPECT_EQ(got.flow.kind, block.kind);
         EXPECT_TRUE(same(got.payload, counting(size)));
     }
-    EXPECT_EQ(decode_private_data(encode_private_data(counting(3), kRequestPrivateDataMax)).flow.kind, FlowControl::off);
+    EXPECT_EQ(decode_private_data(encode_private_data(counting(3), kRequestPrivateDataMax)).flow.kind,
+              FlowControl::off);
     try {
         (void)encode_private_data(counting(41), kRequestPrivateDataMax, block);
         FAIL() << "one byte too many was accepted";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), std::errc::message_size);
-        EXPECT_NE(std::string(error.what()).find("at most 40 beside what flow control needs"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("at most 40 beside what flow control needs"), std::string::npos)
+            << error.what();
     }
     const auto whole = encode_private_data({}, kRequestPrivateDataMax, block);
     for (std::size_t size = 4; size < whole.size(); ++size) {

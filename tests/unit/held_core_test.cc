@@ -79,10 +79,13 @@ TEST_F(HeldCoreTest, ADirectoryThatOthersMayWriteIsRefusedAlsoASticky) {
         const fs::path path = made("d" + std::to_string(mode), mode);
         const auto [code, text] = error_of([&] { return LockDirectory(path); });
         EXPECT_EQ(code, EPERM) << mode;
-        EXPECT_NE(text.find("runtime.lock_directory = \"" + path.native() + "\": other users may write in it"), std::string::npos) << text;
+        EXPECT_NE(text.find("runtime.lock_directory = \"" + path.native() + "\": other users may write in it"),
+                  std::string::npos)
+            << text;
     }
     for (const mode_t mode : {0755U, 0700U}) {
-        EXPECT_EQ(LockDirectory(made("d" + std::to_string(mode), mode)).path(), directory_ / ("d" + std::to_string(mode)));
+        EXPECT_EQ(LockDirectory(made("d" + std::to_string(mode), mode)).path(),
+                  directory_ / ("d" + std::to_string(mode)));
     }
 }
 
@@ -100,8 +103,9 @@ TEST_F(HeldCoreTest, ADirectoryOfAnotherUserIsRefusedAndRootsIsTaken) {
 TEST_F(HeldCoreTest, ADirectoryThatIsNotThereIsNamed) {
     const auto [code, text] = error_of([&] { return LockDirectory(directory_ / "none"); });
     EXPECT_EQ(code, ENOENT);
-    EXPECT_EQ(text, "runtime.lock_directory = \"" + (directory_ / "none").native() +
-                        "\": this is no directory that exists; create it, or name another one: No such file or directory");
+    EXPECT_EQ(text,
+              "runtime.lock_directory = \"" + (directory_ / "none").native() +
+                  "\": this is no directory that exists; create it, or name another one: No such file or directory");
 }
 
 TEST_F(HeldCoreTest, TheUsualDirectoryIsTheFirstThatIsOrBecomesTheUsersOwn) {
@@ -198,7 +202,9 @@ TEST_F(HeldCoreTest, AClaimThatWasEndedIsNotKeptUpByAForkedChild) {
 TEST_F(HeldCoreTest, AClaimIsNotEndedByAForkedChildThatDestroysItsCopy) {
     const CoreClaim own(kCore);
     auto claim = std::make_unique<CoreClaim>(kCore);
-    { const OtherProcess child([&] { claim.reset(); }); }
+    {
+        const OtherProcess child([&] { claim.reset(); });
+    }
     EXPECT_NE(own.others(), "");
 }
 
@@ -253,14 +259,17 @@ TEST_F(HeldCoreTest, ACoreOfTheDaemonIsRefusedToRuntimesThatLockElsewhere) {
     const CoreLock daemon(LockDirectory(of_daemon), kCore, "w");
     const auto [code, text] = error_of([&] { return hold_cores(config(), of_daemon); });
     EXPECT_EQ(code, EBUSY);
-    EXPECT_NE(text.find(daemon.file().native() + " is locked by process " + std::to_string(::getpid())), std::string::npos) << text;
+    EXPECT_NE(text.find(daemon.file().native() + " is locked by process " + std::to_string(::getpid())),
+              std::string::npos)
+        << text;
     if (::geteuid() == 0) {
         // Another user cannot open the lock file: the kernel's list of locks is all that it has.
         const fs::path own = made("own", 0700);
         ASSERT_EQ(::chown(own.c_str(), test::kOtherUser, test::kOtherUser), 0);
         Config theirs = config();
         theirs.lock_directory = own;
-        EXPECT_EQ(test::as_other_user([&] { return error_of([&] { return hold_cores(theirs, of_daemon); }).first; }), EBUSY);
+        EXPECT_EQ(test::as_other_user([&] { return error_of([&] { return hold_cores(theirs, of_daemon); }).first; }),
+                  EBUSY);
     }
 }
 
@@ -281,7 +290,8 @@ TEST_F(HeldCoreTest, AnothersClaimIsAWarningAndNoRefusal) {
     const auto held = hold_cores(config(), no_daemon());
     const std::string log = testing::internal::GetCapturedStderr();
     EXPECT_EQ(held.size(), 1U);
-    EXPECT_NE(log.find("worker \"w\" is polled by process " + std::to_string(other.pid()) + " \""), std::string::npos) << log;
+    EXPECT_NE(log.find("worker \"w\" is polled by process " + std::to_string(other.pid()) + " \""), std::string::npos)
+        << log;
     const uid_t user = ::geteuid() == 0 ? test::kOtherUser : ::geteuid();
     EXPECT_NE(log.find(" of user " + std::to_string(user) + ", too"), std::string::npos) << log;
 }

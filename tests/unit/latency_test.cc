@@ -1,10 +1,10 @@
 // Latency histograms: which bucket a duration is in, and what is read out of them.
 #include "pollcore/latency.hpp"
 
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <memory>
+
+#include <gtest/gtest.h>
 
 namespace pollcore {
 namespace {
@@ -32,7 +32,8 @@ TEST(LatencyHistogram, APercentileIsNotBelowTheSamplesAndAQuarterAboveAtMost) {
         EXPECT_GE(histogram.percentile(fraction), exact) << fraction;
         EXPECT_LE(histogram.percentile(fraction), exact + exact / 4) << fraction;
     }
-    EXPECT_EQ(histogram.percentile(0), LatencyHistogram::least_of(LatencyHistogram::bucket_of(100) + 1) - 1) << "the least";
+    EXPECT_EQ(histogram.percentile(0), LatencyHistogram::least_of(LatencyHistogram::bucket_of(100) + 1) - 1)
+        << "the least";
     EXPECT_EQ(LatencyHistogram{}.percentile(0.5), 0u);
 }
 

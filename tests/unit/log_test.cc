@@ -70,8 +70,7 @@ protected:
 TEST(LogLine, has_time_and_level_in_plain_form) {
     EXPECT_EQ(make_line(Format::plain, LogLevel::warning, kLeapDay, "text"),
               "2024-02-29T12:00:00.000001Z warning: text\n");
-    EXPECT_EQ(make_line(Format::plain, LogLevel::error, kLeapDay, ""),
-              "2024-02-29T12:00:00.000001Z error: \n");
+    EXPECT_EQ(make_line(Format::plain, LogLevel::error, kLeapDay, ""), "2024-02-29T12:00:00.000001Z error: \n");
 }
 
 TEST(LogLine, has_a_priority_for_the_journal) {
@@ -88,8 +87,7 @@ TEST(LogLine, stays_one_line_whatever_the_text) {
 
 TEST(LogLine, is_cut_where_a_pipe_would_tear_it) {
     for (const char filler : {'x', '\n', '\x01'}) {
-        const std::string line =
-            make_line(Format::plain, LogLevel::info, kLeapDay, std::string(2 * PIPE_BUF, filler));
+        const std::string line = make_line(Format::plain, LogLevel::info, kLeapDay, std::string(2 * PIPE_BUF, filler));
         EXPECT_LE(line.size(), static_cast<std::size_t>(PIPE_BUF));
         EXPECT_GT(line.size(), static_cast<std::size_t>(PIPE_BUF) - 8);
         EXPECT_TRUE(line.ends_with("...\n"));
@@ -178,8 +176,7 @@ TEST_F(LogTest, does_not_mix_the_lines_of_threads) {
     for (std::size_t t = 0; t < kThreads; ++t) {
         threads.emplace_back([t] {
             for (std::size_t i = 0; i < kLines; ++i) {
-                log_info("thread {} line {} {}", t, i,
-                         std::string(100, static_cast<char>('a' + static_cast<int>(t))));
+                log_info("thread {} line {} {}", t, i, std::string(100, static_cast<char>('a' + static_cast<int>(t))));
             }
         });
     }

@@ -162,7 +162,8 @@ TEST_F(LogWriterTest, holds_no_more_than_its_bytes) {
     while (lost() == 0) {
         log_info("line {} {}", logged++, std::string(kText, 'x'));
     }
-    EXPECT_LT(static_cast<std::size_t>(logged - 1) * kText, LogWriter::kBytesMax + 128 * 1024) << "the pipe takes 64 KiB";
+    EXPECT_LT(static_cast<std::size_t>(logged - 1) * kText, LogWriter::kBytesMax + 128 * 1024)
+        << "the pipe takes 64 KiB";
     EXPECT_GT(static_cast<std::size_t>(logged) * (kText + 100), LogWriter::kBytesMax);
 }
 

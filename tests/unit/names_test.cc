@@ -1,9 +1,8 @@
 // Names, numbers and texts are those of the verbs, up to the last that the installed rdma-core knows.
-#include <gtest/gtest.h>
-
-#include <infiniband/verbs.h>
-
 #include <cstring>
+
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
 
 #include "pollcore/completion.hpp"
 #include "pollcore/session.hpp"
@@ -13,10 +12,10 @@ namespace pollcore {
 namespace {
 
 TEST(Names, EveryStatusOfTheVerbsHasItsNumberNameAndText) {
-#define STATUS(lower, upper)                                                        \
-    EXPECT_EQ(static_cast<int>(Status::lower), static_cast<int>(upper));            \
-    EXPECT_EQ(status_name(Status::lower), #upper);                                  \
-    EXPECT_EQ(status_text(Status::lower), ibv_wc_status_str(upper));                \
+#define STATUS(lower, upper)                                             \
+    EXPECT_EQ(static_cast<int>(Status::lower), static_cast<int>(upper)); \
+    EXPECT_EQ(status_name(Status::lower), #upper);                       \
+    EXPECT_EQ(status_text(Status::lower), ibv_wc_status_str(upper));     \
     ++known;
     int known = 0;
     STATUS(success, IBV_WC_SUCCESS)
@@ -49,8 +48,9 @@ TEST(Names, EveryStatusOfTheVerbsHasItsNumberNameAndText) {
 }
 
 TEST(Names, AreThereForTheRuntimesOwnStatusesToo) {
-    for (const Status status : {Status::post_refused, Status::request_refused, Status::qp_closed, Status::session_closed,
-                                Status::device_removed, Status::daemon_gone, Status::srq_closed}) {
+    for (const Status status :
+         {Status::post_refused, Status::request_refused, Status::qp_closed, Status::session_closed,
+          Status::device_removed, Status::daemon_gone, Status::srq_closed}) {
         EXPECT_TRUE(status_name(status).starts_with("POLLCORE_")) << static_cast<int>(status);
         EXPECT_FALSE(status_text(status).empty()) << static_cast<int>(status);
         EXPECT_STREQ(ibv_wc_status_str(static_cast<ibv_wc_status>(status)), "unknown") << "the verbs use this number";

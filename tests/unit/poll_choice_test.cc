@@ -1,7 +1,8 @@
 // Which way to poll is chosen for a CQ.
+#include "device/poll_choice.hpp"
+
 #include <gtest/gtest.h>
 
-#include "device/poll_choice.hpp"
 #include "device/soft/soft_device.hpp"
 
 namespace pollcore {
@@ -36,7 +37,8 @@ TEST(PollChoice, IsTheConfigurationsWhereThatSays) {
 // ibv_poll_cq has no field for them, whatever is configured and was measured.
 TEST(PollChoice, WithTimeStampsIsExtendedAlways) {
     for (const PollVerbs poll : {PollVerbs::automatic, PollVerbs::extended, PollVerbs::plain}) {
-        for (const PollChoice& table : {kExtendedIsFaster, kPollOfMlx5, kPollOfSoftware, kPollOfSoftRoce, kPollOfOthers}) {
+        for (const PollChoice& table :
+             {kExtendedIsFaster, kPollOfMlx5, kPollOfSoftware, kPollOfSoftRoce, kPollOfOthers}) {
             EXPECT_TRUE(choose_poll(poll, true, table, true).extended);
             EXPECT_EQ(choose_poll(poll, true, table, true).why, "only so can time stamps be read");
         }

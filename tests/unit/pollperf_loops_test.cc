@@ -29,7 +29,9 @@ public:
     void prepare(const Workload& workload) { workload_ = workload; }
     [[nodiscard]] EndState& end(unsigned i) { return ends_[i]; }
     [[nodiscard]] const EndLayout& layout() const { return layout_; }
-    [[nodiscard]] const std::byte* received(unsigned i, std::uint64_t number) { return ends_[i].memory + layout_.slot(number); }
+    [[nodiscard]] const std::byte* received(unsigned i, std::uint64_t number) {
+        return ends_[i].memory + layout_.slot(number);
+    }
 
     void issue(unsigned i, bool last) {
         const bool signaled = workload_.one_sided || workload_.buffer_reused() || last;
@@ -206,8 +208,7 @@ TEST(PollperfLoops, AMessageThatComesEarlyIsNotMissed) {
         std::vector<std::uint64_t> samples(50);
         // The end of each run waits for the completion of the last answer.
         for (int round = 0; round < 3; ++round) {
-            ASSERT_NO_THROW(loops.run(Role::server, samples))
-                << "round " << round << (verify ? ", verify" : "");
+            ASSERT_NO_THROW(loops.run(Role::server, samples)) << "round " << round << (verify ? ", verify" : "");
         }
     }
 }
@@ -215,8 +216,7 @@ TEST(PollperfLoops, AMessageThatComesEarlyIsNotMissed) {
 TEST(PollperfLoops, OneChangedBitIsFoundWithMessageAndPosition) {
     for (const Op op : {Op::send, Op::write, Op::read}) {
         Bench run(op, 200, true);
-        run.path.spoil_message =
-            op == Op::read ? 6 : 12;  // the near end's seventh: two messages each elsewhere
+        run.path.spoil_message = op == Op::read ? 6 : 12;  // the near end's seventh: two messages each elsewhere
         run.path.spoil_byte = 123;
         const std::string failure = run.failure(20);
         EXPECT_NE(failure.find(op_name(op)), std::string::npos) << failure;

@@ -11,8 +11,8 @@
 
 #include "config/cpus.hpp"
 #include "pollperf/command_line.hpp"
-#include "pollperf/options.hpp"
 #include "pollperf/cpu_choice.hpp"
+#include "pollperf/options.hpp"
 #include "pollperf/wake.hpp"
 
 namespace pollcore::perf {
@@ -29,8 +29,12 @@ CommandLine typed(const std::string& line) {
     }
     return parse_command_line(static_cast<int>(argv.size()), argv.data());
 }
-LatOptions parse(const std::string& line) { return resolve(typed("lat " + line).lat.value()); }
-LatOptions parse(const std::string& line, const config::Cpus& cpus) { return resolve(typed("lat " + line).lat.value(), cpus); }
+LatOptions parse(const std::string& line) {
+    return resolve(typed("lat " + line).lat.value());
+}
+LatOptions parse(const std::string& line, const config::Cpus& cpus) {
+    return resolve(typed("lat " + line).lat.value(), cpus);
+}
 
 struct Refused {
     std::string line;
@@ -129,8 +133,8 @@ const config::Cpus kOneCpu{{5}, {5}};
 const config::Cpus kTwoCpus{{0, 1}, {0, 1}};
 
 TEST(PollperfOnOneCpu, ThreadAndWorkerTakeTurnsUnlessTheyAreToldOtherwise) {
-    for (const char* line : {"--config " POLLCORE_SOURCE_DIR "/config/loopback.toml", "-d soft0", "-d soft0 --path runtime", "-d rxe0 --path runtime",
-                             "-d rxe0 --path runtime 192.0.2.1"}) {
+    for (const char* line : {"--config " POLLCORE_SOURCE_DIR "/config/loopback.toml", "-d soft0",
+                             "-d soft0 --path runtime", "-d rxe0 --path runtime", "-d rxe0 --path runtime 192.0.2.1"}) {
         const LatOptions options = parse(line, kOneCpu);
         EXPECT_EQ(options.wait, Waiting::yield) << line;
         EXPECT_EQ(options.config.workers.front().idle, IdleLadder(IdlePolicy::yield)) << line;
@@ -189,10 +193,8 @@ TEST(PollperfPlacement, WhatCannotBeGrantedIsRefused) {
     EXPECT_NE(place({.needs_worker = true, .takes_turns = true, .allowed = {2, 3}}).worker, 2u);
     EXPECT_THROW((void)place({.needs_worker = true, .takes_turns = true, .allowed = {3}, .core = 2}), UsageError);
     EXPECT_THROW((void)place({.needs_worker = true, .allowed = {0, 1}, .workers = {0, 1}}), UsageError);
-    EXPECT_THROW((void)place({.needs_worker = true, .allowed = {0, 1}, .workers = {1}, .core = 1}),
-                 UsageError);
-    EXPECT_THROW((void)place({.needs_worker = true, .allowed = {0, 1}, .core = 1, .worker_core = 1}),
-                 UsageError);
+    EXPECT_THROW((void)place({.needs_worker = true, .allowed = {0, 1}, .workers = {1}, .core = 1}), UsageError);
+    EXPECT_THROW((void)place({.needs_worker = true, .allowed = {0, 1}, .core = 1, .worker_core = 1}), UsageError);
     EXPECT_EQ(place({.needs_worker = false, .allowed = {3}}).core, 3u);
 }
 

@@ -9,8 +9,8 @@ namespace pollcore {
 namespace {
 
 TEST(RdmaCmAddress, IsPrintedAsItIsRead) {
-    for (const std::string text : {"192.0.2.1:7471", "0.0.0.0:0", "127.0.0.1:65535", "[2001:db8::1]:7471",
-                                   "[::]:1", "[::1]:0", "[fe80::1%lo]:7471"}) {
+    for (const std::string text : {"192.0.2.1:7471", "0.0.0.0:0", "127.0.0.1:65535", "[2001:db8::1]:7471", "[::]:1",
+                                   "[::1]:0", "[fe80::1%lo]:7471"}) {
         EXPECT_EQ(CmAddress::parse(text).text(), text);
     }
 }

@@ -14,10 +14,10 @@
 
 #include "base/log.hpp"
 #include "common/service_wire.hpp"
-#include "test_cpus.hpp"
 #include "give_way.hpp"
 #include "pollcore/runtime.hpp"
 #include "pollcored/service.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore::daemon {
 namespace {
@@ -60,8 +60,7 @@ public:
         : depth_(depth),
           length_(length),
           region_(runtime.allocate(std::size_t{2} * depth * length, Access::local())),
-          session_(
-              runtime.open_session({.worker = "worker0", .submission_slots = 256, .completion_slots = 256})),
+          session_(runtime.open_session({.worker = "worker0", .submission_slots = 256, .completion_slots = 256})),
           qp_(runtime.create_queue_pair(
               {.shares = {{.session = &session_, .send_depth = depth}}, .recv_depth = depth, .flow = flow})) {}
 
@@ -69,9 +68,7 @@ public:
         return qp_.connect(address, {.path = {.rnr_retry = rnr_retry}});
     }
 
-    [[nodiscard]] std::byte* send_buffer(std::uint32_t i) const {
-        return region_.data() + std::size_t{i} * length_;
-    }
+    [[nodiscard]] std::byte* send_buffer(std::uint32_t i) const { return region_.data() + std::size_t{i} * length_; }
     [[nodiscard]] std::byte* receive_buffer(std::uint32_t i) const { return send_buffer(depth_ + i); }
 
     [[nodiscard]] Refusal post_receive(std::uint32_t i) {
@@ -92,8 +89,8 @@ public:
         return session_.try_submit(request);
     }
     /// An operation on the peer's memory from or into send buffer i.
-    [[nodiscard]] WorkRequest remote(Opcode opcode, std::uint32_t i, std::uint32_t length,
-                                     std::uint64_t remote_addr, std::uint32_t rkey) {
+    [[nodiscard]] WorkRequest remote(Opcode opcode, std::uint32_t i, std::uint32_t length, std::uint64_t remote_addr,
+                                     std::uint32_t rkey) {
         WorkRequest request = base(i, length);
         request.opcode = opcode;
         request.remote_addr = remote_addr;
@@ -198,8 +195,7 @@ protected:
             services_.back()->start();
         }
     }
-    void start_echo(std::uint32_t depth, std::uint32_t connections_max,
-                    std::uint64_t message_size_max = 256) {
+    void start_echo(std::uint32_t depth, std::uint32_t connections_max, std::uint64_t message_size_max = 256) {
         start({{.kind = ServiceConfig::Kind::echo,
                 .name = "echo0",
                 .message_size_max = message_size_max,
@@ -238,8 +234,8 @@ TEST_F(ServicesTest, EchoSendsBackImmediateDataToo) {
     start_echo(4, 2);
     const auto a = peer();
     a->connect("echo0");
-    for (const auto imm : {std::optional<std::uint32_t>(0xdeadbeef), std::optional<std::uint32_t>(0),
-                           std::optional<std::uint32_t>()}) {
+    for (const auto imm :
+         {std::optional<std::uint32_t>(0xdeadbeef), std::optional<std::uint32_t>(0), std::optional<std::uint32_t>()}) {
         ASSERT_EQ(a->post_receive(0), Refusal::none);
         ASSERT_EQ(a->send(0, 8, imm), Refusal::none);
         const auto back = a->next_receive();
@@ -253,7 +249,12 @@ TEST_F(ServicesTest, EchoSendsBackImmediateDataToo) {
 
 TEST_F(ServicesTest, EchoWithCreditsWaitsForItsPeerAsItsPeerForIt) {
     constexpr std::uint32_t kMessages = 16;
-    start({{.kind = ServiceConfig::Kind::echo, .name = "echo0", .message_size_max = 256, .depth = 2, .flow = FlowControl::credits, .connections_max = 2}});
+    start({{.kind = ServiceConfig::Kind::echo,
+            .name = "echo0",
+            .message_size_max = 256,
+            .depth = 2,
+            .flow = FlowControl::credits,
+            .connections_max = 2}});
     EXPECT_THROW((void)peer()->connect("echo0"), Error) << "it has no credits";
     Peer a(*runtime_, kMessages, 512, FlowControl::credits);
     a.connect("echo0", 0);  // the first that finds no receive would end the connection
@@ -580,8 +581,7 @@ TEST(ServiceTogether, TheRegionOfOneServiceIsOutOfReachThroughAnother) {
     at_b.connect("b");
     EXPECT_EQ(at_b.run(at_b.remote(Opcode::rdma_read, 0, 8, offer_of_a->addr, offer_of_a->rkey)),
               Status::rem_access_err);
-    EXPECT_EQ(at_a.run(at_a.remote(Opcode::rdma_read, 0, 8, offer_of_a->addr, offer_of_a->rkey)),
-              Status::success);
+    EXPECT_EQ(at_a.run(at_a.remote(Opcode::rdma_read, 0, 8, offer_of_a->addr, offer_of_a->rkey)), Status::success);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Completion channels of the software device: which completions make an event, and that whoever sleeps on the channel is
-// woken.
+// Completion channels of the software device: which completions make an event, and that whoever sleeps on the channel
+// is woken.
 #include <poll.h>
 
 #include <limits>
@@ -116,7 +116,8 @@ TEST_F(SoftChannel, a_solicited_datagram_makes_an_event) {
     ibv_cq* cq = nullptr;
     const auto datagram = [&](unsigned flags) {
         ASSERT_EQ(sender.post_datagram(1, {sender.sge(0, 8)}, way.get(), receiver.qp->qp_num, 0x1234, IBV_WR_SEND,
-                                       IBV_SEND_SIGNALED | flags), 0);
+                                       IBV_SEND_SIGNALED | flags),
+                  0);
         EXPECT_WC(sender.sent(), 1, IBV_WC_SUCCESS);
     };
     datagram(0);
@@ -212,11 +213,8 @@ TEST_F(SoftChannel, holds_events_back_as_moderation_says) {
 TEST_F(SoftChannel, keeps_a_cq_until_its_events_are_acknowledged) {
     UniqueCq cq{device->create_cq({.cqe = 4, .domain = far.get(), .channel = channel->verbs()}), {device.get()}};
     ASSERT_EQ(ibv_req_notify_cq(cq.get(), 0), 0);
-    QpOptions options{.pd = b.pd.get(),
-                      .domain = far.get(),
-                      .send_cq = cq.get(),
-                      .recv_cq = cq.get(),
-                      .cap = {1, 1, 1, 1, 0}};
+    QpOptions options{
+        .pd = b.pd.get(), .domain = far.get(), .send_cq = cq.get(), .recv_cq = cq.get(), .cap = {1, 1, 1, 1, 0}};
     {
         const UniqueQp qp{device->create_qp(options), {device.get()}};
         auto init = to_init(1, 0);

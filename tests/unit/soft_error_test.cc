@@ -69,18 +69,14 @@ TEST_F(SoftError, local_keys_are_checked_for_bounds_pd_and_local_write) {
     UniquePd other_pd{device->create_pd(), {device.get()}};
     UniqueMr other{device->register_memory(other_pd.get(), a.memory.data(), 64, a.address(0), kAllAccess),
                    {device.get()}};
-    UniqueMr constant{device->register_memory(a.pd.get(), a.memory.data(), 64, a.address(0), 0),
-                      {device.get()}};
+    UniqueMr constant{device->register_memory(a.pd.get(), a.memory.data(), 64, a.address(0), 0), {device.get()}};
     const struct {
         const char* what;
         ibv_wr_opcode opcode;
         ibv_sge sge;
         ibv_wc_status expected;
     } cases[] = {
-        {"behind the end",
-         IBV_WR_RDMA_WRITE,
-         {a.address((1u << 20) - 4), 8, a.mr->lkey},
-         IBV_WC_LOC_PROT_ERR},
+        {"behind the end", IBV_WR_RDMA_WRITE, {a.address((1u << 20) - 4), 8, a.mr->lkey}, IBV_WC_LOC_PROT_ERR},
         {"before the start", IBV_WR_RDMA_WRITE, {a.address(0) - 1, 8, a.mr->lkey}, IBV_WC_LOC_PROT_ERR},
         {"other PD", IBV_WR_RDMA_WRITE, {a.address(0), 8, other->lkey}, IBV_WC_LOC_PROT_ERR},
         {"read into constant", IBV_WR_RDMA_READ, {a.address(0), 8, constant->lkey}, IBV_WC_LOC_PROT_ERR},
@@ -103,9 +99,8 @@ TEST_F(SoftError, local_keys_are_checked_for_bounds_pd_and_local_write) {
 }
 
 TEST_F(SoftError, remote_keys_are_checked_for_existence_bounds_access_and_pd) {
-    UniqueMr readable{
-        device->register_memory(b.pd.get(), b.memory.data(), 64, b.address(0), IBV_ACCESS_REMOTE_READ),
-        {device.get()}};
+    UniqueMr readable{device->register_memory(b.pd.get(), b.memory.data(), 64, b.address(0), IBV_ACCESS_REMOTE_READ),
+                      {device.get()}};
     UniqueMr writable{device->register_memory(b.pd.get(), b.memory.data(), 64, b.address(0),
                                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
                       {device.get()}};
@@ -123,13 +118,11 @@ TEST_F(SoftError, remote_keys_are_checked_for_existence_bounds_access_and_pd) {
         {"wraps around", IBV_WR_RDMA_WRITE, ~0ull - 3, writable->rkey, 8, IBV_WC_REM_ACCESS_ERR},
         {"write to readable", IBV_WR_RDMA_WRITE, b.address(0), readable->rkey, 8, IBV_WC_REM_ACCESS_ERR},
         {"read of writable", IBV_WR_RDMA_READ, b.address(0), writable->rkey, 8, IBV_WC_REM_ACCESS_ERR},
-        {"atomic on writable", IBV_WR_ATOMIC_FETCH_AND_ADD, b.address(0), writable->rkey, 8,
-         IBV_WC_REM_ACCESS_ERR},
+        {"atomic on writable", IBV_WR_ATOMIC_FETCH_AND_ADD, b.address(0), writable->rkey, 8, IBV_WC_REM_ACCESS_ERR},
         {"other PD", IBV_WR_RDMA_WRITE, a.address(0), a.mr->rkey, 8, IBV_WC_REM_ACCESS_ERR},
         {"zero length needs no key", IBV_WR_RDMA_WRITE, 0, 0, 0, IBV_WC_SUCCESS},
         {"nor does a read", IBV_WR_RDMA_READ, 0, 0, 0, IBV_WC_SUCCESS},
-        {"misaligned atomic", IBV_WR_ATOMIC_FETCH_AND_ADD, b.address(4), b.mr->rkey, 8,
-         IBV_WC_REM_INV_REQ_ERR},
+        {"misaligned atomic", IBV_WR_ATOMIC_FETCH_AND_ADD, b.address(4), b.mr->rkey, 8, IBV_WC_REM_INV_REQ_ERR},
     };
     for (const auto& test : cases) {
         SCOPED_TRACE(test.what);
@@ -156,8 +149,8 @@ TEST_F(SoftError, remote_keys_are_checked_for_existence_bounds_access_and_pd) {
         expect_flushes(b, {}, {8});
         EXPECT_EQ(a.state(), IBV_QPS_ERR);
         EXPECT_EQ(b.state(), IBV_QPS_ERR);
-        EXPECT_EQ(events(), (Events{test.expected == IBV_WC_REM_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR
-                                                                           : IBV_EVENT_QP_REQ_ERR}));
+        EXPECT_EQ(events(),
+                  (Events{test.expected == IBV_WC_REM_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR}));
     }
 }
 
@@ -249,8 +242,7 @@ TEST_F(SoftError, rnr_retries_are_counted) {
 TEST_F(SoftError, a_write_with_immediate_that_meets_no_receive_goes_on_where_it_stopped) {
     for (std::size_t i = 0; i < 1000; ++i)
         a.memory[i] = i;
-    ASSERT_EQ(a.post(1, IBV_WR_RDMA_WRITE_WITH_IMM, {a.sge(0, 8000)}, b.address(0), b.mr->rkey,
-                     IBV_SEND_SIGNALED, 5),
+    ASSERT_EQ(a.post(1, IBV_WR_RDMA_WRITE_WITH_IMM, {a.sge(0, 8000)}, b.address(0), b.mr->rkey, IBV_SEND_SIGNALED, 5),
               0);
     device->advance(10);
     ASSERT_EQ(b.post_recv(2, {}), 0);
@@ -377,8 +369,7 @@ TEST_F(SoftError, deregistered_memory_is_out_of_reach_at_once) {
     EXPECT_WC(a.sent(), 1, IBV_WC_REM_ACCESS_ERR);
     EXPECT_EQ(b.memory[0], 0u);
     // The place in the table is used again, by another key.
-    b.mr = {device->register_memory(b.pd.get(), b.memory.data(), 64, b.address(0), kAllAccess),
-            {device.get()}};
+    b.mr = {device->register_memory(b.pd.get(), b.memory.data(), 64, b.address(0), kAllAccess), {device.get()}};
     EXPECT_NE(b.mr->rkey, rkey);
 }
 

@@ -38,7 +38,8 @@ TEST_F(SoftFaults, any_status_of_a_send_comes_in_its_turn_and_is_not_carried_out
         SCOPED_TRACE(status);
         start_over();
         b.memory[0] = 5;
-        device->inject({.kind = Kind::send, .qp_num = a.qp->qp_num, .nth = 2, .status = static_cast<ibv_wc_status>(status)});
+        device->inject(
+            {.kind = Kind::send, .qp_num = a.qp->qp_num, .nth = 2, .status = static_cast<ibv_wc_status>(status)});
         ASSERT_EQ(a.post(1, IBV_WR_RDMA_READ, {a.sge(8, 8)}, b.address(8), b.mr->rkey), 0);
         ASSERT_EQ(write(2, 0), 0);
         ASSERT_EQ(write(3), 0);
@@ -55,7 +56,10 @@ TEST_F(SoftFaults, any_status_of_a_receive_comes_with_the_message_and_the_sender
         for (const ibv_wr_opcode opcode : {IBV_WR_SEND, IBV_WR_RDMA_WRITE_WITH_IMM}) {
             SCOPED_TRACE(status);
             start_over();
-            device->inject({.kind = Kind::receive, .qp_num = b.qp->qp_num, .nth = 2, .status = static_cast<ibv_wc_status>(status)});
+            device->inject({.kind = Kind::receive,
+                            .qp_num = b.qp->qp_num,
+                            .nth = 2,
+                            .status = static_cast<ibv_wc_status>(status)});
             for (std::uint64_t id = 1; id <= 3; ++id)
                 ASSERT_EQ(b.post_recv(id, {b.sge(0, 8)}), 0);
             for (std::uint64_t id = 1; id <= 3; ++id)
@@ -150,7 +154,8 @@ TEST_F(SoftFaultsAcrossThreads, a_late_packet_that_nobody_polls_for_is_not_lost)
     EXPECT_WC(x.sent(), 1, IBV_WC_SUCCESS);
 }
 
-// The simulation found a peer waiting for ever for a thread whose CQs nobody polled, since its QP could not be destroyed.
+// The simulation found a peer waiting for ever for a thread whose CQs nobody polled, since its QP could not be
+// destroyed.
 TEST_F(SoftFaultsAcrossThreads, what_waits_very_long_for_a_thread_that_does_not_poll_is_lost) {
     connect(x, *y, path);
     ASSERT_EQ(x.post(1, IBV_WR_RDMA_WRITE, {x.sge(0, 8)}, y->address(0), y->mr->rkey), 0);
@@ -190,7 +195,7 @@ TEST_F(SoftFaultsAcrossThreads, a_duplicate_of_an_atomic_leaves_room_for_the_nex
     ASSERT_EQ(add(1), 0);
     EXPECT_FALSE(x.sent().has_value());
     EXPECT_FALSE(y->sent().has_value());  // carried out
-    EXPECT_FALSE(x.sent().has_value());  // and its answer is held up
+    EXPECT_FALSE(x.sent().has_value());   // and its answer is held up
     *clock.now += 4'500'000;
     EXPECT_FALSE(x.sent().has_value());  // so it is sent again
     *clock.now += 600'000;
@@ -205,10 +210,11 @@ TEST_F(SoftFaultsAcrossThreads, a_duplicate_of_an_atomic_leaves_room_for_the_nex
 // How long a fixed exchange takes when a fifth of the packets is lost and a fifth is late.
 std::uint64_t time_of_exchange(std::uint64_t seed) {
     ManualClock clock;
-    const auto device = open_soft_device({.clock_ns = clock.reader(),
-                                          .faults = {{.kind = Kind::lose_packet, .count = 1'000'000, .probability = 0.2},
-                                                     {.kind = Kind::delay_packet, .count = 1'000'000, .probability = 0.2, .delay_ns = 70'000}},
-                                          .fault_seed = seed});
+    const auto device = open_soft_device(
+        {.clock_ns = clock.reader(),
+         .faults = {{.kind = Kind::lose_packet, .count = 1'000'000, .probability = 0.2},
+                    {.kind = Kind::delay_packet, .count = 1'000'000, .probability = 0.2, .delay_ns = 70'000}},
+         .fault_seed = seed});
     End a(*device), b(*device);
     connect(a, b, {.timeout = 8, .retry_count = 7});
     std::uint64_t now = 0;
@@ -292,7 +298,8 @@ TEST_F(SoftFaults, calls_of_the_device_fail_at_their_turn_with_their_errno) {
     testing::expect_planned_error(EIO, [&] { (void)device->create_qp(options); });
     { const UniqueQp qp{device->create_qp(options), {device.get()}}; }
     device->inject({.kind = Kind::register_memory, .error = ENOSPC});
-    testing::expect_planned_error(ENOSPC, [&] { (void)device->register_memory(a.pd.get(), a.at(0), 8, a.address(0), 0); });
+    testing::expect_planned_error(ENOSPC,
+                                  [&] { (void)device->register_memory(a.pd.get(), a.at(0), 8, a.address(0), 0); });
     // The transition that was named, of the QP that was named.
     device->inject({.kind = Kind::modify, .qp_num = a.qp->qp_num, .state = IBV_QPS_ERR, .error = ETIMEDOUT});
     a.move_to(IBV_QPS_RESET);

@@ -44,7 +44,7 @@ struct EndOptions {
     ThreadDomain* domain = nullptr;
     ibv_srq* srq = nullptr;
     CompletionChannel* channel = nullptr;  ///< of the CQ that receives complete on
-    bool device_time = false;  ///< both CQs have time stamps
+    bool device_time = false;              ///< both CQs have time stamps
 };
 
 /// One QP with a CQ for each of its queues, a PD and a registered buffer.
@@ -106,15 +106,9 @@ public:
     }
     [[nodiscard]] ibv_qp_state state() { return device.query(qp.get(), IBV_QP_STATE).qp_state; }
 
-    [[nodiscard]] std::byte* at(std::size_t offset) {
-        return reinterpret_cast<std::byte*>(memory.data()) + offset;
-    }
-    [[nodiscard]] std::uint64_t address(std::size_t offset) {
-        return reinterpret_cast<std::uint64_t>(at(offset));
-    }
-    [[nodiscard]] ibv_sge sge(std::size_t offset, std::uint32_t length) {
-        return {address(offset), length, mr->lkey};
-    }
+    [[nodiscard]] std::byte* at(std::size_t offset) { return reinterpret_cast<std::byte*>(memory.data()) + offset; }
+    [[nodiscard]] std::uint64_t address(std::size_t offset) { return reinterpret_cast<std::uint64_t>(at(offset)); }
+    [[nodiscard]] ibv_sge sge(std::size_t offset, std::uint32_t length) { return {address(offset), length, mr->lkey}; }
 
     /// Posts one send-queue work request, signaled unless told otherwise.
     int post(std::uint64_t wr_id, ibv_wr_opcode opcode, std::vector<ibv_sge> sges, std::uint64_t remote = 0,
@@ -131,8 +125,8 @@ public:
         ibv_send_wr* bad = nullptr;
         return ibv_post_send(qp.get(), &wr, &bad);
     }
-    int post_atomic(std::uint64_t wr_id, ibv_wr_opcode opcode, ibv_sge sge, std::uint64_t remote,
-                    std::uint32_t rkey, std::uint64_t compare_add, std::uint64_t swap = 0) {
+    int post_atomic(std::uint64_t wr_id, ibv_wr_opcode opcode, ibv_sge sge, std::uint64_t remote, std::uint32_t rkey,
+                    std::uint64_t compare_add, std::uint64_t swap = 0) {
         ibv_send_wr wr{};
         wr.wr_id = wr_id;
         wr.opcode = opcode;

@@ -6,7 +6,9 @@ namespace {
 
 class SoftProfiles : public ::testing::Test {
 protected:
-    void open(const SoftProfile& profile) { device = open_soft_device({.clock_ns = clock.reader(), .profile = profile}); }
+    void open(const SoftProfile& profile) {
+        device = open_soft_device({.clock_ns = clock.reader(), .profile = profile});
+    }
     std::vector<ibv_event_type> events() {
         std::vector<ibv_event_type> types;
         while (const auto event = device->next_async_event()) {
@@ -59,13 +61,15 @@ TEST_F(SoftProfiles, rxe_says_each_completion_that_an_overrun_loses_and_goes_on)
 class SharedCq {
 public:
     /// With `clock` the CQ has time stamps: each completion comes kBetween later than the one before it.
-    explicit SharedCq(SoftDevice& on, const ManualClock* clock = nullptr) : device(on), x{on, {.device_time = clock != nullptr}} {
+    explicit SharedCq(SoftDevice& on, const ManualClock* clock = nullptr)
+        : device(on), x{on, {.device_time = clock != nullptr}} {
         const auto pass = [&] {
             if (clock != nullptr)
                 *clock->now += kBetween;
         };
         for (End* end : {&x, &y}) {
-            QpOptions options{.pd = end->pd.get(), .send_cq = x.send_cq.get(), .recv_cq = x.send_cq.get(), .cap = {8, 8, 1, 1, 0}};
+            QpOptions options{
+                .pd = end->pd.get(), .send_cq = x.send_cq.get(), .recv_cq = x.send_cq.get(), .cap = {8, 8, 1, 1, 0}};
             end->qp = {device.create_qp(options), {&device}};
             auto init = to_init(1, kAllAccess);
             device.modify(end->qp.get(), init.attr, init.mask);
@@ -180,7 +184,8 @@ TEST_F(SoftProfiles, mlx5_writes_a_small_payload_at_the_sges_own_address_with_th
     }
 }
 
-// The simulation found it in the next completion, of another CQ, whose poll wrote to a buffer that was the program's again.
+// The simulation found it in the next completion, of another CQ, whose poll wrote to a buffer that was the program's
+// again.
 TEST_F(SoftProfiles, mlx5_loses_the_payload_with_the_completion_of_a_dead_cq) {
     open(kMlx5Like);
     End a(*device), b(*device);

@@ -82,9 +82,7 @@ public:
 private:
     static constexpr std::size_t kEnds = 8;
 
-    std::size_t pick(std::size_t below) {
-        return std::uniform_int_distribution<std::size_t>(0, below - 1)(random_);
-    }
+    std::size_t pick(std::size_t below) { return std::uniform_int_distribution<std::size_t>(0, below - 1)(random_); }
 
     void reconnect(std::size_t first, bool again) {
         for (std::size_t i : {first, first + 1}) {
@@ -111,13 +109,9 @@ private:
         End& end = *ends_[who];
         End& peer = *ends_[who ^ 1];
         Ledger& ledger = ledgers_[who];
-        constexpr std::array kOpcodes = {IBV_WR_SEND,
-                                         IBV_WR_SEND_WITH_IMM,
-                                         IBV_WR_RDMA_WRITE,
-                                         IBV_WR_RDMA_WRITE_WITH_IMM,
-                                         IBV_WR_RDMA_READ,
-                                         IBV_WR_ATOMIC_FETCH_AND_ADD,
-                                         IBV_WR_ATOMIC_CMP_AND_SWP};
+        constexpr std::array kOpcodes = {
+            IBV_WR_SEND,      IBV_WR_SEND_WITH_IMM,        IBV_WR_RDMA_WRITE,        IBV_WR_RDMA_WRITE_WITH_IMM,
+            IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP};
         const ibv_wr_opcode opcode = kOpcodes[pick(kOpcodes.size())];
         const bool signaled = pick(3) != 0;
         const bool broken = pick(200) == 0;
@@ -133,8 +127,7 @@ private:
         wr.opcode = opcode;
         wr.sg_list = &sge;
         wr.num_sge = 1;
-        wr.send_flags =
-            (signaled ? unsigned{IBV_SEND_SIGNALED} : 0u) | (fenced ? unsigned{IBV_SEND_FENCE} : 0u);
+        wr.send_flags = (signaled ? unsigned{IBV_SEND_SIGNALED} : 0u) | (fenced ? unsigned{IBV_SEND_FENCE} : 0u);
         if (opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
             wr.wr.atomic = {peer.address(8192), 1, 2, key};
         } else {
@@ -179,13 +172,11 @@ private:
             const ibv_wc& wc = wcs[static_cast<std::size_t>(i)];
             while (!ledger.sends.empty() && ledger.sends.front().id != wc.wr_id) {
                 // Passed over: it must have been allowed to succeed in silence.
-                ASSERT_FALSE(ledger.sends.front().signaled)
-                    << "send " << ledger.sends.front().id << " was lost";
+                ASSERT_FALSE(ledger.sends.front().signaled) << "send " << ledger.sends.front().id << " was lost";
                 ASSERT_FALSE(ledger.send_failed) << "behind a failure every send completes";
                 ledger.sends.pop_front();
             }
-            ASSERT_FALSE(ledger.sends.empty())
-                << "send " << wc.wr_id << " was never posted, or completed before";
+            ASSERT_FALSE(ledger.sends.empty()) << "send " << wc.wr_id << " was never posted, or completed before";
             ASSERT_TRUE(ledger.sends.front().signaled || wc.status != IBV_WC_SUCCESS);
             ledger.sends.pop_front();
             if (wc.status != IBV_WC_SUCCESS)

@@ -61,8 +61,7 @@ TEST_F(SoftRc, a_write_with_immediate_takes_a_receive_but_none_of_its_buffer) {
     fill(a, 0, 5000, 5);
     std::memset(b.at(8192), 0x55, 64);
     ASSERT_EQ(b.post_recv(1, {b.sge(8192, 64)}), 0);
-    ASSERT_EQ(a.post(2, IBV_WR_RDMA_WRITE_WITH_IMM, {a.sge(0, 5000)}, b.address(0), b.mr->rkey,
-                     IBV_SEND_SIGNALED, 42),
+    ASSERT_EQ(a.post(2, IBV_WR_RDMA_WRITE_WITH_IMM, {a.sge(0, 5000)}, b.address(0), b.mr->rkey, IBV_SEND_SIGNALED, 42),
               0);
     EXPECT_WC(a.sent(), 2, IBV_WC_SUCCESS);
     const auto received = b.received();
@@ -116,9 +115,7 @@ TEST_F(SoftRc, several_sges_are_gathered_and_scattered) {
 TEST_F(SoftRc, inline_data_is_taken_at_post_and_needs_no_key) {
     std::uint64_t value = 0x1122334455667788;
     const ibv_sge sge{reinterpret_cast<std::uint64_t>(&value), sizeof(value), 0xffffffff};
-    ASSERT_EQ(
-        a.post(1, IBV_WR_RDMA_WRITE, {sge}, b.address(16), b.mr->rkey, IBV_SEND_SIGNALED | IBV_SEND_INLINE),
-        0);
+    ASSERT_EQ(a.post(1, IBV_WR_RDMA_WRITE, {sge}, b.address(16), b.mr->rkey, IBV_SEND_SIGNALED | IBV_SEND_INLINE), 0);
     value = 0;
     EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);
     EXPECT_EQ(b.memory[2], 0x1122334455667788u);
@@ -179,9 +176,7 @@ TEST_F(SoftRc, completions_come_in_post_order_whatever_the_mix) {
     for (std::uint64_t i = 0; i < 32; i += 4) {
         ASSERT_EQ(a.post(i, IBV_WR_RDMA_READ, {a.sge(65536, 3000)}, b.address(0), b.mr->rkey), 0);
         ASSERT_EQ(a.post(i + 1, IBV_WR_SEND, {a.sge(i, 8)}), 0);
-        ASSERT_EQ(
-            a.post_atomic(i + 2, IBV_WR_ATOMIC_FETCH_AND_ADD, a.sge(8192, 8), b.address(8192), b.mr->rkey, 1),
-            0);
+        ASSERT_EQ(a.post_atomic(i + 2, IBV_WR_ATOMIC_FETCH_AND_ADD, a.sge(8192, 8), b.address(8192), b.mr->rkey, 1), 0);
         ASSERT_EQ(a.post(i + 3, IBV_WR_RDMA_WRITE, {a.sge(0, 3000)}, b.address(16384), b.mr->rkey), 0);
     }
     for (std::uint64_t i = 0; i < 32; ++i)
@@ -195,9 +190,8 @@ TEST_F(SoftRc, a_fenced_send_waits_for_the_reads_before_it) {
     b.memory[0] = 1;
     ASSERT_EQ(a.post(1, IBV_WR_RDMA_READ, {a.sge(0, 8)}, b.address(0), b.mr->rkey), 0);
     // Sends what the read has put there, which only the fence makes sure of.
-    ASSERT_EQ(a.post(2, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(64), b.mr->rkey,
-                     IBV_SEND_SIGNALED | IBV_SEND_FENCE),
-              0);
+    ASSERT_EQ(
+        a.post(2, IBV_WR_RDMA_WRITE, {a.sge(0, 8)}, b.address(64), b.mr->rkey, IBV_SEND_SIGNALED | IBV_SEND_FENCE), 0);
     EXPECT_WC(a.sent(), 1, IBV_WC_SUCCESS);
     EXPECT_WC(a.sent(), 2, IBV_WC_SUCCESS);
     EXPECT_EQ(b.memory[8], 1u);

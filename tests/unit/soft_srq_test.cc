@@ -56,7 +56,8 @@ protected:
 
     std::vector<std::byte> memory = std::vector<std::byte>(64 * 8192);
     UniquePd pd{device->create_pd(), {device.get()}};
-    UniqueMr mr{device->register_memory(pd.get(), memory.data(), memory.size(), address(0), kAllAccess), {device.get()}};
+    UniqueMr mr{device->register_memory(pd.get(), memory.data(), memory.size(), address(0), kAllAccess),
+                {device.get()}};
     SrqOptions options{.pd = pd.get(), .depth = kDepth, .sges_max = 2};
     UniqueSrq srq{device->create_srq(options), {device.get()}};
     std::vector<std::unique_ptr<End>> from;

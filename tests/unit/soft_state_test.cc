@@ -27,10 +27,8 @@ protected:
 TEST_F(SoftState, a_transition_needs_its_attributes_and_takes_no_others) {
     End a(*device), b(*device);
     auto rtr = to_rtr(b.info(), {}, 1, 0, IBV_MTU_1024);
-    expect_error(EINVAL, "IBV_QP_RQ_PSN",
-                 [&] { device->modify(a.qp.get(), rtr.attr, rtr.mask & ~IBV_QP_RQ_PSN); });
-    expect_error(EINVAL, "IBV_QP_TIMEOUT",
-                 [&] { device->modify(a.qp.get(), rtr.attr, rtr.mask | IBV_QP_TIMEOUT); });
+    expect_error(EINVAL, "IBV_QP_RQ_PSN", [&] { device->modify(a.qp.get(), rtr.attr, rtr.mask & ~IBV_QP_RQ_PSN); });
+    expect_error(EINVAL, "IBV_QP_TIMEOUT", [&] { device->modify(a.qp.get(), rtr.attr, rtr.mask | IBV_QP_TIMEOUT); });
     auto rts = to_rts(0, {});
     expect_error(EINVAL, "from INIT to RTS", [&] { device->modify(a.qp.get(), rts.attr, rts.mask); });
     EXPECT_EQ(a.state(), IBV_QPS_INIT);
@@ -99,8 +97,7 @@ TEST_F(SoftState, a_chain_is_posted_up_to_the_first_that_is_refused) {
     EXPECT_WC(a.sent(), 0, IBV_WC_SUCCESS);
     EXPECT_FALSE(a.sent().has_value());
 
-    EXPECT_EQ(a.post(1, IBV_WR_RDMA_WRITE, {a.sge(0, 257)}, b.address(0), b.mr->rkey, IBV_SEND_INLINE),
-              EINVAL);
+    EXPECT_EQ(a.post(1, IBV_WR_RDMA_WRITE, {a.sge(0, 257)}, b.address(0), b.mr->rkey, IBV_SEND_INLINE), EINVAL);
     EXPECT_EQ(a.post(1, IBV_WR_RDMA_READ, {a.sge(0, 8)}, b.address(0), b.mr->rkey, IBV_SEND_INLINE), EINVAL);
     EXPECT_EQ(a.post(1, IBV_WR_TSO, {}), EINVAL);
     for (std::uint64_t i = 0; i < 32; ++i)
@@ -136,8 +133,7 @@ TEST_F(SoftState, remote_write_needs_local_write) {
     expect_error(EINVAL, "LOCAL_WRITE",
                  [&] { (void)device->register_memory(pd.get(), &word, 8, 0, IBV_ACCESS_REMOTE_WRITE); });
     expect_error(EINVAL, "no memory", [&] { (void)device->register_memory(pd.get(), &word, 0, 0, 0); });
-    expect_error(EINVAL, "address space",
-                 [&] { (void)device->register_memory(pd.get(), &word, 8, ~0ull - 3, 0); });
+    expect_error(EINVAL, "address space", [&] { (void)device->register_memory(pd.get(), &word, 8, ~0ull - 3, 0); });
 }
 
 // An attached process is told why its memory was refused, and chose the address for work requests itself.

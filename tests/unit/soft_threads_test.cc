@@ -122,8 +122,7 @@ TEST(SoftThreads, atomics_of_two_engines_and_a_cpu_on_one_word_all_count) {
     std::uint64_t word = 0;
     constexpr std::uint64_t kAdds = 5000;
     const auto run = [&word](End& self, End& peer) {
-        const UniqueMr mr{self.device.register_memory(peer.pd.get(), &word, 8, 0, kAllAccess),
-                          {&self.device}};
+        const UniqueMr mr{self.device.register_memory(peer.pd.get(), &word, 8, 0, kAllAccess), {&self.device}};
         for (std::uint64_t i = 0; i < kAdds; ++i) {
             EXPECT_EQ(self.post_atomic(i, IBV_WR_ATOMIC_FETCH_AND_ADD, self.sge(0, 8), 0, mr->rkey, 1), 0);
             const auto wc = self.sent();
@@ -164,8 +163,7 @@ TEST(SoftThreads, memory_is_the_owners_again_when_deregistering_returns) {
         End b(*device, {.memory = 4096, .domain = right.get()});
         std::fill(a.memory.begin(), a.memory.end(), round + 1);
         connect(a, b, {}, IBV_MTU_4096);
-        UniqueMr mr{device->register_memory(b.pd.get(), buffer.get(), kSize, address, kAllAccess),
-                    {device.get()}};
+        UniqueMr mr{device->register_memory(b.pd.get(), buffer.get(), kSize, address, kAllAccess), {device.get()}};
         for (std::uint64_t i = 0; i < 20; ++i) {
             ASSERT_EQ(a.post(i, IBV_WR_RDMA_WRITE, {a.sge(0, kSize)}, address, mr->rkey), 0);
         }

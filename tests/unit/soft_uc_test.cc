@@ -29,7 +29,8 @@ TEST_F(SoftUc, sends_and_writes_arrive_whole_and_in_order) {
         ASSERT_EQ(b.post_recv(2, {}), 0);
         ASSERT_EQ(a.post(3, IBV_WR_SEND_WITH_IMM, {a.sge(0, length)}, 0, 0, IBV_SEND_SIGNALED, 7), 0);
         ASSERT_EQ(a.post(4, IBV_WR_RDMA_WRITE_WITH_IMM, {a.sge(0, length)}, b.address(10000), b.mr->rkey,
-                         IBV_SEND_SIGNALED, 8), 0);
+                         IBV_SEND_SIGNALED, 8),
+                  0);
         EXPECT_WC(a.sent(), 3, IBV_WC_SUCCESS);
         EXPECT_WC(a.sent(), 4, IBV_WC_SUCCESS);
         const auto send = b.received();

@@ -25,7 +25,8 @@ protected:
 };
 
 TEST_F(SoftUd, the_payload_stands_behind_a_grh_and_the_completion_says_who_sent_it) {
-    const UniqueAh way = a.way_to(b, {.traffic_class = 0x5a, .service_level = 3, .flow_label = 0x9abcd, .hop_limit = 7});
+    const UniqueAh way =
+        a.way_to(b, {.traffic_class = 0x5a, .service_level = 3, .flow_label = 0x9abcd, .hop_limit = 7});
     for (const std::uint32_t length : {0u, 1u, 1000u, 4096u}) {
         std::memset(a.at(0), static_cast<int>(length + 1), 4096);
         std::memset(b.at(0), 0xee, 8192);
@@ -55,7 +56,8 @@ TEST_F(SoftUd, the_payload_stands_behind_a_grh_and_the_completion_says_who_sent_
     }
 }
 
-// The simulation found it, where a queue pair that was never destroyed kept what its device had. The address sanitizer says more.
+// The simulation found it, where a queue pair that was never destroyed kept what its device had. The address sanitizer
+// says more.
 TEST_F(SoftUd, a_way_does_not_lead_by_a_device_that_has_ended_before_its_thread_domain) {
     auto other = open_soft_device({.name = "ended", .fabric = device->fabric_name()});
     auto domain = other->create_thread_domain();
@@ -71,7 +73,8 @@ TEST_F(SoftUd, an_immediate_and_inline_bytes_arrive) {
     std::memset(a.at(0), 5, 100);
     ASSERT_EQ(b.post_recv(1, {b.sge(0, 200)}), 0);
     ASSERT_EQ(a.post_datagram(2, {a.sge(0, 100)}, to_b.get(), b.qp->qp_num, kQkey, IBV_WR_SEND_WITH_IMM,
-                              IBV_SEND_SIGNALED | IBV_SEND_INLINE, 77), 0);
+                              IBV_SEND_SIGNALED | IBV_SEND_INLINE, 77),
+              0);
     std::memset(a.at(0), 6, 100);  // its bytes were taken
     EXPECT_WC(a.sent(), 2, IBV_WC_SUCCESS);
     const auto received = b.received();
@@ -92,7 +95,8 @@ TEST_F(SoftUd, one_queue_pair_sends_to_many_and_each_gets_its_own) {
         ASSERT_EQ(end->post_recv(50 + id, {end->sge(0, 100)}), 0);
         *a.at(id) = static_cast<std::byte>(id + 1);
         ASSERT_EQ(a.post_datagram(id, {a.sge(id, 1)}, end == &d ? to_d.get() : to_b.get(), end->qp->qp_num,
-                                  end == &c ? 9 : kQkey), 0);
+                                  end == &c ? 9 : kQkey),
+                  0);
         ++id;
     }
     for (std::uint64_t sent = 0; sent < 3; ++sent)
@@ -136,8 +140,8 @@ TEST_F(SoftUd, what_the_receiver_cannot_use_is_dropped_and_the_sender_is_not_tol
     send(b.qp->qp_num, kQkey);  // no receive
     ASSERT_EQ(b.post_recv(2, {b.sge(0, 100)}), 0);
     send(b.qp->qp_num, kQkey + 1);
-    send(b.qp->qp_num + 1000, kQkey);   // nobody there
-    send(0xffffff, kQkey);              // no engine there
+    send(b.qp->qp_num + 1000, kQkey);  // nobody there
+    send(0xffffff, kQkey);             // no engine there
     End connected(*device);
     ASSERT_EQ(connected.post_recv(3, {connected.sge(0, 100)}), 0);
     send(connected.qp->qp_num, kQkey);  // not a UD queue pair

@@ -1,4 +1,5 @@
-// What the tests of the software device's memory windows share: two ends, a window on one of them, and a peer that uses it.
+// What the tests of the software device's memory windows share: two ends, a window on one of them, and a peer that uses
+// it.
 #pragma once
 
 #include <array>
@@ -20,8 +21,8 @@ struct Range {
     int access = kRead | kWrite | kAtomic;
 };
 
-inline int post_bind(End& end, std::uint64_t wr_id, ibv_mw* window, std::uint32_t new_key, const Range& range, ibv_mr* mr,
-              unsigned flags = IBV_SEND_SIGNALED) {
+inline int post_bind(End& end, std::uint64_t wr_id, ibv_mw* window, std::uint32_t new_key, const Range& range,
+                     ibv_mr* mr, unsigned flags = IBV_SEND_SIGNALED) {
     ibv_send_wr wr{};
     wr.wr_id = wr_id;
     wr.opcode = IBV_WR_BIND_MW;

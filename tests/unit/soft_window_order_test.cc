@@ -1,4 +1,5 @@
-// Memory windows of the software device: binds among other requests, what comes of failures and repetitions, and two threads.
+// Memory windows of the software device: binds among other requests, what comes of failures and repetitions, and two
+// threads.
 #include <array>
 #include <atomic>
 #include <thread>
@@ -107,7 +108,8 @@ TEST_F(SoftWindow, the_verbs_make_and_free_windows_too) {
     EXPECT_THROW((void)none->create_mw(pd.get(), IBV_MW_TYPE_2), Error);
 }
 
-// A bind completes where it is, so the WQE behind it may be the oldest when it fails, in the same move: no timer runs for it.
+// A bind completes where it is, so the WQE behind it may be the oldest when it fails, in the same move: no timer runs
+// for it.
 TEST_F(SoftWindow, what_fails_in_the_move_of_a_bind_fails_once) {
     WindowPair pair(*device);
     ibv_sge bad_lkey = pair.b.sge(0, 16);
@@ -139,7 +141,8 @@ TEST(SoftWindowThreads, memory_is_the_owners_again_when_a_type_1_window_has_move
         owner.ready_to_receive(owner.info(), {});
         owner.ready_to_send({});
         // In the owner's PD, but served by the other thread.
-        End served(*device, {.memory = 4096, .domain = right.get()}), user(*device, {.memory = kSize, .domain = right.get()});
+        End served(*device, {.memory = 4096, .domain = right.get()}),
+            user(*device, {.memory = kSize, .domain = right.get()});
         served.qp.reset();
         QpOptions options;
         options.pd = owner.pd.get();

@@ -66,7 +66,8 @@ TEST_F(SoftWindow, a_key_from_before_the_bind_or_of_a_window_that_was_never_boun
 TEST_F(SoftWindow, the_key_of_a_window_is_no_lkey) {
     WindowPair pair(*device);
     ASSERT_EQ(pair.bind(), IBV_WC_SUCCESS);
-    ASSERT_EQ(pair.b.post(1, IBV_WR_RDMA_WRITE, {{pair.at(kBegin), 8, pair.key}}, pair.a.address(0), pair.a.mr->rkey), 0);
+    ASSERT_EQ(pair.b.post(1, IBV_WR_RDMA_WRITE, {{pair.at(kBegin), 8, pair.key}}, pair.a.address(0), pair.a.mr->rkey),
+              0);
     EXPECT_WC(pair.b.sent(), 1, IBV_WC_LOC_PROT_ERR);
 }
 

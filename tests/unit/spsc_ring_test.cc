@@ -2,9 +2,6 @@
 #include "pollcore/spsc_ring.hpp"
 
 #include <algorithm>
-
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -12,6 +9,8 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+
+#include <gtest/gtest.h>
 
 #include "pollcore/completion.hpp"
 #include "pollcore/work_request.hpp"
@@ -26,8 +25,8 @@ static_assert(ring_bytes<WorkRequest>(8) == 2 * kCacheLine + 8 * 64);
 static_assert(ring_bytes<Completion>(8) == 2 * kCacheLine + 8 * 32);
 
 struct Memory {
-    explicit Memory(std::size_t bytes) : data(::operator new(bytes, std::align_val_t{kCacheLine})) {}
-    ~Memory() { ::operator delete(data, std::align_val_t{kCacheLine}); }
+    explicit Memory(std::size_t bytes) : data(::operator new (bytes, std::align_val_t{kCacheLine})) {}
+    ~Memory() { ::operator delete (data, std::align_val_t{kCacheLine}); }
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
     void* data;

@@ -1,8 +1,6 @@
 // Write rings: what a reader makes of memory that somebody else writes.
 #include "worker/write_ring.hpp"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -10,6 +8,8 @@
 #include <optional>
 #include <random>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "pollcore/own_lines.hpp"
 
@@ -52,10 +52,13 @@ struct RingWorld {
         const std::uint32_t skipped = skip(length);
         const std::uint32_t position = written + skipped;
         const std::uint32_t lines = record_lines(length);
-        const RecordHeader header{.length = length, .skipped = skipped, .with_imm = imm.has_value(), .imm_data = imm.value_or(0)};
+        const RecordHeader header{
+            .length = length, .skipped = skipped, .with_imm = imm.has_value(), .imm_data = imm.value_or(0)};
         const RecordHeader::Words head = header.pack(position, ring.seed());
         const std::uint32_t bytes = record_bytes(length);
-        Words out{.at = line(kLines - position % kLines) - bytes / 8, .words = std::vector<std::uint64_t>(bytes / 8), .payload_words = (length + 7) / 8};
+        Words out{.at = line(kLines - position % kLines) - bytes / 8,
+                  .words = std::vector<std::uint64_t>(bytes / 8),
+                  .payload_words = (length + 7) / 8};
         if (length != 0) {
             std::memcpy(out.words.data(), payload.data(), length);
         }
@@ -66,7 +69,9 @@ struct RingWorld {
         return out;
     }
     void write(const Words& record) { std::copy(record.words.begin(), record.words.end(), record.at); }
-    [[nodiscard]] std::uint64_t* line(std::size_t n) { return reinterpret_cast<std::uint64_t*>(memory.data() + n * kCacheLine); }
+    [[nodiscard]] std::uint64_t* line(std::size_t n) {
+        return reinterpret_cast<std::uint64_t*>(memory.data() + n * kCacheLine);
+    }
     [[nodiscard]] std::vector<std::byte> payload_of(const WriteRing::Record& record) const {
         const std::byte* first = memory.data() + (record.place + 1) * kCacheLine - record_bytes(record.header.length);
         return {first, first + record.header.length};
@@ -111,7 +116,8 @@ TEST_P(WriteRingOrder, gives_every_record_once_and_in_order_whatever_is_given_ba
         std::vector<Held> held;
         std::uint32_t heard = 0;
         for (int step = 0; step < 8000; ++step) {
-            const auto length = static_cast<std::uint32_t>(random() % 3 == 0 ? random() % (kLongest + 1) : random() % 100);
+            const auto length =
+                static_cast<std::uint32_t>(random() % 3 == 0 ? random() % (kLongest + 1) : random() % 100);
             if (world.ring.granted() - world.written >= world.cost(length) && random() % 2 == 0) {
                 const auto payload = bytes(random, length);
                 world.write(world.make(payload, length % 2 == 0 ? std::optional(length) : std::nullopt));
@@ -262,7 +268,9 @@ TEST_P(WriteRingOrder, gives_nothing_that_is_not_within_the_ring_whatever_is_sea
     for (int round = 0; round < 4000; ++round) {
         RingWorld world(GetParam(), 16, static_cast<std::uint32_t>(random() % kLines));
         const std::uint32_t position = world.ring.next();
-        const auto any = [&](std::uint32_t usual) { return static_cast<std::uint32_t>(random() % 3 == 0 ? random() : random() % (usual + 1)); };
+        const auto any = [&](std::uint32_t usual) {
+            return static_cast<std::uint32_t>(random() % 3 == 0 ? random() : random() % (usual + 1));
+        };
         const RecordHeader header{.length = any(2 * kLongest), .skipped = any(kLines) & 0x7fffffff, .imm_data = any(0)};
         const std::uint32_t at = random() % 4 == 0 ? position + (kLines - position % kLines) : position;
         const RecordHeader::Words words = header.pack(at, world.ring.seed());
@@ -272,7 +280,8 @@ TEST_P(WriteRingOrder, gives_nothing_that_is_not_within_the_ring_whatever_is_sea
         PayloadSum sum;
         const std::uint32_t lines = record_lines(std::min(header.length, kLongest));
         if (lines <= kLines - at % kLines) {
-            const auto* payload = reinterpret_cast<const std::byte*>(last + 8) - record_bytes(std::min(header.length, kLongest));
+            const auto* payload =
+                reinterpret_cast<const std::byte*>(last + 8) - record_bytes(std::min(header.length, kLongest));
             for (std::uint32_t i = 0; i < std::min(header.length, kLongest); i += 8) {
                 std::uint64_t word;
                 std::memcpy(&word, payload + i, 8);
@@ -339,8 +348,14 @@ TEST(PayloadSum, notices_every_change) {
         auto other = payload;
         switch (random() % 3) {
             case 0: other[random() % other.size()] ^= static_cast<std::byte>(1u << random() % 8); break;
-            case 1: std::fill(other.begin() + static_cast<std::ptrdiff_t>(random() % other.size()), other.end(), std::byte{0}); break;
-            default: std::rotate(other.begin(), other.begin() + static_cast<std::ptrdiff_t>(random() % other.size()), other.end()); break;
+            case 1:
+                std::fill(other.begin() + static_cast<std::ptrdiff_t>(random() % other.size()), other.end(),
+                          std::byte{0});
+                break;
+            default:
+                std::rotate(other.begin(), other.begin() + static_cast<std::ptrdiff_t>(random() % other.size()),
+                            other.end());
+                break;
         }
         if (other != payload) {
             ASSERT_NE(sum_of(other), sum_of(payload));

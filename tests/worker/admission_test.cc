@@ -1,9 +1,9 @@
-// Admission (I3) with every capacity at 1, 2 and 3: random traffic overflows nothing, is never refused for good, and meets
-// every limit.
-#include <gtest/gtest.h>
-
+// Admission (I3) with every capacity at 1, 2 and 3: random traffic overflows nothing, is never refused for good, and
+// meets every limit.
 #include <map>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -92,18 +92,10 @@ void Admission::go_on(std::uint64_t seed) {
             const std::uint8_t flags = signaled_if(number(2) == 0);
             switch (number(5)) {
                 case 0:
-                case 1:
-                    (void)submit_counted(write(0, {.flags = flags}));
-                    break;
-                case 2:
-                    (void)submit_counted(send(0, {.flags = flags}));
-                    break;
-                case 3:
-                    (void)submit_receive();
-                    break;
-                default:
-                    turn();
-                    break;
+                case 1: (void)submit_counted(write(0, {.flags = flags})); break;
+                case 2: (void)submit_counted(send(0, {.flags = flags})); break;
+                case 3: (void)submit_receive(); break;
+                default: turn(); break;
             }
         }
         ASSERT_NO_FATAL_FAILURE(drain());
@@ -128,9 +120,10 @@ TEST_F(Admission, OverflowsNothingIsNeverRefusedForGoodAndMeetsEveryLimit) {
             for (const std::uint32_t send_depth : {1u, 2u, 3u}) {
                 for (const std::uint32_t recv_depth : {1u, 2u, 3u}) {
                     for (const bool shared : {false, true}) {
-                        SCOPED_TRACE(::testing::Message() << submission_slots << " submission slots, " << completion_slots
-                                                          << " completion slots, " << send_depth << " sends, " << recv_depth
-                                                          << (shared ? " shared" : "") << " receives, seed " << seed);
+                        SCOPED_TRACE(::testing::Message()
+                                     << submission_slots << " submission slots, " << completion_slots
+                                     << " completion slots, " << send_depth << " sends, " << recv_depth
+                                     << (shared ? " shared" : "") << " receives, seed " << seed);
                         make({submission_slots, completion_slots, send_depth, recv_depth, shared});
                         ASSERT_NO_FATAL_FAILURE(go_on(seed++));
                     }

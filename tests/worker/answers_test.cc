@@ -1,9 +1,9 @@
 // What a worker says to the control thread while that takes nothing, and what nobody asks about any more.
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <optional>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 

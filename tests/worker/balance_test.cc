@@ -2,10 +2,10 @@
 //
 // Each test runs the quiet one alone first, and then beside the flood. Its worst wait may grow by what its comment says
 // and not by more, however long the flood's queues are.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <functional>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 

@@ -1,10 +1,11 @@
-// QueuePairOptions::coalesce_signals: the requests of a chain share the completion of its last one, and nobody sees that but by when.
-#include <gtest/gtest.h>
-
+// QueuePairOptions::coalesce_signals: the requests of a chain share the completion of its last one, and nobody sees
+// that but by when.
 #include <array>
 #include <cstdint>
 #include <set>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "post_each.hpp"
 #include "worker_fixture.hpp"
@@ -43,7 +44,8 @@ protected:
     [[nodiscard]] std::uint64_t device_completions() const { return world->worker.counters().completions.value(); }
 };
 
-INSTANTIATE_TEST_SUITE_P(By, CoalescedSignalsTest, ::testing::Bool(), [](const auto& one) { return one.param ? "the_ordinary_way" : "the_general_way"; });
+INSTANTIATE_TEST_SUITE_P(By, CoalescedSignalsTest, ::testing::Bool(),
+                         [](const auto& one) { return one.param ? "the_ordinary_way" : "the_general_way"; });
 
 TEST_P(CoalescedSignalsTest, ABurstHasOneCompletionOfTheDevicesAndAllOfItsOwn) {
     make();
@@ -132,7 +134,8 @@ TEST_P(CoalescedSignalsTest, WhatStandsBeforeAFailureHasSucceededAndWhatIsBehind
     submit(std::array{write(0), write(1), with_bad_key(2), write(3), write(4)});
     const std::vector<Completion> got = world->await(5);
     EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3, 4}));
-    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::success, Status::success, Status::rem_access_err, Status::wr_flush_err, Status::wr_flush_err}));
+    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::success, Status::success, Status::rem_access_err,
+                                                     Status::wr_flush_err, Status::wr_flush_err}));
     turn();
     EXPECT_TRUE(world->poll().empty());
     EXPECT_EQ(world->session().figures().in_flight(), 0u);
@@ -162,7 +165,8 @@ TEST_P(CoalescedSignalsTest, WideCompletionsToo) {
     EXPECT_EQ(device_completions(), 1u);
 }
 
-// A provider takes a chain up to what it refuses, or loses what it completed. The faults come in where real ones do, through the context's ops.
+// A provider takes a chain up to what it refuses, or loses what it completed. The faults come in where real ones do,
+// through the context's ops.
 struct Script {
     ibv_context_ops device{};
     std::set<std::uint64_t> refused;  // the n-th work requests that have an SGE
@@ -181,12 +185,14 @@ protected:
         ibv_context_ops& ops = world->device->context()->ops;
         script = Script{.device = ops};
         ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
-            return post_each(script.device.post_send, qp, wr, bad,
-                             [](const ibv_send_wr& one) { return one.num_sge != 0 && script.refused.count(script.posted++) != 0; });
+            return post_each(script.device.post_send, qp, wr, bad, [](const ibv_send_wr& one) {
+                return one.num_sge != 0 && script.refused.count(script.posted++) != 0;
+            });
         };
         ops.poll_cq = [](ibv_cq* cq, int n, ibv_wc* wc) {
             int taken = script.holds ? 0 : script.device.poll_cq(cq, script.loses_failure ? 1 : n, wc);
-            if (script.loses_failure && taken == 1 && wc->status != IBV_WC_SUCCESS && wc->status != IBV_WC_WR_FLUSH_ERR) {
+            if (script.loses_failure && taken == 1 && wc->status != IBV_WC_SUCCESS &&
+                wc->status != IBV_WC_WR_FLUSH_ERR) {
                 taken = 0;
             }
             return script.loses ? 0 : taken;
@@ -285,7 +291,8 @@ TEST_P(CoalescedSignalsOnAFailingProvider, TheFirstOfAChainMayBeRefusedAndTheOth
     submit(std::array{write(0), write(1), write(2), write(3)});
     const std::vector<Completion> got = world->await(4);
     EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3}));
-    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::post_refused, Status::post_refused, Status::success, Status::success}));
+    EXPECT_EQ(statuses_of(got),
+              (std::vector<Status>{Status::post_refused, Status::post_refused, Status::success, Status::success}));
     EXPECT_EQ(world->session().state(a->handle()), QpState::ready);
 }
 
@@ -306,7 +313,8 @@ TEST_P(CoalescedSignalsOnAFailingProvider, ALostCompletionIsSaidOfTheOneThatHadI
     submit(std::array{write(3), write(4)});
     const std::vector<Completion> got = world->await(5);
     EXPECT_EQ(tags_of(got), (Tags{0, 1, 2, 3, 4}));
-    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::success, Status::success, Status::general_err, Status::success, Status::success}));
+    EXPECT_EQ(statuses_of(got), (std::vector<Status>{Status::success, Status::success, Status::general_err,
+                                                     Status::success, Status::success}));
     submit(std::array{write(5), write(6)});
     EXPECT_EQ(statuses_of(world->await(2)), std::vector<Status>(2, Status::success)) << "later bursts are as ever";
 }

@@ -1,10 +1,10 @@
-// I1 by sheer number: of more than a million completions by each way that there is, none is lost, none comes twice, and each is in its
-// place. What happens once in a million requests is met here, and nowhere else in one process.
-#include <gtest/gtest.h>
-
+// I1 by sheer number: of more than a million completions by each way that there is, none is lost, none comes twice, and
+// each is in its place. What happens once in a million requests is met here, and nowhere else in one process.
 #include <array>
 #include <cstdint>
 #include <span>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -19,9 +19,10 @@ protected:
 
     WorkerConservation() { make({.shares = {{0, 2 * kBurst, kBurst}}}); }
 
-    /// Submits them and takes what comes, until that is `wanted` completions or nothing comes any more. False unless their tags are
-    /// `tag`, tag + apart, tag + 2 * apart and so on, all of them successes.
-    [[nodiscard]] bool carry_out(std::span<const WorkRequest> requests, std::uint32_t wanted, std::uint64_t tag, std::uint64_t apart) {
+    /// Submits them and takes what comes, until that is `wanted` completions or nothing comes any more. False unless
+    /// their tags are `tag`, tag + apart, tag + 2 * apart and so on, all of them successes.
+    [[nodiscard]] bool carry_out(std::span<const WorkRequest> requests, std::uint32_t wanted, std::uint64_t tag,
+                                 std::uint64_t apart) {
         Session& session = world->session();
         if (session.try_submit(requests).accepted != requests.size()) {
             return false;
@@ -47,7 +48,8 @@ protected:
             for (std::uint32_t i = 0; i < n; ++i) {
                 requests[i] = write(tag + i, {.flags = signaled_if((i + 1) % each == 0)});
             }
-            ASSERT_TRUE(carry_out(std::span(requests).first(n), at_once, tag + each - 1, each)) << "requests from number " << tag << " on";
+            ASSERT_TRUE(carry_out(std::span(requests).first(n), at_once, tag + each - 1, each))
+                << "requests from number " << tag << " on";
         }
         const SessionFigures figures = world->session().figures();
         EXPECT_EQ(figures.in_flight(), 0u);

@@ -1,4 +1,5 @@
-// Two sessions of one worker, stepped by hand, and pairs of queue pairs with credits between them: one sends, one receives.
+// Two sessions of one worker, stepped by hand, and pairs of queue pairs with credits between them: one sends, one
+// receives.
 #pragma once
 
 #include "flow/credit_flow.hpp"
@@ -53,7 +54,8 @@ protected:
         ASSERT_EQ(said.size(), 1u);
         EXPECT_EQ(said[0].kind, AnswerKind::flow_failed);
         EXPECT_EQ(said[0].index, from[0]->handle().index);
-        EXPECT_EQ(said[0].object_id, std::uint32_t{from[0]->handle().generation} << 8 | static_cast<std::uint32_t>(fault));
+        EXPECT_EQ(said[0].object_id,
+                  std::uint32_t{from[0]->handle().generation} << 8 | static_cast<std::uint32_t>(fault));
     }
 };
 

@@ -1,5 +1,5 @@
-// Credits at the worker: what the peer says of its receives, also where it lies, and what is told it of ours, also where many
-// peers share them.
+// Credits at the worker: what the peer says of its receives, also where it lies, and what is told it of ours, also
+// where many peers share them.
 #include <array>
 #include <random>
 
@@ -11,8 +11,9 @@ namespace {
 TEST_F(WorkerCreditTest, CountsGoOnBeyondTheirEnd) {
     const std::uint32_t nearly = 0xfffffff7;
     make_world();
-    add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits, .counts_from = nearly}, {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .counts_from = nearly},
-             kNoRetries, kNoRetries);
+    add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits, .counts_from = nearly},
+             {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .counts_from = nearly}, kNoRetries,
+             kNoRetries);
     agree();
     for (std::uint64_t i = 0; i < 40; ++i) {
         submit(send(i));
@@ -80,7 +81,8 @@ TEST_F(WorkerCreditTest, TermsThatCannotBeAreRefused) {
     for (const Case& bad : cases) {
         SCOPED_TRACE(static_cast<int>(bad.fault));
         make_world();
-        add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits}, {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .terms = bad.terms}, kNoRetries,
+        add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits},
+                 {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .terms = bad.terms}, kNoRetries,
                  kNoRetries);
         submit(send(1, {.qp = to[0], .flags = 0}), kReceiver);
         expect_violation(bad.fault);
@@ -177,7 +179,8 @@ TEST_F(WorkerCreditTest, GrantsOverASharedReceiveQueueAddUpToWhatIsPosted) {
 TEST_F(WorkerCreditTest, OfManyOnAPooledSharedReceiveQueueOneGoesOnAlone) {
     make_world({.pool_buffers = 32});
     SteppedWorld::Pool& pool = world->add_pool(32, 64, kReceiver);
-    SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 8, .pool = &pool, .pool_share = 16, .credit_connections = 8});
+    SteppedWorld::Srq& srq =
+        world->add_srq({.session = kReceiver, .depth = 8, .pool = &pool, .pool_share = 16, .credit_connections = 8});
     add_pairs(8, {.shares = {{kReceiver, 16, 0}}, .srq = &srq});
     for (std::uint64_t i = 0; i < 100; ++i) {
         submit(send(i, {.qp = from[3]}));

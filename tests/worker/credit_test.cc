@@ -131,7 +131,10 @@ TEST_F(WorkerCreditTest, WritesWithImmediateTakeAReceiveAndWritesDoNot) {
 TEST_F(WorkerCreditTest, OfABurstTheSessionTakesWhatItsShareHasRoomForAndNoneThatIsTooLong) {
     make_world();
     add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits},
-             {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .terms = FlowTerms{.depth = 16, .message_max = 8}}, kNoRetries, kNoRetries);
+             {.shares = {{kReceiver, 16, 16}},
+              .flow = FlowControl::credits,
+              .terms = FlowTerms{.depth = 16, .message_max = 8}},
+             kNoRetries, kNoRetries);
     agree();
     std::array<WorkRequest, 20> burst;
     for (std::uint64_t i = 0; i < burst.size(); ++i) {
@@ -150,7 +153,10 @@ TEST_F(WorkerCreditTest, OfABurstTheSessionTakesWhatItsShareHasRoomForAndNoneTha
 TEST_F(WorkerCreditTest, OfABurstAsManyGoTogetherAsThePeerHasReceivesAndOneTooLongIsLeftOut) {
     make_world();
     add_pair({.shares = {{kSender, 16, 4}}, .flow = FlowControl::credits},
-             {.shares = {{kReceiver, 16, 16}}, .flow = FlowControl::credits, .terms = FlowTerms{.depth = 16, .message_max = 8}}, kNoRetries, kNoRetries);
+             {.shares = {{kReceiver, 16, 16}},
+              .flow = FlowControl::credits,
+              .terms = FlowTerms{.depth = 16, .message_max = 8}},
+             kNoRetries, kNoRetries);
     agree();
     for (std::uint64_t i = 0; i < 6; ++i) {
         submit(recv(i));
@@ -286,7 +292,9 @@ TEST_F(WorkerCreditTest, WhatWaitsKeepsItsBytesAndItsPieces) {
 // A session may change what stands in its ring at any time (I7).
 TEST(WaitingRequests, KeepARequestAsItWasChecked) {
     struct Changed {
-        [[nodiscard]] static WorkRequest copy(std::size_t) { return {.sge = {.length = 0xffffffff}, .opcode = Opcode{200}, .flags = kInline, .num_sge = 255}; }
+        [[nodiscard]] static WorkRequest copy(std::size_t) {
+            return {.sge = {.length = 0xffffffff}, .opcode = Opcode{200}, .flags = kInline, .num_sge = 255};
+        }
     };
     WaitingRequests waiting(4, 3);
     WorkRequest checked{.tag = 7, .opcode = Opcode::send, .num_sge = 4};
@@ -397,7 +405,8 @@ TEST_F(WorkerCreditTest, TheRuntimesOwnWritesReachNoSessionAndKeepToTheirSlots) 
 TEST_F(WorkerCreditTest, GrantsThatFindNoSlotGoTogetherLater) {
     make();
     agree();
-    world->soft().inject({.kind = SoftFault::Kind::post_send, .qp_num = to[0]->qp->qp_num, .count = 5, .error = ENOMEM});
+    world->soft().inject(
+        {.kind = SoftFault::Kind::post_send, .qp_num = to[0]->qp->qp_num, .count = 5, .error = ENOMEM});
     for (std::uint64_t i = 0; i < 10; ++i) {
         submit(recv(i));
         world->step();

@@ -1,9 +1,10 @@
-// How often a burst calls the provider, counted where the calls arrive: once for the chain of a queue, whatever stands in it.
-#include <gtest/gtest.h>
-
+// How often a burst calls the provider, counted where the calls arrive: once for the chain of a queue, whatever stands
+// in it.
 #include <array>
 #include <cstdint>
 #include <tuple>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 

@@ -1,7 +1,7 @@
 // The worker on CQs that it polls by ibv_start_poll, and providers whose extended polling goes wrong.
-#include <gtest/gtest.h>
-
 #include <algorithm>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -214,7 +214,8 @@ TEST_F(ExtendedPoll, WhereNextCannotBeCalledEachCompletionHasAStartAndAnEndOfIts
     EXPECT_EQ(poll_script.ended, 16);
 }
 
-/// CQs with time stamps, for session 0 and not for session 1, which share both queue pairs. What is read is how many were read so far.
+/// CQs with time stamps, for session 0 and not for session 1, which share both queue pairs. What is read is how many
+/// were read so far.
 class TimedPoll : public ExtendedPoll {
 protected:
     static constexpr std::uint32_t kTimed = 0;

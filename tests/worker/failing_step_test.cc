@@ -1,11 +1,12 @@
-// The step in which a queue pair fails: what comes behind the error posts nothing more, ends in its turn, and takes nothing from others.
-#include <gtest/gtest.h>
-
+// The step in which a queue pair fails: what comes behind the error posts nothing more, ends in its turn, and takes
+// nothing from others.
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "credit_fixture.hpp"
 
@@ -17,7 +18,7 @@ struct Posts {
     int (*post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
     int (*post_recv)(ibv_qp*, ibv_recv_wr*, ibv_recv_wr**) = nullptr;
     const ibv_qp* watched = nullptr;
-    std::uint64_t posted = 0;       // to that
+    std::uint64_t posted = 0;  // to that
     bool refuse_recvs = false;
     std::uint64_t recv_posts = 0;
 };
@@ -47,7 +48,9 @@ protected:
         ops.post_send = &watched_post_send;
         ops.post_recv = &refusing_post_recv;
     }
-    [[nodiscard]] QpState state(const Qp& qp, std::uint32_t session = kSender) { return world->session(session).state(qp.handle()); }
+    [[nodiscard]] QpState state(const Qp& qp, std::uint32_t session = kSender) {
+        return world->session(session).state(qp.handle());
+    }
 
     static constexpr std::uint64_t kLie = 5000;  // grants that no receiver has
 };
@@ -123,7 +126,8 @@ TEST_F(FailingStepTest, AMessageThatIsAnnouncedWithTermsThatCannotBeIsNotRead) {
     posts.watched = to[0]->qp.get();
     // Both by the device, past the peer's worker, so that they come together.
     const FlowTerms::Words terms = FlowTerms{.depth = 0, .message_max = 64}.sealed();
-    const Announcement::Words what = Announcement{.addr = source->addr(), .rkey = source->rkey(), .length = 500, .number = 1}.pack();
+    const Announcement::Words what =
+        Announcement{.addr = source->addr(), .rkey = source->rkey(), .length = 500, .number = 1}.pack();
     std::memcpy(source->data(4096), terms.data(), sizeof(terms));
     std::memcpy(source->data(5120), what.data(), sizeof(what));
     std::array<ibv_sge, 2> sges{{{.addr = source->addr(4096), .length = sizeof(terms), .lkey = source->lkey()},
@@ -134,8 +138,8 @@ TEST_F(FailingStepTest, AMessageThatIsAnnouncedWithTermsThatCannotBeIsNotRead) {
         wrs[i].sg_list = &sges[i];
         wrs[i].num_sge = 1;
         wrs[i].opcode = i == 0 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_WRITE_WITH_IMM;
-        wrs[i].wr.rdma.remote_addr =
-            reinterpret_cast<std::uintptr_t>(to[0]->block) + (i == 0 ? ControlBlock::kTerms : ControlBlock::kAnnouncement);
+        wrs[i].wr.rdma.remote_addr = reinterpret_cast<std::uintptr_t>(to[0]->block) +
+                                     (i == 0 ? ControlBlock::kTerms : ControlBlock::kAnnouncement);
         wrs[i].wr.rdma.rkey = to[0]->block_rkey;
     }
     wrs[0].next = &wrs[1];
@@ -171,7 +175,8 @@ TEST_F(FailingStepTest, ReceivesThatAreRefusedAreTriedAgainAndTheStepEnds) {
     watch_posts();
     posts.refuse_recvs = true;
     for (std::size_t i = 0; i < kQueuePairs; ++i) {
-        add_pair({.shares = {{kSender, 16, 0}}}, {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = &pool, .depth = 63, .share = 100}});
+        add_pair({.shares = {{kSender, 16, 0}}},
+                 {.shares = {{kReceiver, 16, 0}}, .pool = {.pool = &pool, .depth = 63, .share = 100}});
     }
     turn(3);
     EXPECT_LT(posts.recv_posts, 100'000u);

@@ -1,12 +1,12 @@
 // What the sessions of different processes have of a worker (ClientShare), counted in steps.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <functional>
 #include <random>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -39,7 +39,8 @@ protected:
         return *pair({.shares = {{session, kDepth / 2, 16}}}).first;
     }
     void fill(Qp& qp, std::uint32_t length) {
-        while (try_submit(write(0, {.qp = &qp, .length = length}), qp.end->options().shares[0].session) == Refusal::none) {
+        while (try_submit(write(0, {.qp = &qp, .length = length}), qp.end->options().shares[0].session) ==
+               Refusal::none) {
         }
     }
     /// Requests that the worker took.
@@ -97,7 +98,8 @@ TEST_F(FairShare, CountsBytesToo) {
     EXPECT_GT(taken(small), 10 * taken(bulk));
 }
 
-// What is refused takes of its share what a request takes: so garbage costs its neighbours no more of the worker than work does.
+// What is refused takes of its share what a request takes: so garbage costs its neighbours no more of the worker than
+// work does.
 TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {
     constexpr std::uint64_t kSteps = 400;
     struct Rings {
@@ -111,7 +113,9 @@ TEST_F(FairShare, IsNoMoreForAProcessThatFillsItsRingsWithGarbage) {
     for (int i = 0; i < 4; ++i) {
         SteppedWorld::End& end = *world->ends[add_session(&of_hostile).end->options().shares[0].session];
         auto* const block = static_cast<std::byte*>(end.block);
-        hostile.push_back({end, {block + end.layout.submissions(), kDepth}, {block + end.layout.completions(), end.layout.completion_ring_slots()}});
+        hostile.push_back({end,
+                           {block + end.layout.submissions(), kDepth},
+                           {block + end.layout.completions(), end.layout.completion_ring_slots()}});
     }
     Qp& good = add_session(&of_good);
     std::mt19937_64 random(1);

@@ -1,9 +1,10 @@
-// Ordinary requests have a way of their own (fast_path.cc): where it ends, and that nobody sees which way a request went.
-#include <gtest/gtest.h>
-
+// Ordinary requests have a way of their own (fast_path.cc): where it ends, and that nobody sees which way a request
+// went.
 #include <array>
 #include <cstring>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -105,8 +106,15 @@ TEST_F(FastPathTest, WhatNoSessionLetsThroughTheWorkerRefuses) {
         with([](WorkRequest& r) { r.qp = {}; }),
         with([](WorkRequest& r) { r.opcode = Opcode{200}; }),
         with([](WorkRequest& r) { r.opcode = Opcode{15}; }),
-        with([](WorkRequest& r) { r.flags = kInline | kSignaled; r.sge.length = 16; }),                               // beyond inline_max
-        with([](WorkRequest& r) { r.flags = kInline | kSignaled; r.sge.length = 4; r.opcode = Opcode::rdma_read; }),  // reads have none
+        with([](WorkRequest& r) {
+            r.flags = kInline | kSignaled;
+            r.sge.length = 16;
+        }),  // beyond inline_max
+        with([](WorkRequest& r) {
+            r.flags = kInline | kSignaled;
+            r.sge.length = 4;
+            r.opcode = Opcode::rdma_read;
+        }),  // reads have none
     };
     RingProducer<WorkRequest> ring = world->raw();
     for (std::size_t i = 0; i < bad.size(); ++i) {

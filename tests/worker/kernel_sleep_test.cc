@@ -1,6 +1,5 @@
-// What a thread that has nothing to do asks of the kernel: to sleep until something comes. Without a timer where nothing is due, since
-// that would hide a wake-up that nobody gave.
-#include <gtest/gtest.h>
+// What a thread that has nothing to do asks of the kernel: to sleep until something comes. Without a timer where
+// nothing is due, since that would hide a wake-up that nobody gave.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <functional>
 #include <optional>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "control/host_idle_ways.hpp"
 #include "worker_fixture.hpp"
@@ -45,7 +46,8 @@ TEST_F(KernelSleepTest, AWorkersHasATimerOnlyWhereSomethingIsDue) {
     ways.wait({}, CompletionChannel::kNever, CompletionChannel::kNever);
     EXPECT_EQ(sleeps, Sleeps{std::nullopt});
     constexpr std::chrono::nanoseconds kMost = 50us;
-    const auto in_an_hour = static_cast<std::uint64_t>((std::chrono::steady_clock::now() + 1h).time_since_epoch().count());
+    const auto in_an_hour =
+        static_cast<std::uint64_t>((std::chrono::steady_clock::now() + 1h).time_since_epoch().count());
     ways.wait({}, CompletionChannel::kNever, kMost.count());
     ways.wait({}, in_an_hour, kMost.count());
     ways.wait({}, 1, CompletionChannel::kNever);
@@ -80,7 +82,8 @@ TEST_F(KernelSleepTest, AnApplicationsHasTheTimerThatItAskedFor) {
 extern "C" int ppoll(pollfd* fds, nfds_t n, const timespec* limit, const sigset_t* signals) {
     namespace testing = pollcore::testing;
     testing::sleeps.push_back(limit == nullptr ? std::nullopt
-                                               : std::optional(std::chrono::seconds(limit->tv_sec) + std::chrono::nanoseconds(limit->tv_nsec)));
+                                               : std::optional(std::chrono::seconds(limit->tv_sec) +
+                                                               std::chrono::nanoseconds(limit->tv_nsec)));
     if (testing::instead_of_sleeping) {
         testing::instead_of_sleeping();
         return 0;

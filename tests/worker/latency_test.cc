@@ -1,8 +1,8 @@
 // Of many requests one is followed, and where its time went is counted.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "base/clock.hpp"
 #include "worker_fixture.hpp"

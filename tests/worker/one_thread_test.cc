@@ -1,6 +1,4 @@
 // SessionOptions::check_thread, and POLLCORE_CHECK_THREAD=1: a second thread in a session is found.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -8,13 +6,16 @@
 #include <thread>
 #include <utility>
 
-#include "test_cpus.hpp"
+#include <gtest/gtest.h>
+
 #include "pollcore/runtime.hpp"
+#include "test_cpus.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-constexpr const char* kSays = "error: .*thread [0-9]+ uses session [0-9]+ of thread [0-9]+: a session is used by one thread at a time";
+constexpr const char* kSays =
+    "error: .*thread [0-9]+ uses session [0-9]+ of thread [0-9]+: a session is used by one thread at a time";
 
 class OneThreadDeathTest : public ::testing::Test {
 protected:

@@ -1,12 +1,12 @@
-// Receive pools at the worker, stepped by hand: what is posted and when, whose a buffer is, and what becomes of them when
-// things end.
-#include <gtest/gtest.h>
-
+// Receive pools at the worker, stepped by hand: what is posted and when, whose a buffer is, and what becomes of them
+// when things end.
 #include <array>
 #include <cstring>
 #include <map>
 #include <random>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -46,7 +46,9 @@ protected:
         std::memcpy(&value, pool->buffer(completion.buffer()), sizeof(value));
         return value;
     }
-    void release(const Completion& completion) { ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none); }
+    void release(const Completion& completion) {
+        ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none);
+    }
     [[nodiscard]] const ReceivePoolCounters& counters() const { return pool->counters(); }
     // Each buffer is in one place.
     void expect_whole() {
@@ -474,7 +476,10 @@ TEST_F(WorkerPoolTest, MessagesAndTheSessionsOwnRequestsShareTheRing) {
                 }
                 break;
             }
-            default: world->step(); world->now += 100; break;
+            default:
+                world->step();
+                world->now += 100;
+                break;
         }
         (void)world->poll(kSender);
     }

@@ -117,7 +117,8 @@ TEST_F(ProviderFailure, ARefusedPostBehindUnsignaledWorkCompletesAllTheSame) {
     ASSERT_EQ(completions.size(), 1u);
     EXPECT_EQ(completions[0].tag, 3u);
     EXPECT_EQ(completions[0].status, Status::post_refused);
-    EXPECT_EQ(world->worker.counters().markers.value(), 0u) << "nothing of the runtime's own goes over a QP that is well";
+    EXPECT_EQ(world->worker.counters().markers.value(), 0u)
+        << "nothing of the runtime's own goes over a QP that is well";
     script.refuse_every = 0;
     submit(write(4));
     ASSERT_EQ(world->await(1).size(), 1u);

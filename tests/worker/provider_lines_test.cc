@@ -1,11 +1,12 @@
-// Of many queue pairs a burst fetches the provider's memory before it begins. While the control thread changes or destroys a queue pair, that
-// memory may go.
-#include <gtest/gtest.h>
+// Of many queue pairs a burst fetches the provider's memory before it begins. While the control thread changes or
+// destroys a queue pair, that memory may go.
 #include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -17,7 +18,9 @@ constexpr int kMany = 50;
 
 class ProviderLinesTest : public WorkerFixture {
 protected:
-    ProviderLinesTest() : pages_(static_cast<std::byte*>(::mmap(nullptr, kMany * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    ProviderLinesTest()
+        : pages_(static_cast<std::byte*>(
+              ::mmap(nullptr, kMany * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
         EXPECT_NE(static_cast<void*>(pages_), MAP_FAILED);
         make({.provider_lines = lines(0)});
         qps_.push_back(a);
@@ -30,7 +33,9 @@ protected:
         world.reset();
         ::munmap(pages_, kMany * kPage);
     }
-    [[nodiscard]] SendQueueLines lines(std::size_t i) const { return {reinterpret_cast<const std::uint32_t*>(pages_ + i * kPage), pages_, 64}; }
+    [[nodiscard]] SendQueueLines lines(std::size_t i) const {
+        return {reinterpret_cast<const std::uint32_t*>(pages_ + i * kPage), pages_, 64};
+    }
     int access(std::size_t i, int protection) { return ::mprotect(pages_ + i * kPage, kPage, protection); }
     void submit_to_all() {
         for (const Qp* qp : qps_) {
@@ -42,7 +47,6 @@ protected:
     std::vector<Qp*> qps_;
 };
 using ProviderLinesDeathTest = ProviderLinesTest;
-
 
 // So this test would notice.
 TEST_F(ProviderLinesDeathTest, AreReadOfOneThatIsReady) {

@@ -1,8 +1,8 @@
 // Which opcodes a queue pair takes: decided by its type when it is made, and asked on both sides of the ring.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -16,14 +16,14 @@ constexpr std::array kTypes{QpType::rc, QpType::uc, QpType::ud};
 std::set<Opcode> allowed(QpType type) {
     switch (type) {
         case QpType::rc:
-            return {Opcode::rdma_write, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm,
-                    Opcode::rdma_read, Opcode::atomic_cmp_and_swp, Opcode::atomic_fetch_and_add,
-                    Opcode::local_inv, Opcode::bind_mw, Opcode::send_with_inv};
+            return {Opcode::rdma_write,           Opcode::rdma_write_with_imm, Opcode::send,
+                    Opcode::send_with_imm,        Opcode::rdma_read,           Opcode::atomic_cmp_and_swp,
+                    Opcode::atomic_fetch_and_add, Opcode::local_inv,           Opcode::bind_mw,
+                    Opcode::send_with_inv};
         case QpType::uc:
-            return {Opcode::rdma_write, Opcode::rdma_write_with_imm, Opcode::send, Opcode::send_with_imm,
-                    Opcode::local_inv, Opcode::bind_mw};
-        case QpType::ud:
-            return {Opcode::send, Opcode::send_with_imm};
+            return {Opcode::rdma_write,    Opcode::rdma_write_with_imm, Opcode::send,
+                    Opcode::send_with_imm, Opcode::local_inv,           Opcode::bind_mw};
+        case QpType::ud: return {Opcode::send, Opcode::send_with_imm};
     }
     return {};
 }

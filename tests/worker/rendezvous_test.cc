@@ -9,8 +9,8 @@
 namespace pollcore::testing {
 namespace {
 
-constexpr std::uint32_t kShort = 64;    // bytes of a receive
-constexpr std::uint32_t kLong = 2048;   // of a buffer for rendezvous
+constexpr std::uint32_t kShort = 64;   // bytes of a receive
+constexpr std::uint32_t kLong = 2048;  // of a buffer for rendezvous
 
 class WorkerRendezvousTest : public WorkerCreditTest {
 protected:
@@ -58,7 +58,9 @@ protected:
         EXPECT_EQ(completion.byte_len, length);
         EXPECT_EQ(std::memcmp(longs->buffer(completion.buffer()), source->data(tag), length), 0);
     }
-    void release(const Completion& completion) { ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none); }
+    void release(const Completion& completion) {
+        ASSERT_EQ(world->session(kReceiver).release(completion), Refusal::none);
+    }
     // Each buffer is in one place.
     void expect_whole(const SteppedWorld::Pool& pool) {
         const ReceivePoolCounters& counters = pool.counters();
@@ -66,7 +68,8 @@ protected:
     }
     void expect_nothing_left() {
         EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
-        EXPECT_EQ(world->ends[kReceiver]->worker_end->pooled_posted(), receives->counters().posted.value() + longs->counters().posted.value());
+        EXPECT_EQ(world->ends[kReceiver]->worker_end->pooled_posted(),
+                  receives->counters().posted.value() + longs->counters().posted.value());
         EXPECT_EQ(longs->counters().posted.value(), 0u);
         expect_whole(*receives);
         expect_whole(*longs);
@@ -178,7 +181,8 @@ TEST_F(WorkerRendezvousTest, WhatWaitedForThePeersTermsGoesAsTheySay) {
     const auto ended = world->await(4, kSender);
     ASSERT_EQ(ended.size(), 4u);
     for (const Completion& completion : ended) {
-        EXPECT_EQ(completion.status, completion.tag % 3 == 0 ? Status::success : Status::message_too_long) << completion.tag;
+        EXPECT_EQ(completion.status, completion.tag % 3 == 0 ? Status::success : Status::message_too_long)
+            << completion.tag;
     }
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
 }
@@ -271,7 +275,7 @@ TEST_F(WorkerRendezvousTest, AnnouncementsThatCannotBeEndTheConnection) {
         ibv_send_wr* bad = nullptr;
         ASSERT_EQ(ibv_post_send(from[0]->qp.get(), &wr, &bad), 0);
     };
-        for (int kind = 0; kind < 2; ++kind) {
+    for (int kind = 0; kind < 2; ++kind) {
         make_ends();
         Announcement what{.addr = source->addr(), .rkey = source->rkey(), .length = 100, .number = 2};
         std::vector<Completion> held;
@@ -328,7 +332,8 @@ TEST_F(WorkerRendezvousTest, AProviderThatRefusesTheAnnouncementRefusesThatMessa
     ibv_context_ops& ops = world->device->context()->ops;
     provider_post = ops.post_send;
     ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
-        return post_each(provider_post, qp, wr, bad, [](const ibv_send_wr& one) { return one.opcode == IBV_WR_RDMA_WRITE_WITH_IMM; });
+        return post_each(provider_post, qp, wr, bad,
+                         [](const ibv_send_wr& one) { return one.opcode == IBV_WR_RDMA_WRITE_WITH_IMM; });
     };
     submit(send_long(1, 300));
     submit(send(2));
@@ -347,7 +352,8 @@ TEST_F(WorkerRendezvousTest, AProviderThatRefusesTheReadEndsTheConnection) {
     ibv_context_ops& ops = world->device->context()->ops;
     provider_post = ops.post_send;
     ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
-        return post_each(provider_post, qp, wr, bad, [](const ibv_send_wr& one) { return one.opcode == IBV_WR_RDMA_READ; });
+        return post_each(provider_post, qp, wr, bad,
+                         [](const ibv_send_wr& one) { return one.opcode == IBV_WR_RDMA_READ; });
     };
     submit(send_long(1, 300));
     turn();
@@ -411,7 +417,8 @@ TEST_F(WorkerRendezvousTest, AnAnnouncementThatArrivesAfterAnErrorEndsBeforeWhat
     EXPECT_EQ(world->session(kSender).figures().in_flight(), 0u);
 }
 
-// The provider loses the completion of an announcement, or of a read: the counts of the two ends would not agree any more.
+// The provider loses the completion of an announcement, or of a read: the counts of the two ends would not agree any
+// more.
 TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
     for (const ibv_wc_opcode lost : {IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ}) {
         make_ends();
@@ -434,8 +441,10 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
         const bool announcement = lost == IBV_WC_RDMA_WRITE;
         ops.poll_cq = provider_poll;
         if (announcement) {
-            // Receives at this end are told to the other, and what completes of that says that the announcement was passed over.
-            for (std::uint64_t i = 0; i < 4 && world->session(kSender).state(from[0]->handle()) == QpState::ready; ++i) {
+            // Receives at this end are told to the other, and what completes of that says that the announcement was
+            // passed over.
+            for (std::uint64_t i = 0; i < 4 && world->session(kSender).state(from[0]->handle()) == QpState::ready;
+                 ++i) {
                 submit(recv(50 + i, {.qp = from[0]}), kSender);
                 turn();
             }
@@ -468,7 +477,8 @@ TEST_F(WorkerRendezvousTest, ALostCompletionEndsTheConnection) {
     }
 }
 
-// An end that fails by itself is still read from until its device is in ERR, so the bytes are not the application's yet.
+// An end that fails by itself is still read from until its device is in ERR, so the bytes are not the application's
+// yet.
 TEST_F(WorkerRendezvousTest, WhatThePeerMayStillReadEndsWithTheDevice) {
     for (std::uint64_t i = 0; i < 2; ++i) {  // no buffer is left at the peer
         submit(send_long(i, 300));
@@ -548,7 +558,8 @@ TEST_F(WorkerRendezvousTest, ReceivesOfASharedReceiveQueueDoAsWell) {
     make_world({.pool_buffers = 64});
     receives = &world->add_pool(32, kShort, kReceiver);
     longs = &world->add_pool(4, kLong, kReceiver);
-    SteppedWorld::Srq& srq = world->add_srq({.session = kReceiver, .depth = 16, .pool = receives, .credit_connections = 2});
+    SteppedWorld::Srq& srq =
+        world->add_srq({.session = kReceiver, .depth = 16, .pool = receives, .credit_connections = 2});
     add_pairs(2, {.shares = {{kReceiver, 16, 0}}, .srq = &srq, .rendezvous = {.pool = longs}});
     for (std::uint64_t i = 0; i < 200; ++i) {
         WorkRequest message = i % 3 == 0 ? send(i) : send_long(i, 1000);
@@ -590,7 +601,9 @@ TEST_F(WorkerRendezvousTest, AWorkerThatSleepsSeesThatThePeerHasRead) {
 int (*real_poll_cq)(ibv_cq*, int, ibv_wc*) = nullptr;
 const ibv_cq* held_cq = nullptr;
 
-int holding_poll_cq(ibv_cq* cq, int n, ibv_wc* wc) { return cq == held_cq ? 0 : real_poll_cq(cq, n, wc); }
+int holding_poll_cq(ibv_cq* cq, int n, ibv_wc* wc) {
+    return cq == held_cq ? 0 : real_poll_cq(cq, n, wc);
+}
 
 // The read was over before the error, and its completion comes late.
 TEST_F(WorkerRendezvousTest, TheEndOfThePoolIsToldBehindTheMessageThatIsBeingRead) {
@@ -598,7 +611,8 @@ TEST_F(WorkerRendezvousTest, TheEndOfThePoolIsToldBehindTheMessageThatIsBeingRea
     world->add_cq();
     receives = &world->add_pool(32, kShort, kReceiver);
     longs = &world->add_pool(2, kLong, kReceiver);
-    add_pairs(1, {.shares = {{kReceiver, 16, 0}}, .send_cq = 1, .pool = {.pool = receives}, .rendezvous = {.pool = longs}});
+    add_pairs(
+        1, {.shares = {{kReceiver, 16, 0}}, .send_cq = 1, .pool = {.pool = receives}, .rendezvous = {.pool = longs}});
     agree_by_pool();
     ibv_context_ops& ops = world->device->context()->ops;
     real_poll_cq = std::exchange(ops.poll_cq, &holding_poll_cq);

@@ -1,9 +1,9 @@
 // Completions in the lines of their requests: which come so, and that nobody sees which way one came.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -71,7 +71,8 @@ TEST_F(ReplyTest, EachOpcodeSaysWhatItWasAndHowLong) {
         std::uint32_t byte_len;
     };
     for (const auto& [opcode, length, completed, byte_len] :
-         {Expected{Opcode::rdma_write, 24, CompletionOpcode::rdma_write, 0}, Expected{Opcode::rdma_read, 24, CompletionOpcode::rdma_read, 24},
+         {Expected{Opcode::rdma_write, 24, CompletionOpcode::rdma_write, 0},
+          Expected{Opcode::rdma_read, 24, CompletionOpcode::rdma_read, 24},
           Expected{Opcode::atomic_fetch_and_add, 8, CompletionOpcode::fetch_add, 8},
           Expected{Opcode::atomic_cmp_and_swp, 8, CompletionOpcode::comp_swap, 8}}) {
         WorkRequest each = request(opcode, 7, {.length = length});
@@ -298,7 +299,8 @@ TEST_F(ReplyTest, ARingFullOfMarkedRequestsEndsThemAll) {
         ASSERT_EQ(n, 12u);
         for (std::size_t i = 0; i < n; ++i) {
             WorkRequest request = write(submitted++);
-            request.flags = static_cast<std::uint8_t>((i % 3 == 2 ? kSignaled : 0) | RequestHead::kReplyInLine | (i % 4 == 0 ? RequestHead::kReplied : 0));
+            request.flags = static_cast<std::uint8_t>((i % 3 == 2 ? kSignaled : 0) | RequestHead::kReplyInLine |
+                                                      (i % 4 == 0 ? RequestHead::kReplied : 0));
             ring.write(i, request);
         }
         ring.commit(n);

@@ -1,9 +1,9 @@
-// What is left of a queue pair's life when the next one begins: completions that the application has not polled, and what the worker
-// remembers of failures.
-#include <gtest/gtest.h>
-
+// What is left of a queue pair's life when the next one begins: completions that the application has not polled, and
+// what the worker remembers of failures.
 #include <cstdint>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -20,7 +20,8 @@ protected:
     }
 };
 
-// The first stands alone in its queue, so it is answered in its line, and so would be the first of the new life, which is read before the ring.
+// The first stands alone in its queue, so it is answered in its line, and so would be the first of the new life, which
+// is read before the ring.
 TEST_F(WorkerResetTest, CompletionsThatStandInTheRingComeBeforeTheFirstOfTheNewLife) {
     for (std::uint64_t tag = 0; tag < 4; ++tag) {
         submit(write(tag));

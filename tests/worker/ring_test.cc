@@ -15,7 +15,8 @@ int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
 std::uint32_t posts_left = 0;  ///< before one is refused
 
 int refusing_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
-    return post_each(real_post_send, qp, wr, bad, [](const ibv_send_wr& one) { return one.num_sge != 0 && posts_left-- == 0; });
+    return post_each(real_post_send, qp, wr, bad,
+                     [](const ibv_send_wr& one) { return one.num_sge != 0 && posts_left-- == 0; });
 }
 
 class WorkerRingTest : public SenderReceiverFixture {
@@ -41,9 +42,12 @@ protected:
         posts_left = posts;
     }
     /// Lines of the peer's ring that it has used.
-    [[nodiscard]] static std::uint32_t consumed(const SteppedWorld::Qp& qp) { return dynamic_cast<const BlockFlow&>(qp.flow()).consumed(); }
+    [[nodiscard]] static std::uint32_t consumed(const SteppedWorld::Qp& qp) {
+        return dynamic_cast<const BlockFlow&>(qp.flow()).consumed();
+    }
     void refuse_no_more() { world->device->context()->ops.post_send = real_post_send; }
-    void expect_failed(const SteppedWorld::Qp& qp, std::uint32_t session, FlowFault fault, Status cause = Status::flow_violation) {
+    void expect_failed(const SteppedWorld::Qp& qp, std::uint32_t session, FlowFault fault,
+                       Status cause = Status::flow_violation) {
         turn();
         EXPECT_EQ(world->session(session).state(qp.handle()), QpState::error);
         EXPECT_EQ(world->session(session).cause(qp.handle()), cause);
@@ -85,7 +89,8 @@ TEST_F(WorkerRingTest, MoreThanWasGrantedEndsTheConnectionAtTheReader) {
     // A sender that does not keep to it: it writes eight lines more than its reader has room for.
     from[0]->block->grants[0].store(GrantWord::pack(consumed(*from[0]) + 8));
     turn();
-    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u) << "as long as it may have no more messages nobody looks";
+    EXPECT_EQ(world->worker.counters().flow_faults.value(), 0u)
+        << "as long as it may have no more messages nobody looks";
     const Completion any{.tag = pool_tag(ring->handle(), kLines - 1 - 20), .flags = kPooled};
     release({any});
     expect_failed(*to[0], kReceiver, FlowFault::too_many_messages);
@@ -105,7 +110,8 @@ TEST_F(WorkerRingTest, TermsThatCannotBeAreRefused) {
         {{.features = ring_feature, .depth = 32, .ring_addr = good}, FlowFault::no_ring},
         {{.features = ring_feature, .depth = kRingLinesMax * 2, .ring_addr = good}, FlowFault::no_ring},
         {{.features = ring_feature, .depth = 64, .ring_addr = good + 8}, FlowFault::no_ring},
-        {{.features = ring_feature, .depth = 64, .message_max = ring_message_max(64) + 1, .ring_addr = good}, FlowFault::no_ring},
+        {{.features = ring_feature, .depth = 64, .message_max = ring_message_max(64) + 1, .ring_addr = good},
+         FlowFault::no_ring},
     };
     for (const Case& bad : cases) {
         SCOPED_TRACE(&bad - cases);
@@ -192,7 +198,8 @@ TEST_F(WorkerRingTest, HalfARecordIsNeverSeenAndTheEndIsTold) {
     ASSERT_EQ(first.size(), 1u);
     const WriteRing& reading = ring->ring->ring();
     const RecordHeader::Words words = RecordHeader{.length = 100}.pack(reading.next(), reading.seed());
-    auto* last = reinterpret_cast<std::uint64_t*>(ring->memory.data() + (kLines - 1 - reading.next()) * std::size_t{kCacheLine});
+    auto* last =
+        reinterpret_cast<std::uint64_t*>(ring->memory.data() + (kLines - 1 - reading.next()) * std::size_t{kCacheLine});
     last[5] = words[0];
     last[6] = words[1];
     turn();

@@ -1,9 +1,9 @@
 // What the worker looks for in rings and queues, while it goes on: see Worker::search().
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <optional>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -36,7 +36,9 @@ protected:
         ADD_FAILURE() << "the search does not end";
         return 0;
     }
-    std::uint64_t begin(std::uint32_t client = 0) { return world->proxy.begin_finding_key(0, 0, unnamed->lkey(), {}, client); }
+    std::uint64_t begin(std::uint32_t client = 0) {
+        return world->proxy.begin_finding_key(0, 0, unnamed->lkey(), {}, client);
+    }
 
     Buffer* unnamed = nullptr;  // no request names it
 };

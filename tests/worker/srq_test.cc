@@ -1,10 +1,10 @@
 // Shared receive queues at the worker, stepped by hand: where receives go, whose completions they are, what becomes of
 // them when queue pairs or the queue itself end.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <map>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "post_each.hpp"
 #include "worker_fixture.hpp"
@@ -22,13 +22,16 @@ protected:
         }
     }
     void add_sharing_pair() {
-        add_pair({.shares = {{kSender, 8, 0}}}, {.shares = {{kReceiver, 8, 0}}, .srq = srq}, {.rnr_retry = 7, .min_rnr_timer = 1});
+        add_pair({.shares = {{kSender, 8, 0}}}, {.shares = {{kReceiver, 8, 0}}, .srq = srq},
+                 {.rnr_retry = 7, .min_rnr_timer = 1});
     }
     void close(std::vector<SteppedWorld::Qp*>& side, std::size_t i) {
         EXPECT_TRUE(world->close(*side[i]));
         side.erase(side.begin() + static_cast<std::ptrdiff_t>(i));
     }
-    [[nodiscard]] WorkRequest srq_recv(std::uint64_t tag, std::uint32_t length = 64) const { return recv(tag, {.srq = srq, .length = length}); }
+    [[nodiscard]] WorkRequest srq_recv(std::uint64_t tag, std::uint32_t length = 64) const {
+        return recv(tag, {.srq = srq, .length = length});
+    }
     std::uint64_t receives_in_flight() { return world->session(kReceiver).figures().in_flight(); }
 
     SteppedWorld::Srq* srq = nullptr;
@@ -137,7 +140,8 @@ TEST_F(WorkerSrqTest, TheWorkerRefusesWhatASessionShouldHave) {
         std::uint16_t index;
         std::uint8_t num_sge;
     };
-    for (const Case& bad : {Case{kSender, 0, 1}, Case{kReceiver, 0xffff, 1}, Case{kReceiver, 1, 1}, Case{kReceiver, 0, 5}}) {
+    for (const Case& bad :
+         {Case{kSender, 0, 1}, Case{kReceiver, 0xffff, 1}, Case{kReceiver, 1, 1}, Case{kReceiver, 0, 5}}) {
         make(2, 1);
         WorkRequest request = srq_recv(9);
         request.srq.index = bad.index;
@@ -354,15 +358,16 @@ TEST_F(WorkerSrqTest, ExtendedPollingNamesTheQueuePairToo) {
     EXPECT_EQ(received[0].qp, to[0]->handle());
 }
 
-// I3 with every capacity at 1, 2 and 3: nothing overflows, nothing is refused for good, and the queue's own limit is met.
+// I3 with every capacity at 1, 2 and 3: nothing overflows, nothing is refused for good, and the queue's own limit is
+// met.
 TEST_F(WorkerSrqTest, RandomTrafficOverflowsNothingAndMeetsTheLimit) {
     std::map<Refusal, std::uint64_t> causes;
     std::uint64_t seed = 1;
     for (const std::uint32_t depth : {1u, 2u, 3u}) {
         for (const std::uint32_t completion_slots : {1u, 2u, 4u}) {
             for (const std::uint32_t submission_slots : {1u, 2u, 4u}) {
-                SCOPED_TRACE(::testing::Message() << "depth " << depth << ", " << completion_slots << " completion slots, "
-                                                  << submission_slots << " submission slots");
+                SCOPED_TRACE(::testing::Message() << "depth " << depth << ", " << completion_slots
+                                                  << " completion slots, " << submission_slots << " submission slots");
                 make(depth, 3, {.submission_slots = submission_slots, .completion_slots = completion_slots});
                 std::mt19937_64 random(seed++);
                 std::uint64_t sent = 0;
@@ -378,9 +383,7 @@ TEST_F(WorkerSrqTest, RandomTrafficOverflowsNothingAndMeetsTheLimit) {
                     }
                     acknowledged += world->poll(kSender).size();
                 };
-                const auto try_send = [&] {
-                    sent += try_submit(send(0, {.qp = from[random() % 3]})) == Refusal::none;
-                };
+                const auto try_send = [&] { sent += try_submit(send(0, {.qp = from[random() % 3]})) == Refusal::none; };
                 const auto try_recv = [&] {
                     const Refusal refusal = try_submit(srq_recv(posted));
                     ++causes[refusal];

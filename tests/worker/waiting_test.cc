@@ -1,9 +1,11 @@
-// How a worker that has nothing to do waits: the ladder, with ways to wait and a clock that are made up, and falling asleep.
-#include <gtest/gtest.h>
+// How a worker that has nothing to do waits: the ladder, with ways to wait and a clock that are made up, and falling
+// asleep.
 #include <poll.h>
 
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "worker/run.hpp"
 #include "worker_fixture.hpp"
@@ -62,7 +64,8 @@ protected:
         return options;
     }
     void climb(LadderScript& turns, const IdleLadder& ladder) {
-        turn_worker(world->worker, turns.stop, ladder, turns, [&] { return turns.now(); }, 1.0);
+        turn_worker(
+            world->worker, turns.stop, ladder, turns, [&] { return turns.now(); }, 1.0);
     }
     [[nodiscard]] bool readable(int fd) const {
         pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
@@ -73,8 +76,8 @@ protected:
 TEST_F(WaitingTest, TheLadderIsClimbedByTheTimesOfItsRungs) {
     LadderScript turns(*world, 12);
     climb(turns, {{IdlePolicy::yield, 50ns}, {IdlePolicy::monitor, 30ns}, {IdlePolicy::event}});
-    const std::vector<std::string> expected{"yield", "yield", "yield", "yield", "yield",
-                                            "watch", "watch", "watch", "sleep", "sleep", "sleep", "sleep"};
+    const std::vector<std::string> expected{"yield", "yield", "yield", "yield", "yield", "watch",
+                                            "watch", "watch", "sleep", "sleep", "sleep", "sleep"};
     EXPECT_EQ(turns.seen, expected);
     const auto cycles = [&](IdlePolicy policy) {
         return world->worker.counters().idle_cycles[static_cast<std::size_t>(policy)].value();
@@ -93,7 +96,8 @@ TEST_F(WaitingTest, WorkBringsItBackToTheFirstRung) {
         }
     };
     climb(turns, {{IdlePolicy::yield, 45ns}, {IdlePolicy::monitor}});
-    const std::vector<std::string> expected{"yield", "yield", "yield", "yield", "yield", "watch", "yield", "yield", "yield"};
+    const std::vector<std::string> expected{"yield", "yield", "yield", "yield", "yield",
+                                            "watch", "yield", "yield", "yield"};
     EXPECT_EQ(turns.seen, expected);
     EXPECT_EQ(world->poll().size(), 1u);
 }
@@ -133,7 +137,8 @@ TEST_F(WaitingTest, SleepsByItsOwnWordOnlyWhileItWaits) {
         return turns.now();
     });
     EXPECT_EQ(waits, 3);
-    // The clock is read when a wait is over, and by what is done then: to say that it is awake, and to look for a reason to be.
+    // The clock is read when a wait is over, and by what is done then: to say that it is awake, and to look for a
+    // reason to be.
     EXPECT_EQ(awake, (std::vector<bool>{false, true, false, true, false, true}));
     EXPECT_EQ(heartbeat.since(), world->now - 1) << "the last time but one";
 }
@@ -255,7 +260,8 @@ TEST_F(WaitingTest, AnApplicationIsWokenWhicheverWayItsCompletionComes) {
     EXPECT_EQ(world->worker.counters().applications_woken.value(), ways.size());
 }
 
-// The simulation found applications that slept for ever, with a queue full of unsignaled requests that had long succeeded.
+// The simulation found applications that slept for ever, with a queue full of unsignaled requests that had long
+// succeeded.
 TEST_F(WaitingTest, AnApplicationIsWokenForTheRoomOfUnsignaledRequests) {
     Session& session = world->session();
     const WorkRequest quiet = write(1, {.flags = 0});

@@ -1,7 +1,6 @@
-// An ordinary request goes by a way of its own (fast_path.cc). Whatever goes there must come out as it would by the general way: one
-// random program is carried out twice, once with every queue pair kept from being ordinary, and everything that can be seen is compared.
-#include <gtest/gtest.h>
-
+// An ordinary request goes by a way of its own (fast_path.cc). Whatever goes there must come out as it would by the
+// general way: one random program is carried out twice, once with every queue pair kept from being ordinary, and
+// everything that can be seen is compared.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -9,6 +8,8 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "stepped_world.hpp"
 
@@ -66,10 +67,13 @@ private:
     std::uint64_t below(std::uint64_t n) { return random_() % n; }
     bool one_in(std::uint64_t n) { return below(n) == 0; }
     Wish wish() {
-        constexpr std::array kOpcodes{Opcode::rdma_write, Opcode::rdma_write, Opcode::rdma_read,           Opcode::send,
-                                      Opcode::send,       Opcode::send_with_imm, Opcode::rdma_write_with_imm, Opcode::atomic_fetch_and_add};
-        Wish wish{.qp = static_cast<unsigned>(below(2 * kPairs)), .opcode = kOpcodes[below(kOpcodes.size())], .tag = ++tag_};
-        wish.flags = static_cast<std::uint8_t>((one_in(3) ? 0 : kSignaled) | (one_in(8) ? kFence : 0) | (one_in(8) ? kSolicited : 0));
+        constexpr std::array kOpcodes{
+            Opcode::rdma_write, Opcode::rdma_write,    Opcode::rdma_read,           Opcode::send,
+            Opcode::send,       Opcode::send_with_imm, Opcode::rdma_write_with_imm, Opcode::atomic_fetch_and_add};
+        Wish wish{
+            .qp = static_cast<unsigned>(below(2 * kPairs)), .opcode = kOpcodes[below(kOpcodes.size())], .tag = ++tag_};
+        wish.flags = static_cast<std::uint8_t>((one_in(3) ? 0 : kSignaled) | (one_in(8) ? kFence : 0) |
+                                               (one_in(8) ? kSolicited : 0));
         wish.offset = static_cast<std::uint32_t>(8 * below(64));
         wish.length = static_cast<std::uint32_t>(below(64));
         wish.remote_offset = static_cast<std::uint32_t>(8 * below(64));
@@ -90,7 +94,8 @@ public:
         world_.add_session();
         world_.add_cq();
         for (int i = 0; i < kPairs; ++i) {
-            SteppedWorld::QpShape shape{.shares = {{0, 16, 16}, {1, 16, 0}}, .ordinary = way != Way::general, .coalesce_signals = coalesced};
+            SteppedWorld::QpShape shape{
+                .shares = {{0, 16, 16}, {1, 16, 0}}, .ordinary = way != Way::general, .coalesce_signals = coalesced};
             shape.flow = credits ? FlowControl::credits : FlowControl::off;
             SteppedWorld::Qp& a = world_.add_qp(shape);
             SteppedWorld::Qp& b = world_.add_qp(shape);
@@ -127,7 +132,8 @@ public:
                 for (std::size_t i = 0; i < bytes.size(); ++i) {
                     bytes[i] = static_cast<std::byte>(wish.tag * 7 + i);
                 }
-                told.push_back(static_cast<int>(session.try_submit_inline(made(wish), std::span(bytes).first(wish.tag % bytes.size()))));
+                told.push_back(static_cast<int>(
+                    session.try_submit_inline(made(wish), std::span(bytes).first(wish.tag % bytes.size()))));
             } else {
                 told.push_back(static_cast<int>(session.try_submit(made(wish))));
             }
@@ -153,7 +159,8 @@ public:
     [[nodiscard]] const auto& memory() const { return buffer_.memory; }
     [[nodiscard]] std::vector<std::uint64_t> counted() const {
         const WorkerCounters& counters = world_.worker.counters();
-        return {counters.sends.value(), counters.delivered.value(), counters.retired.value(), counters.forced_signals.value(), counters.send_doorbells.value()};
+        return {counters.sends.value(), counters.delivered.value(), counters.retired.value(),
+                counters.forced_signals.value(), counters.send_doorbells.value()};
     }
 
     [[nodiscard]] std::uint64_t device_completions() const { return world_.worker.counters().completions.value(); }
@@ -186,8 +193,9 @@ private:
     }
     // What the interface promises of a completion; of one that failed only that (completion.hpp).
     static std::string text(const Completion& completion) {
-        std::string text = std::to_string(completion.tag) + " " + std::string(status_name(completion.status)) + " opcode " +
-                           std::to_string(static_cast<int>(completion.opcode)) + " flags " + std::to_string(completion.flags);
+        std::string text = std::to_string(completion.tag) + " " + std::string(status_name(completion.status)) +
+                           " opcode " + std::to_string(static_cast<int>(completion.opcode)) + " flags " +
+                           std::to_string(completion.flags);
         if (completion.ok()) {
             text += " length " + std::to_string(completion.byte_len);
             text += (completion.flags & kWithImm) != 0 ? " immediate " + std::to_string(completion.imm_data) : "";
@@ -228,9 +236,10 @@ void compare(std::uint64_t seed, Side& one, Side& other, int more_steps, Seen& s
     ASSERT_EQ(one.memory(), other.memory());
     for (const auto& [queue, completions] : one.seen()) {
         seen.completions += completions.size();
-        seen.failed += static_cast<std::size_t>(std::count_if(completions.begin(), completions.end(), [](const std::string& text) {
-            return text.find("IBV_WC_SUCCESS") == std::string::npos;
-        }));
+        seen.failed +=
+            static_cast<std::size_t>(std::count_if(completions.begin(), completions.end(), [](const std::string& text) {
+                return text.find("IBV_WC_SUCCESS") == std::string::npos;
+            }));
     }
 }
 
@@ -262,7 +271,9 @@ TEST_P(BothWays, GiveTheSame) {
     EXPECT_GT(seen.failed, programs);
 }
 
-INSTANTIATE_TEST_SUITE_P(With, BothWays, ::testing::Values(Shape{}, Shape{.credits = true}, Shape{.coalesced = true}, Shape{true, true}),
+INSTANTIATE_TEST_SUITE_P(With, BothWays,
+                         ::testing::Values(Shape{}, Shape{.credits = true}, Shape{.coalesced = true},
+                                           Shape{true, true}),
                          [](const auto& one) { return name_of(one.param); });
 
 class CoalescedSignals : public ::testing::TestWithParam<bool> {};
@@ -284,7 +295,8 @@ TEST_P(CoalescedSignals, ChangeNothingThatIsSeenButWhen) {
     EXPECT_GT(seen.failed, programs);
 }
 
-INSTANTIATE_TEST_SUITE_P(With, CoalescedSignals, ::testing::Bool(), [](const auto& one) { return name_of({.credits = one.param}); });
+INSTANTIATE_TEST_SUITE_P(With, CoalescedSignals, ::testing::Bool(),
+                         [](const auto& one) { return name_of({.credits = one.param}); });
 
 }  // namespace
 }  // namespace pollcore::testing

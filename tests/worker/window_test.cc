@@ -1,14 +1,15 @@
 // Memory windows at the worker: what a bind names, which key comes of it, and when window and region may go.
-#include <gtest/gtest.h>
-
 #include <array>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
 namespace pollcore::testing {
 namespace {
 
-constexpr int kBindable = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND;
+constexpr int kBindable =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND;
 
 class WorkerWindows : public WorkerFixture {
 protected:

@@ -1,15 +1,15 @@
 // A worker that the test turns by hand, and the requests that a test submits to it.
 //
-// Requests read from `source`, and write and receive into `target`. What a test is about it says where it makes the request, as in
-// write(7, {.flags = 0}), or changes in it before it submits it.
+// Requests read from `source`, and write and receive into `target`. What a test is about it says where it makes the
+// request, as in write(7, {.flags = 0}), or changes in it before it submits it.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "stepped_world.hpp"
 
@@ -35,7 +35,9 @@ struct RecvShape {
 };
 
 /// The flags of requests of which some are signaled and some are not.
-constexpr std::uint8_t signaled_if(bool signaled) { return signaled ? std::uint8_t{kSignaled} : std::uint8_t{0}; }
+constexpr std::uint8_t signaled_if(bool signaled) {
+    return signaled ? std::uint8_t{kSignaled} : std::uint8_t{0};
+}
 
 class WorkerFixture : public ::testing::Test {
 protected:
@@ -61,8 +63,8 @@ protected:
     }
 
     /// Two queue pairs that are connected with each other. The first two of a world are a and b.
-    std::pair<Qp*, Qp*> pair(const SteppedWorld::QpShape& near, const SteppedWorld::QpShape& far, const PathAttributes& path = {},
-                             const PathAttributes& back = {}) {
+    std::pair<Qp*, Qp*> pair(const SteppedWorld::QpShape& near, const SteppedWorld::QpShape& far,
+                             const PathAttributes& path = {}, const PathAttributes& back = {}) {
         Qp& one = world->add_qp(near);
         Qp& other = world->add_qp(far);
         connect(one, other, path, back);
@@ -79,7 +81,9 @@ protected:
         world->connect(other, one, back);
     }
 
-    Buffer& buffer(std::size_t bytes = 8192, int access = SteppedWorld::kAllButBind) { return world->add_buffer(bytes, access); }
+    Buffer& buffer(std::size_t bytes = 8192, int access = SteppedWorld::kAllButBind) {
+        return world->add_buffer(bytes, access);
+    }
 
     [[nodiscard]] WorkRequest write(std::uint64_t tag, const RequestShape& shape = {}) const {
         return {.tag = tag,
@@ -100,7 +104,8 @@ protected:
                 .num_sge = 1};
     }
     [[nodiscard]] WorkRequest recv(std::uint64_t tag, const RecvShape& shape = {}) const {
-        WorkRequest request{.tag = tag, .sge = target->sge(shape.length, shape.to), .opcode = Opcode::recv, .num_sge = 1};
+        WorkRequest request{
+            .tag = tag, .sge = target->sge(shape.length, shape.to), .opcode = Opcode::recv, .num_sge = 1};
         if (shape.srq != nullptr) {
             request.srq = shape.srq->handle();
             request.opcode = Opcode::srq_recv;
@@ -110,8 +115,8 @@ protected:
         return request;
     }
     /// Binds the window to all of `memory`, for writes, under its next key.
-    [[nodiscard]] static WorkRequest bind(std::uint64_t tag, const Qp& qp, const SteppedWorld::Window& window, const Buffer& memory,
-                                          MrHandle region) {
+    [[nodiscard]] static WorkRequest bind(std::uint64_t tag, const Qp& qp, const SteppedWorld::Window& window,
+                                          const Buffer& memory, MrHandle region) {
         return {.tag = tag,
                 .bind = {window.handle(), region, memory.memory.size()},
                 .remote_addr = memory.addr(),
@@ -128,9 +133,13 @@ protected:
         return request;
     }
 
-    Refusal try_submit(const WorkRequest& request, std::uint32_t session) { return world->session(session).try_submit(request); }
+    Refusal try_submit(const WorkRequest& request, std::uint32_t session) {
+        return world->session(session).try_submit(request);
+    }
     Refusal try_submit(const WorkRequest& request) { return try_submit(request, session_of(request)); }
-    void submit(const WorkRequest& request, std::uint32_t session) { ASSERT_EQ(try_submit(request, session), Refusal::none); }
+    void submit(const WorkRequest& request, std::uint32_t session) {
+        ASSERT_EQ(try_submit(request, session), Refusal::none);
+    }
     void submit(const WorkRequest& request) { ASSERT_EQ(try_submit(request), Refusal::none); }
     /// All of them, as one burst.
     void submit(std::span<const WorkRequest> requests) {
@@ -187,14 +196,16 @@ protected:
         world->add_cq(cqe);
     }
     /// Two queue pairs that are connected with each other: the next of `from` and of `to`.
-    void add_pair(const SteppedWorld::QpShape& sender, const SteppedWorld::QpShape& receiver, const PathAttributes& path = {},
-                  const PathAttributes& back = {}) {
+    void add_pair(const SteppedWorld::QpShape& sender, const SteppedWorld::QpShape& receiver,
+                  const PathAttributes& path = {}, const PathAttributes& back = {}) {
         const auto [near, far] = pair(sender, receiver, path, back);
         from.push_back(near);
         to.push_back(far);
     }
 
-    [[nodiscard]] std::uint32_t session_of(const WorkRequest& request) const override { return is_recv(request.opcode) ? kReceiver : kSender; }
+    [[nodiscard]] std::uint32_t session_of(const WorkRequest& request) const override {
+        return is_recv(request.opcode) ? kReceiver : kSender;
+    }
 
     std::vector<Qp*> from;
     std::vector<Qp*> to;

@@ -1,8 +1,8 @@
 // The worker, stepped by hand on the software device: no thread, and nothing happens that was not asked for.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cstring>
+
+#include <gtest/gtest.h>
 
 #include "worker_fixture.hpp"
 
@@ -174,9 +174,13 @@ TEST_F(WorkerTest, RequestsThatCanNeverWorkAreRefusedWithTheirReason) {
     EXPECT_EQ(session.try_submit(write(1), five), Refusal::too_many_sges);
     const std::array<std::byte, 65> long_payload{};
     EXPECT_EQ(session.try_submit_inline(write(1), long_payload), Refusal::inline_too_long);
-    EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1, {.to = 4})), Refusal::misaligned_atomic);
-    EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1, {.length = 4})), Refusal::misaligned_atomic);
-    EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1), std::array{source->sge(4), source->sge(4)}), Refusal::misaligned_atomic);
+    EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1, {.to = 4})),
+              Refusal::misaligned_atomic);
+    EXPECT_EQ(session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1, {.length = 4})),
+              Refusal::misaligned_atomic);
+    EXPECT_EQ(
+        session.try_submit(this->request(Opcode::atomic_fetch_and_add, 1), std::array{source->sge(4), source->sge(4)}),
+        Refusal::misaligned_atomic);
     EXPECT_EQ(session.try_submit(write(1, {.qp = &world->add_qp()})), Refusal::not_connected);
     EXPECT_EQ(session.figures().accepted, 0u);
     EXPECT_EQ(session.figures().refused, 11u);
@@ -265,12 +269,14 @@ TEST_F(WorkerTest, InlinePayloadsOfOneBurstStayApart) {
     for (std::size_t i = 0; i < kLengths.size(); ++i) {
         std::array<std::byte, 64> payload;
         payload.fill(static_cast<std::byte>(i + 1));
-        ASSERT_EQ(world->session().try_submit_inline(write(i, {.to = 64 * i}), {payload.data(), kLengths[i]}), Refusal::none);
+        ASSERT_EQ(world->session().try_submit_inline(write(i, {.to = 64 * i}), {payload.data(), kLengths[i]}),
+                  Refusal::none);
     }
     ASSERT_EQ(world->await(kLengths.size()).size(), kLengths.size());
     for (std::size_t i = 0; i < kLengths.size(); ++i) {
         for (std::size_t at = 0; at < 64; ++at) {
-            EXPECT_EQ(*target->data(64 * i + at), static_cast<std::byte>(at < kLengths[i] ? i + 1 : 0)) << i << ", " << at;
+            EXPECT_EQ(*target->data(64 * i + at), static_cast<std::byte>(at < kLengths[i] ? i + 1 : 0))
+                << i << ", " << at;
         }
     }
 }

@@ -1,5 +1,5 @@
-// A completion channel of the software device: the events of the CQs of one engine, and the bell of the thread that moves
-// it.
+// A completion channel of the software device: the events of the CQs of one engine, and the bell of the thread that
+// moves it.
 //
 // Thread safety: raise() and forget() under the engine's lock, the rest takes it.
 // Invariant: a CQ stands in raised_ once for each of its events that nobody has taken.

@@ -48,10 +48,12 @@ inline void copy_to_memory(std::byte* to, const std::byte* from, std::size_t siz
     }
 }
 
-/// Where writes come in order, whoever waits for one looks at its end: the last word, or the few that are a record's header.
+/// Where writes come in order, whoever waits for one looks at its end: the last word, or the few that are a record's
+/// header.
 inline constexpr std::size_t kLookedAt = 32;
 
-/// The same for the last `looked_at` bytes and more, which somebody may be looking at meanwhile: by words, in their order.
+/// The same for the last `looked_at` bytes and more, which somebody may be looking at meanwhile: by words, in their
+/// order.
 inline void write_to_memory(std::byte* to, const std::byte* from, std::size_t size, std::size_t looked_at) noexcept {
     constexpr std::size_t kWord = sizeof(std::uint64_t);
     if (size > looked_at) {

@@ -1,7 +1,8 @@
 // Wakes the thread of an engine that sleeps on its completion channel. Whoever brings work to the engine rings it.
 //
-// No wake-up is lost: who brings work publishes it and then looks whether the thread sleeps, the thread says that it sleeps
-// and then looks for work, all by sequentially consistent operations, so at least one of them sees the other's (I8, H22).
+// No wake-up is lost: who brings work publishes it and then looks whether the thread sleeps, the thread says that it
+// sleeps and then looks for work, all by sequentially consistent operations, so at least one of them sees the other's
+// (I8, H22).
 //
 // Thread safety: open() before anybody rings, expect(), answer() and rest() by the thread that sleeps, ring() by any.
 #pragma once

@@ -1,11 +1,11 @@
 // Moving an engine: turns, packets off the links, completions, timers.
 #include "device/soft/engine.hpp"
 
-#include "device/soft/channel.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "device/soft/channel.hpp"
 
 namespace pollcore::soft {
 
@@ -145,9 +145,8 @@ bool Engine::path_open(const SoftQp& qp) const noexcept {
 
 bool Engine::has_packets() const noexcept {
     const auto waits = [](const Link& link) { return link.held_until_ns() == 0 && !link.empty_for_sleeper(); };
-    return !failed_ && std::any_of(incoming_.begin(), incoming_.end(), [&](const auto& link) {
-        return waits(link->requests) || waits(link->responses);
-    });
+    return !failed_ && std::any_of(incoming_.begin(), incoming_.end(),
+                                   [&](const auto& link) { return waits(link->requests) || waits(link->responses); });
 }
 
 // ---- completions ----
@@ -181,7 +180,8 @@ void Engine::push_cqe(SoftCq& cq, SoftQp& qp, const ibv_wc& wc, std::uint32_t fr
     if (!cq.held.empty())
         cq.held[slot] = std::exchange(held_, {});
     if (!cq.times.empty())
-        cq.times[slot] = entry.wc.status == IBV_WC_SUCCESS ? now_ns() : std::uint64_t{entry.wc.byte_len} << 32 | entry.wc.vendor_err;
+        cq.times[slot] =
+            entry.wc.status == IBV_WC_SUCCESS ? now_ns() : std::uint64_t{entry.wc.byte_len} << 32 | entry.wc.vendor_err;
 }
 
 /// A completion has come to an armed CQ. One that failed counts as solicited (IBTA 11.4.2.2).

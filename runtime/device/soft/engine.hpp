@@ -1,7 +1,8 @@
 // An engine: the part of the software device that moves when one thread polls.
 //
 // It holds the QPs and CQs of one thread domain, takes packets off the links that lead to it, and does the
-// protocols of its QPs: reliable connections in requester.cc and responder.cc, the others in unreliable.cc. Nothing else moves work: a post only enqueues.
+// protocols of its QPs: reliable connections in requester.cc and responder.cc, the others in unreliable.cc. Nothing
+// else moves work: a post only enqueues.
 //
 // Thread safety: everything but lock(), id() and gid() requires the lock. Two engines meet only in links;
 // an engine never takes another's lock.

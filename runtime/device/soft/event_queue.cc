@@ -119,7 +119,8 @@ void EventQueue::acknowledge(const ibv_async_event& event) noexcept {
     if (object == nullptr)
         return;
     const std::lock_guard guard(mutex_);
-    const auto found = std::find_if(taken_.begin(), taken_.end(), [object](const Queued& taken) { return taken.object == object; });
+    const auto found =
+        std::find_if(taken_.begin(), taken_.end(), [object](const Queued& taken) { return taken.object == object; });
     if (found != taken_.end())
         unused_.splice(unused_.end(), taken_, found);
 }

@@ -44,7 +44,8 @@ private:
         ibv_async_event event;
         const void* object;
     };
-    // So many events may wait or be unacknowledged without memory for them being looked for. One that there is none for is lost.
+    // So many events may wait or be unacknowledged without memory for them being looked for. One that there is none for
+    // is lost.
     static constexpr std::size_t kUsual = 64;
 
     void push(const Queued& queued) noexcept;

@@ -49,11 +49,10 @@ std::uint32_t Fabric::add(Engine& engine) {
         }
         return last_engine_;
     }
-    throw Error(
-        std::errc::not_enough_memory,
-        fmt::format("cannot make a thread domain on software fabric \"{}\": it has {} already, the most that "
-                    "QP numbers can tell apart; close some, or put devices on another fabric",
-                    name_, kEnginesMax - 1));
+    throw Error(std::errc::not_enough_memory,
+                fmt::format("cannot make a thread domain on software fabric \"{}\": it has {} already, the most that "
+                            "QP numbers can tell apart; close some, or put devices on another fabric",
+                            name_, kEnginesMax - 1));
 }
 
 void Fabric::remove(Engine& engine) noexcept {
@@ -69,7 +68,8 @@ void Fabric::remove(Engine& engine) noexcept {
     }
     const Gid gid = bytes(engine.gid());
     // GIDs are never given twice, so the paths of a device that is gone lead nowhere for ever.
-    if (std::none_of(engines_.begin(), engines_.end(), [&](const auto& other) { return bytes(other.second->gid()) == gid; }))
+    if (std::none_of(engines_.begin(), engines_.end(),
+                     [&](const auto& other) { return bytes(other.second->gid()) == gid; }))
         std::erase_if(paths_, [&](const Path& path) { return path.first == gid || path.second == gid; });
     engine.mark_incoming_gone();
     std::erase_if(links_, [&engine](const auto& link) {

@@ -12,12 +12,12 @@ void FaultPlan::add(const SoftFault& fault) {
     const bool has_status = fault.kind == Kind::send || fault.kind == Kind::receive;
     if (fault.nth == 0 || fault.count == 0 || !(fault.probability > 0 && fault.probability <= 1) ||
         (has_status && fault.status == IBV_WC_SUCCESS) || (fault.kind == Kind::delay_packet && fault.delay_ns == 0)) {
-        throw Error(EINVAL,
-                    fmt::format("a planned fault has nth = {}, count = {}, probability = {}, status {} and a delay of {} "
-                                "ns; accepted is nth and count from 1, a probability above 0 and up to 1, a status that "
-                                "is an error, and a delay for packets that are to be late",
-                                fault.nth, fault.count, fault.probability, static_cast<int>(fault.status),
-                                fault.delay_ns));
+        throw Error(
+            EINVAL,
+            fmt::format("a planned fault has nth = {}, count = {}, probability = {}, status {} and a delay of {} "
+                        "ns; accepted is nth and count from 1, a probability above 0 and up to 1, a status that "
+                        "is an error, and a delay for packets that are to be late",
+                        fault.nth, fault.count, fault.probability, static_cast<int>(fault.status), fault.delay_ns));
     }
     const std::lock_guard guard(mutex_);
     planned_.push_back({fault, 0});
@@ -33,8 +33,7 @@ void FaultPlan::clear() {
     armed_.store(0, std::memory_order_relaxed);
 }
 
-std::optional<SoftFault> FaultPlan::meet(Kind kind, std::uint32_t qp_num,
-                                         std::optional<ibv_qp_state> state) noexcept {
+std::optional<SoftFault> FaultPlan::meet(Kind kind, std::uint32_t qp_num, std::optional<ibv_qp_state> state) noexcept {
     const std::lock_guard guard(mutex_);
     std::optional<SoftFault> met;
     for (Planned& planned : planned_) {

@@ -24,15 +24,15 @@ namespace pollcore {
 /// that match, and as many in a row as `count` says.
 struct SoftFault {
     enum class Kind : std::uint8_t {
-        send,             ///< a request posted to a send queue is not carried out and completes with `status`
-        receive,          ///< a receive, counted as posted, completes with `status` when a message arrives for it
-        overrun,          ///< a completion finds its CQ full
-        lose_packet,      ///< a packet that arrives, or rather does not
-        delay_packet,     ///< a packet arrives `delay_ns` late, with all behind it on its link
-        post_send,        ///< a request is refused with `error`, in the middle of its chain if that is where it stands
+        send,          ///< a request posted to a send queue is not carried out and completes with `status`
+        receive,       ///< a receive, counted as posted, completes with `status` when a message arrives for it
+        overrun,       ///< a completion finds its CQ full
+        lose_packet,   ///< a packet that arrives, or rather does not
+        delay_packet,  ///< a packet arrives `delay_ns` late, with all behind it on its link
+        post_send,     ///< a request is refused with `error`, in the middle of its chain if that is where it stands
         post_recv,
-        poll_cq,          ///< ibv_poll_cq, ibv_start_poll or ibv_next_poll fails on a CQ that has something
-        create_pd,        ///< from here on: the call fails with `error`
+        poll_cq,    ///< ibv_poll_cq, ibv_start_poll or ibv_next_poll fails on a CQ that has something
+        create_pd,  ///< from here on: the call fails with `error`
         create_channel,
         create_cq,
         req_notify_cq,
@@ -44,13 +44,13 @@ struct SoftFault {
     };
 
     Kind kind = Kind::send;
-    std::uint32_t qp_num = 0;               ///< only where this QP is concerned, 0: wherever. Not for create_*.
-    std::optional<ibv_qp_state> state = {}; ///< modify: only to this state
-    std::uint64_t nth = 1;                  ///< the first is 1
+    std::uint32_t qp_num = 0;                ///< only where this QP is concerned, 0: wherever. Not for create_*.
+    std::optional<ibv_qp_state> state = {};  ///< modify: only to this state
+    std::uint64_t nth = 1;                   ///< the first is 1
     std::uint64_t count = 1;
-    double probability = 1;                 ///< with which each of those is hit, by the device's fault_seed
+    double probability = 1;  ///< with which each of those is hit, by the device's fault_seed
     ibv_wc_status status = IBV_WC_GENERAL_ERR;
-    int error = 0;                          ///< errno value; 0: EIO
+    int error = 0;  ///< errno value; 0: EIO
     std::uint64_t delay_ns = 0;
 };
 

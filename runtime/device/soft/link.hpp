@@ -63,9 +63,7 @@ public:
     void publish_to_sleeper() noexcept { producer_position_.store(tail_, std::memory_order_seq_cst); }
     /// The consumer has taken all that was published. Acquire only because it is the same load as in
     /// prepare(); a stale "no" is asked again later.
-    [[nodiscard]] bool drained() const noexcept {
-        return consumer_position_.load(std::memory_order_acquire) == tail_;
-    }
+    [[nodiscard]] bool drained() const noexcept { return consumer_position_.load(std::memory_order_acquire) == tail_; }
 
     // ---- consumer ----
 

@@ -4,8 +4,7 @@
 
 namespace pollcore::soft {
 
-MemoryTable::MemoryTable(std::uint32_t regions_max)
-    : regions_max_(regions_max), entries_(regions_max) {
+MemoryTable::MemoryTable(std::uint32_t regions_max) : regions_max_(regions_max), entries_(regions_max) {
     free_.reserve(regions_max);
     for (std::uint32_t index = regions_max; index-- > 0;)
         free_.push_back(index);
@@ -64,8 +63,7 @@ Window* MemoryTable::lock_window(std::uint32_t key) const noexcept {
 }
 
 [[gnu::cold, gnu::noinline]] RemoteMemory MemoryTable::find_window(std::uint32_t key, const ibv_qp& qp,
-                                                                   std::uint64_t address,
-                                                                   std::uint64_t length,
+                                                                   std::uint64_t address, std::uint64_t length,
                                                                    int access) const noexcept {
     Window* window = lock_window(key);
     if (window == nullptr)
@@ -88,8 +86,8 @@ bool MemoryTable::bind(const WindowBind& bind, const ibv_qp& qp) noexcept {
     constexpr int kChange = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     const bool type_2 = window->type == IBV_MW_TYPE_2;
     const int known = kChange | IBV_ACCESS_REMOTE_READ | (type_2 ? IBV_ACCESS_ZERO_BASED : 0);
-    if (window->pd != qp.pd || bind.new_key >> kKeyBits != bind.key >> kKeyBits ||
-        (bind.access & ~known) != 0 || (type_2 && (window->bound || bind.length == 0))) {
+    if (window->pd != qp.pd || bind.new_key >> kKeyBits != bind.key >> kKeyBits || (bind.access & ~known) != 0 ||
+        (type_2 && (window->bound || bind.length == 0))) {
         return false;
     }
     Entry& place = entries_[bind.key >> kKeyBits];
@@ -108,8 +106,8 @@ bool MemoryTable::bind(const WindowBind& bind, const ibv_qp& qp) noexcept {
     const MemoryRegion& region = of.region;
     const std::uint64_t offset = bind.address - region.iova;
     if (region.pd != qp.pd || (region.access & IBV_ACCESS_MW_BIND) == 0 ||
-        ((bind.access & kChange) != 0 && (region.access & IBV_ACCESS_LOCAL_WRITE) == 0) ||
-        offset > region.length || bind.length > region.length - offset) {
+        ((bind.access & kChange) != 0 && (region.access & IBV_ACCESS_LOCAL_WRITE) == 0) || offset > region.length ||
+        bind.length > region.length - offset) {
         return false;
     }
     close(*window);

@@ -91,8 +91,8 @@ public:
 
     /// The byte at [address, address + length) if the key, its PD, its bounds and all bits of `access`
     /// permit it, else null. length is not 0.
-    [[nodiscard]] std::byte* find(std::uint32_t key, const ibv_pd* pd, std::uint64_t address,
-                                  std::uint64_t length, int access) const noexcept {
+    [[nodiscard]] std::byte* find(std::uint32_t key, const ibv_pd* pd, std::uint64_t address, std::uint64_t length,
+                                  int access) const noexcept {
         const std::uint32_t index = key >> kKeyBits;
         if (index >= regions_max_) [[unlikely]]
             return nullptr;

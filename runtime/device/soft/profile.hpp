@@ -38,9 +38,7 @@ inline constexpr SoftProfile kRxeLike{
     .keeps_late_receives = true, .overrun_cq_lives = true, .promises_no_order = true, .has_no_clock = true};
 
 /// As rdma-core's provider for ConnectX, read in its source.
-inline constexpr SoftProfile kMlx5Like{.purges_cqes = true,
-                                       .copies_at_poll = true,
-                                       .failed_poll_loses_batch = true,
-                                       .reuses_qp_numbers = true};
+inline constexpr SoftProfile kMlx5Like{
+    .purges_cqes = true, .copies_at_poll = true, .failed_poll_loses_batch = true, .reuses_qp_numbers = true};
 
 }  // namespace pollcore

@@ -1,5 +1,5 @@
-// The wire of the software device: packets, packet sequence numbers, timers, as InfiniBand has them (IBTA volume 1, chapter 9). Headers are fields of a struct instead of bits, and the
-// payload follows the header in the link.
+// The wire of the software device: packets, packet sequence numbers, timers, as InfiniBand has them (IBTA volume 1,
+// chapter 9). Headers are fields of a struct instead of bits, and the payload follows the header in the link.
 #pragma once
 
 #include <array>
@@ -58,25 +58,20 @@ enum PacketFlag : std::uint8_t {
 };
 
 /// NAK codes, table "NAK codes" of the AETH.
-enum class Nak : std::uint8_t {
-    sequence = 0,
-    invalid_request = 1,
-    remote_access = 2,
-    remote_operational = 3
-};
+enum class Nak : std::uint8_t { sequence = 0, invalid_request = 1, remote_access = 2, remote_operational = 3 };
 
 /// The header in front of each payload. One cache line, so that records in a link stay aligned.
 struct alignas(64) Packet {
     std::uint32_t record_size = 0;  ///< header and payload, rounded up to lines
     std::uint32_t payload_size = 0;
     PacketKind kind = PacketKind::pad;
-    std::uint8_t flags = 0;     ///< PacketFlag bits
-    std::uint8_t syndrome = 0;  ///< nak: Nak; rnr_nak: index of the timer
+    std::uint8_t flags = 0;          ///< PacketFlag bits
+    std::uint8_t syndrome = 0;       ///< nak: Nak; rnr_nak: index of the timer
     std::uint8_t service_level = 0;  ///< datagram
     std::uint32_t dest_qpn = 0;
     std::uint32_t src_qpn = 0;
     std::uint32_t psn = 0;
-    std::uint32_t imm = 0;  ///< as posted: network byte order
+    std::uint32_t imm = 0;   ///< as posted: network byte order
     std::uint32_t rkey = 0;  ///< datagram: the Q_Key
     std::uint64_t va = 0;
     std::uint64_t compare_add = 0;
@@ -84,9 +79,7 @@ struct alignas(64) Packet {
     std::uint32_t dma_length = 0;  ///< of the whole message
 
     [[nodiscard]] std::byte* payload() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
-    [[nodiscard]] const std::byte* payload() const noexcept {
-        return reinterpret_cast<const std::byte*>(this + 1);
-    }
+    [[nodiscard]] const std::byte* payload() const noexcept { return reinterpret_cast<const std::byte*>(this + 1); }
 };
 static_assert(sizeof(Packet) == 64);
 

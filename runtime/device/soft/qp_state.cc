@@ -27,8 +27,7 @@ struct AllowedMove {
 
 constexpr int kConnected = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 constexpr int kRtr = kConnected | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-constexpr int kRts =
-    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kRts = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 constexpr int kInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 constexpr int kUdInit = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 
@@ -114,9 +113,8 @@ struct Check {
     ibv_qp_state to;
 
     [[nodiscard]] Error refuse(const std::string& why) const {
-        return {std::errc::invalid_argument,
-                fmt::format("cannot move queue pair {} on {} from {} to {}: {}", qp.qp_num, device.describe(),
-                            name_of(from), name_of(to), why)};
+        return {std::errc::invalid_argument, fmt::format("cannot move queue pair {} on {} from {} to {}: {}", qp.qp_num,
+                                                         device.describe(), name_of(from), name_of(to), why)};
     }
 
     void masks(int mask) const {
@@ -157,24 +155,23 @@ struct Check {
         if ((mask & IBV_QP_PKEY_INDEX) != 0)
             at_most("pkey_index", attr.pkey_index, 0);
         if ((mask & IBV_QP_ACCESS_FLAGS) != 0) {
-            constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
-                                        IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+            constexpr unsigned kKnown =
+                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
             if ((attr.qp_access_flags & ~kKnown) != 0) {
-                throw refuse(fmt::format("qp_access_flags is {:#x}, accepted are bits of {:#x}",
-                                         attr.qp_access_flags, kKnown));
+                throw refuse(
+                    fmt::format("qp_access_flags is {:#x}, accepted are bits of {:#x}", attr.qp_access_flags, kKnown));
             }
         }
         if ((mask & IBV_QP_PATH_MTU) != 0 && (attr.path_mtu < IBV_MTU_256 || attr.path_mtu > active_mtu)) {
-            throw refuse(
-                fmt::format("path_mtu is {}, accepted is 1 (256 bytes) to {}, what the port has active",
-                            static_cast<int>(attr.path_mtu), static_cast<int>(active_mtu)));
+            throw refuse(fmt::format("path_mtu is {}, accepted is 1 (256 bytes) to {}, what the port has active",
+                                     static_cast<int>(attr.path_mtu), static_cast<int>(active_mtu)));
         }
         if ((mask & IBV_QP_AV) != 0) {
             if (attr.ah_attr.is_global == 0)
                 throw refuse("ah_attr has no GRH; set is_global and grh.dgid");
             if (attr.ah_attr.port_num != device.port()) {
-                throw refuse(fmt::format("ah_attr.port_num is {}, the device has port {}",
-                                         attr.ah_attr.port_num, device.port()));
+                throw refuse(fmt::format("ah_attr.port_num is {}, the device has port {}", attr.ah_attr.port_num,
+                                         device.port()));
             }
             at_most("ah_attr.grh.sgid_index", attr.ah_attr.grh.sgid_index, 0);
         }
@@ -243,8 +240,7 @@ void apply(SoftQp& qp, const ibv_qp_attr& attr, int mask) {
 }  // namespace
 
 void SoftDevice::modify(ibv_qp* base, ibv_qp_attr& attr, int mask) {
-    const std::optional<ibv_qp_state> wanted =
-        (mask & IBV_QP_STATE) != 0 ? std::optional(attr.qp_state) : std::nullopt;
+    const std::optional<ibv_qp_state> wanted = (mask & IBV_QP_STATE) != 0 ? std::optional(attr.qp_state) : std::nullopt;
     meet_fault(SoftFault::Kind::modify, "modify a QP", base, wanted);
     const std::lock_guard guard(control_mutex_);
     require_working("modify a QP");

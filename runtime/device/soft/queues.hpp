@@ -93,15 +93,16 @@ struct alignas(kCacheLine) SoftCq : ibv_cq_ex {
     std::uint32_t capacity = 0;  ///< constant, as asked
     std::uint32_t head = 0;      ///< next to be polled
     std::uint32_t tail = 0;
-    bool dead = false;         ///< overrun
-    bool shown = false;        ///< between ibv_start_poll and ibv_end_poll: the entry at head is the current one
+    bool dead = false;   ///< overrun
+    bool shown = false;  ///< between ibv_start_poll and ibv_end_poll: the entry at head is the current one
     Armed armed = Armed::no;
     bool keeps_more = false;   ///< constant: `held` or `times` is there
     Engine* engine = nullptr;  ///< constant
     // cold
-    OwnLines<std::uint64_t> times;  ///< beside the entries: when each came, in ns of the engine's clock; empty where nobody asked for it
+    OwnLines<std::uint64_t>
+        times;  ///< beside the entries: when each came, in ns of the engine's clock; empty where nobody asked for it
     std::shared_ptr<Engine> engine_owner;
-    std::uint32_t users = 0;  ///< queues of QPs; under the device's control mutex
+    std::uint32_t users = 0;             ///< queues of QPs; under the device's control mutex
     std::shared_ptr<Channel> events_to;  ///< constant; null: it has no channel
     Moderation moderation;
     std::uint32_t events_raised = 0;  ///< and not taken
@@ -130,8 +131,8 @@ struct SendWqe {
     std::uint64_t swap;         ///< bind: the region's lkey, and above it the access flags
     std::uint32_t rkey;         ///< bind: the window's new key; *_inv: the key that ends
     std::uint32_t imm;          ///< bind: the window's key before
-    std::uint32_t length;     ///< of all SGEs; more than kMessageMax stands for "too long"
-    std::uint32_t first_psn;  ///< of the first pass; packets of later passes have the same numbers
+    std::uint32_t length;       ///< of all SGEs; more than kMessageMax stands for "too long"
+    std::uint32_t first_psn;    ///< of the first pass; packets of later passes have the same numbers
     std::uint32_t last_psn;
     std::uint8_t opcode;  ///< ibv_wr_opcode
     std::uint8_t flags;   ///< ibv_send_flags
@@ -216,7 +217,7 @@ struct Requester {
     std::uint8_t retries_left = 0;
     std::uint8_t rnr_retries_left = 0;
     bool waiting_rnr = false;
-    std::uint64_t deadline_ns = 0;  ///< 0: to be set at the next look at the clock
+    std::uint64_t deadline_ns = 0;     ///< 0: to be set at the next look at the clock
     std::uint64_t waits_since_ns = 0;  ///< for the peer's thread, which does not poll; 0: it does not
     // constant from RTS on
     std::uint64_t ack_timeout_ns = 0;  ///< 0: never
@@ -295,9 +296,10 @@ struct alignas(kCacheLine) SoftQp : ibv_qp {
     OwnLines<std::byte> inline_memory;
     OwnLines<Destination> destinations;  ///< UD: one per send slot
     Responder rx;
-    WorkQueue<RecvWqe> rq;       ///< of no use with an SRQ
-    SoftSrq* shared = nullptr;   ///< the SRQ that receives are taken from; constant
-    bool payload_in_cqe = false; ///< small messages wait there: SoftProfile::copies_at_poll, and not QpOptions::foreign_addresses
+    WorkQueue<RecvWqe> rq;      ///< of no use with an SRQ
+    SoftSrq* shared = nullptr;  ///< the SRQ that receives are taken from; constant
+    bool payload_in_cqe =
+        false;  ///< small messages wait there: SoftProfile::copies_at_poll, and not QpOptions::foreign_addresses
     bool receive_taken = false;  ///< with an SRQ: `taken` holds the receive of the message at hand
     bool last_wqe_said = false;  ///< with an SRQ: LAST_WQE_REACHED was raised since it left RESET
     RecvWqe taken{};

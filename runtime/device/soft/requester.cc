@@ -184,8 +184,7 @@ ibv_wc_status Engine::check_local(SoftQp& qp, const SendWqe& wqe) noexcept {
     if ((wqe.flags & IBV_SEND_INLINE) != 0)
         return IBV_WC_SUCCESS;
     const int access = is_read(wqe) ? IBV_ACCESS_LOCAL_WRITE : 0;
-    return allowed(core_.memory, qp.pd, sges_of(qp, qp.tx.cursor), access) ? IBV_WC_SUCCESS
-                                                                           : IBV_WC_LOC_PROT_ERR;
+    return allowed(core_.memory, qp.pd, sges_of(qp, qp.tx.cursor), access) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;
 }
 
 /// A WQE fails in its turn: those before it complete first.
@@ -210,11 +209,10 @@ Engine::Sent Engine::send_packet(SoftQp& qp, SendWqe& wqe) noexcept {
         if (packet == nullptr)
             return Sent::link_full;
         packet->kind = request_kind(wqe);
-        packet->flags =
-            static_cast<std::uint8_t>((tx.cursor_packet == 0 || read ? kFirst : 0) | (last ? kLast : 0) |
-                                      (last && has_imm(wqe) ? kImmediate : 0) |
-                                      (last && wqe.opcode == IBV_WR_SEND_WITH_INV ? kInvalidate : 0) |
-                                      ((wqe.flags & IBV_SEND_SOLICITED) != 0 ? kSolicitedEvent : 0));
+        packet->flags = static_cast<std::uint8_t>((tx.cursor_packet == 0 || read ? kFirst : 0) | (last ? kLast : 0) |
+                                                  (last && has_imm(wqe) ? kImmediate : 0) |
+                                                  (last && wqe.opcode == IBV_WR_SEND_WITH_INV ? kInvalidate : 0) |
+                                                  ((wqe.flags & IBV_SEND_SOLICITED) != 0 ? kSolicitedEvent : 0));
         packet->dest_qpn = qp.dest_qpn;
         packet->src_qpn = qp.qp_num;
         packet->psn = psn;

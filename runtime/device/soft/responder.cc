@@ -179,7 +179,8 @@ void Engine::on_write(SoftQp& qp, const Packet& packet) noexcept {
     }
 
     // Where the order is not promised, those who look at memory look at all of it.
-    write_to_memory(memory.host(), packet.payload(), packet.payload_size, profile().promises_no_order ? packet.payload_size : kLookedAt);
+    write_to_memory(memory.host(), packet.payload(), packet.payload_size,
+                    profile().promises_no_order ? packet.payload_size : kLookedAt);
     if (first)
         rx.offset = 0;
     rx.offset += packet.payload_size;
@@ -419,8 +420,7 @@ std::uint32_t Engine::answer(SoftQp& qp, bool& more) noexcept {
 bool Engine::answer_read(SoftQp& qp, ResponseJob& job, bool& finished) noexcept {
     const std::uint32_t size = std::min(qp.mtu, job.length);
     const RemoteMemory memory =
-        size == 0 ? RemoteMemory()
-                  : core_.memory.find_remote(job.rkey, qp, job.va, job.length, IBV_ACCESS_REMOTE_READ);
+        size == 0 ? RemoteMemory() : core_.memory.find_remote(job.rkey, qp, job.va, job.length, IBV_ACCESS_REMOTE_READ);
     const std::byte* host = memory.host();
     if (size != 0 && host == nullptr) [[unlikely]] {
         // The region went away under the read: what is queued behind it is void.

@@ -82,16 +82,14 @@ SoftDevice::SoftDevice(SoftDeviceOptions options)
     // Work requests hold their SGE count in eight bits, rd_atomic is eight bits in ibv_qp_attr, and jobs are
     // made for twice that; beyond, the tables of QPs would not be of a bounded size.
     if (limits.sges_max > kSgesMax || limits.rd_atomic_max > 255 || limits.qp_depth_max > (1u << 24) ||
-        limits.cqes_max > (1u << 30) || options_.memory_regions_max == 0 ||
-        options_.memory_regions_max >= (1u << 24)) {
+        limits.cqes_max > (1u << 30) || options_.memory_regions_max == 0 || options_.memory_regions_max >= (1u << 24)) {
         throw Error(
             std::errc::invalid_argument,
-            fmt::format(
-                "cannot open software device {}: its limits ask for {} SGEs, {} reads and atomics, queues of "
-                "{}, CQs of {} and {} memory regions; accepted are at most {}, 255, 2^24, 2^30 and 1 to 2^24 "
-                "- 1",
-                name(), limits.sges_max, limits.rd_atomic_max, limits.qp_depth_max, limits.cqes_max,
-                options_.memory_regions_max, kSgesMax));
+            fmt::format("cannot open software device {}: its limits ask for {} SGEs, {} reads and atomics, queues of "
+                        "{}, CQs of {} and {} memory regions; accepted are at most {}, 255, 2^24, 2^30 and 1 to 2^24 "
+                        "- 1",
+                        name(), limits.sges_max, limits.rd_atomic_max, limits.qp_depth_max, limits.cqes_max,
+                        options_.memory_regions_max, kSgesMax));
     }
     auto clock = options_.clock_ns ? options_.clock_ns : steady_now_ns;
     core_ = std::make_unique<soft::DeviceCore>(std::move(clock), options_.memory_regions_max, options_.profile,
@@ -118,7 +116,8 @@ SoftDevice::SoftDevice(SoftDeviceOptions options)
 
 SoftDevice::~SoftDevice() {
     default_engine_.reset();
-    // Those that are left are held by objects that were never destroyed. Others on the fabric are not to meet them without their device.
+    // Those that are left are held by objects that were never destroyed. Others on the fabric are not to meet them
+    // without their device.
     for (const auto& engine : engines()) {
         fabric_->remove(*engine);
     }
@@ -216,8 +215,9 @@ void SoftDevice::require_working(const char* what) const {
 void SoftDevice::require_within(std::string_view what, std::uint64_t asked, std::uint64_t has) const {
     if (asked <= has)
         return;
-    throw Error(std::errc::invalid_argument,
-                fmt::format("cannot make {} {} on {}: the device has at most {}; ask for fewer", asked, what, describe(), has));
+    throw Error(
+        std::errc::invalid_argument,
+        fmt::format("cannot make {} {} on {}: the device has at most {}; ask for fewer", asked, what, describe(), has));
 }
 
 bool SoftDevice::ended(const void* object) const noexcept {
@@ -262,9 +262,9 @@ std::shared_ptr<Engine> SoftDevice::engine_of(ThreadDomain* domain) {
         return default_engine_;
     auto* own = dynamic_cast<SoftThreadDomain*>(domain);
     if (own == nullptr || &own->device() != this) {
-        throw Error(std::errc::invalid_argument,
-                    fmt::format("the thread domain is not one of {}; make one with create_thread_domain()",
-                                describe()));
+        throw Error(
+            std::errc::invalid_argument,
+            fmt::format("the thread domain is not one of {}; make one with create_thread_domain()", describe()));
     }
     return own->engine();
 }

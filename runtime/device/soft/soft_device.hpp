@@ -7,10 +7,10 @@
 //
 // Thread safety: the verbs and all calls of Device from any thread. Threads that use different thread
 // domains share nothing but the links between them.
-// Time: the clock is read only while a timer is armed, and then once in many polls, and for each completion that has a time stamp;
-// advance() steps through the timers exactly.
-// Where the device decides what the specification leaves open:
-//  - destroy() of an object with events, asynchronous or of completions, that were taken and not acknowledged returns EBUSY
+// Time: the clock is read only while a timer is armed, and then once in many polls, and for each completion that has a
+// time stamp; advance() steps through the timers exactly. Where the device decides what the specification leaves open:
+//  - destroy() of an object with events, asynchronous or of completions, that were taken and not acknowledged returns
+//  EBUSY
 //    (ibv_destroy_* would wait, which a single control thread could do for ever); events of it that nobody
 //    has taken are dropped.
 //  - CQEs of a QP that was reset or destroyed stay in their CQ, unless the profile says otherwise.
@@ -92,8 +92,8 @@ public:
     /// make or change something fail with EIO. Destroying works. Raises IBV_EVENT_DEVICE_FATAL. The fault plan is
     /// cleared; what is injected from here on concerns a device that has failed.
     void fail();
-    /// The kernel lets go of the device: as fail(), and then destroying, arming CQs and taking events fail with EIO too.
-    /// What destroy() was called for ends with the device.
+    /// The kernel lets go of the device: as fail(), and then destroying, arming CQs and taking events fail with EIO
+    /// too. What destroy() was called for ends with the device.
     void remove();
     [[nodiscard]] const std::string& fabric_name() const noexcept;
 
@@ -165,7 +165,8 @@ private:
     /// Throws when more is asked for than the device has.
     void require_within(std::string_view what, std::uint64_t asked, std::uint64_t has) const;
     [[nodiscard]] bool ended(const void* object) const noexcept;
-    /// libibverbs keeps an object whose destruction the kernel refused, and may be asked again; here the device keeps it.
+    /// libibverbs keeps an object whose destruction the kernel refused, and may be asked again; here the device keeps
+    /// it.
     template <class T>
     [[nodiscard]] int end(std::unique_ptr<T> object) noexcept {
         if (!removed_)

@@ -38,8 +38,7 @@ int SoftDevice::destroy(ibv_pd* pd) noexcept {
     return end(std::unique_ptr<SoftPd>(own));
 }
 
-ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
-                                    int access) {
+ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, int access) {
     const auto refuse = [&](int error, std::string_view why) {
         return Error(error, fmt::format("cannot register {} bytes by the address {:#x} (access {:#x}) on {}: {}",
                                         length, iova, static_cast<unsigned>(access), describe(), why));
@@ -52,14 +51,13 @@ ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, 
                      "it takes local write, remote read, write and atomic, window bind, and relaxed ordering only");
     }
     if ((access & kRemoteChange) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-        throw refuse(EINVAL,
-                     "remote write and remote atomic need local write too; add IBV_ACCESS_LOCAL_WRITE");
+        throw refuse(EINVAL, "remote write and remote atomic need local write too; add IBV_ACCESS_LOCAL_WRITE");
     }
     if (addr == nullptr || length == 0)
         throw refuse(EINVAL, "there is no memory in it");
     if (length > options_.limits.memory_region_max) {
-        throw refuse(EINVAL, fmt::format("the device takes regions of at most {} bytes",
-                                         options_.limits.memory_region_max));
+        throw refuse(EINVAL,
+                     fmt::format("the device takes regions of at most {} bytes", options_.limits.memory_region_max));
     }
     if (reinterpret_cast<std::uint64_t>(addr) + length < length || iova + length < length) {
         throw refuse(EINVAL, "it ends behind the end of the address space");
@@ -69,10 +67,9 @@ ibv_mr* SoftDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, 
     require_working("register memory");
     const std::uint32_t key = core_->memory.add({pd, static_cast<std::byte*>(addr), iova, length, access});
     if (key == 0) {
-        throw refuse(ENOMEM,
-                     fmt::format("all {} memory regions of the device are taken; deregister some, or raise "
-                                 "memory_regions_max",
-                                 options_.memory_regions_max));
+        throw refuse(ENOMEM, fmt::format("all {} memory regions of the device are taken; deregister some, or raise "
+                                         "memory_regions_max",
+                                         options_.memory_regions_max));
     }
     auto* mr = new SoftMr{};
     mr->context = &context_;

@@ -24,9 +24,8 @@ using soft::SoftSrq;
 
 ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
     if (options.cqe == 0) {
-        throw Error(std::errc::invalid_argument,
-                    fmt::format("cannot make a CQ of 0 entries on {}; ask for 1 to {}", describe(),
-                                options_.limits.cqes_max));
+        throw Error(std::errc::invalid_argument, fmt::format("cannot make a CQ of 0 entries on {}; ask for 1 to {}",
+                                                             describe(), options_.limits.cqes_max));
     }
     require_within("CQ entries", options.cqe, options_.limits.cqes_max);
     if (options.comp_vector >= options_.limits.comp_vectors) {
@@ -53,8 +52,9 @@ ibv_cq* SoftDevice::create_cq(const CqOptions& options) {
         cq->events_to = static_cast<soft::Channel*>(options.channel)->shared_from_this();
         cq->channel = options.channel;
         if (&cq->events_to->engine() != cq->engine) {
-            throw Error(std::errc::invalid_argument,
-                        fmt::format("cannot make a CQ on {}: its completion channel is of another thread domain", describe()));
+            throw Error(
+                std::errc::invalid_argument,
+                fmt::format("cannot make a CQ on {}: its completion channel is of another thread domain", describe()));
         }
     }
     cq->capacity = options.cqe;
@@ -141,14 +141,13 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
     auto* send_cq = options.send_cq == nullptr ? nullptr : &SoftCq::of(*options.send_cq);
     auto* recv_cq = options.recv_cq == nullptr ? nullptr : &SoftCq::of(*options.recv_cq);
     auto* srq = static_cast<SoftSrq*>(options.srq);
-    if (options.pd == nullptr || send_cq == nullptr || recv_cq == nullptr ||
-        send_cq->engine != engine.get() || recv_cq->engine != engine.get()) {
+    if (options.pd == nullptr || send_cq == nullptr || recv_cq == nullptr || send_cq->engine != engine.get() ||
+        recv_cq->engine != engine.get()) {
         throw Error(
             std::errc::invalid_argument,
-            fmt::format(
-                "cannot make a QP on {}: it needs a PD, a send CQ and a receive CQ, and both CQs of the "
-                "QP's own thread domain",
-                describe()));
+            fmt::format("cannot make a QP on {}: it needs a PD, a send CQ and a receive CQ, and both CQs of the "
+                        "QP's own thread domain",
+                        describe()));
     }
     if (srq != nullptr && srq->engine != engine.get()) {
         throw Error(std::errc::invalid_argument,
@@ -191,10 +190,9 @@ ibv_qp* SoftDevice::create_qp(QpOptions& options) {
         if (!qp->engine->add(*qp)) {
             throw Error(
                 std::errc::not_enough_memory,
-                fmt::format(
-                    "cannot make a QP on {}: its thread domain has {} already, the most that QP numbers can "
-                    "tell apart; use another thread domain",
-                    describe(), soft::kQpsPerEngineMax));
+                fmt::format("cannot make a QP on {}: its thread domain has {} already, the most that QP numbers can "
+                            "tell apart; use another thread domain",
+                            describe(), soft::kQpsPerEngineMax));
         }
     }
     pthread_mutex_init(&qp->mutex, nullptr);

@@ -54,9 +54,9 @@ Engine::Sent Engine::send_datagram(SoftQp& qp, SendWqe& wqe) noexcept {
         if (packet == nullptr)
             return Sent::link_full;
         packet->kind = PacketKind::datagram;
-        packet->flags = static_cast<std::uint8_t>(
-            kFirst | kLast | (wqe.opcode == IBV_WR_SEND_WITH_IMM ? kImmediate : 0) |
-            ((wqe.flags & IBV_SEND_SOLICITED) != 0 ? kSolicitedEvent : 0));
+        packet->flags =
+            static_cast<std::uint8_t>(kFirst | kLast | (wqe.opcode == IBV_WR_SEND_WITH_IMM ? kImmediate : 0) |
+                                      ((wqe.flags & IBV_SEND_SOLICITED) != 0 ? kSolicitedEvent : 0));
         packet->service_level = to.service_level;
         packet->dest_qpn = to.qpn;
         packet->src_qpn = qp.qp_num;
@@ -155,13 +155,13 @@ void Engine::on_unacknowledged_send(SoftQp& qp, const Packet& packet) noexcept {
 void Engine::on_datagram(SoftQp& qp, const Packet& packet) noexcept {
     ibv_grh grh;
     std::memcpy(&grh, packet.payload(), kGrh);
-    if (std::memcmp(&grh.dgid, &core_.gid, sizeof(grh.dgid)) != 0 || packet.rkey != qp.attr.qkey ||
-        !take_receive(qp)) {
+    if (std::memcmp(&grh.dgid, &core_.gid, sizeof(grh.dgid)) != 0 || packet.rkey != qp.attr.qkey || !take_receive(qp)) {
         return;
     }
     if (packet.payload_size > qp.receive().length) [[unlikely]]
         return fail_unacknowledged(qp, IBV_WC_LOC_LEN_ERR);
-    if (!scatter(core_.memory, qp.receive_pd(), qp.receive_sges(), 0, packet.payload(), packet.payload_size)) [[unlikely]]
+    if (!scatter(core_.memory, qp.receive_pd(), qp.receive_sges(), 0, packet.payload(), packet.payload_size))
+        [[unlikely]]
         return fail_unacknowledged(qp, IBV_WC_LOC_PROT_ERR);
     ibv_wc wc = received(qp, packet, IBV_WC_RECV);
     wc.byte_len = packet.payload_size;

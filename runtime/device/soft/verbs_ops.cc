@@ -71,7 +71,8 @@ void copy_sges(const ibv_sge* from, std::uint32_t count, ibv_sge* to) noexcept {
     return 0;
 }
 
-/// A bind of a window of either type. The keys are noted as they are now; whether they fit is found when its turn comes.
+/// A bind of a window of either type. The keys are noted as they are now; whether they fit is found when its turn
+/// comes.
 void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const ibv_mw_bind_info& bind) noexcept {
     wqe.imm = window.rkey;
     wqe.rkey = new_key;
@@ -122,8 +123,7 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
 [[nodiscard]] int enqueue(SoftQp& qp, const ibv_send_wr& wr) noexcept {
     if (qp.sq.full())
         return ENOMEM;
-    if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.sges_max ||
-        !known(qp.qp_type, wr.opcode)) {
+    if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > qp.sq.sges_max || !known(qp.qp_type, wr.opcode)) {
         return EINVAL;
     }
     if (wr.opcode == IBV_WR_LOCAL_INV || wr.opcode == IBV_WR_BIND_MW) [[unlikely]]
@@ -170,7 +170,8 @@ void fill_bind(SendWqe& wqe, const ibv_mw& window, std::uint32_t new_key, const 
 }
 
 /// `qp_num` is 0 for an SRQ.
-[[nodiscard]] int enqueue(FaultPlan& faults, std::uint32_t qp_num, WorkQueue<RecvWqe>& rq, const ibv_recv_wr& wr) noexcept {
+[[nodiscard]] int enqueue(FaultPlan& faults, std::uint32_t qp_num, WorkQueue<RecvWqe>& rq,
+                          const ibv_recv_wr& wr) noexcept {
     if (rq.full())
         return ENOMEM;
     if (wr.num_sge < 0 || static_cast<std::uint32_t>(wr.num_sge) > rq.sges_max)

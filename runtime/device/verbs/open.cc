@@ -1,6 +1,5 @@
 // Finding a device, opening it, and learning what it can do.
 #include <fcntl.h>
-#include <infiniband/mlx5dv.h>
 
 #include <algorithm>
 #include <bit>
@@ -11,6 +10,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <infiniband/mlx5dv.h>
 
 #include "device/verbs/verbs_device.hpp"
 #include "device/verbs/verbs_error.hpp"
@@ -80,8 +80,7 @@ std::string why_no_devices() {
 
 ibv_device* find(const DeviceList& list, const std::string& name) {
     const auto names = list.names();
-    const std::string wanted =
-        name.empty() ? std::string("an RDMA device") : fmt::format("RDMA device {}", name);
+    const std::string wanted = name.empty() ? std::string("an RDMA device") : fmt::format("RDMA device {}", name);
     if (names.empty()) {
         // ENOSYS is libibverbs' word for a kernel without RDMA, which to a person is a machine without a
         // device.
@@ -90,9 +89,8 @@ ibv_device* find(const DeviceList& list, const std::string& name) {
     }
     if (name.empty()) {
         if (names.size() > 1) {
-            throw Error(EINVAL,
-                        fmt::format("cannot open an RDMA device without a name: there are {}. Say which",
-                                    fmt::join(names, ", ")));
+            throw Error(EINVAL, fmt::format("cannot open an RDMA device without a name: there are {}. Say which",
+                                            fmt::join(names, ", ")));
         }
         return *list.begin();
     }
@@ -110,8 +108,8 @@ int read_numa_node(const ibv_device& device) {
     return file >> node ? node : -1;
 }
 
-// What Soft-RoCE says for a vendor. Its ibv_next_poll, in rdma-core 44 at least, moves on and gives the lock back when it
-// finds nothing, and the ibv_end_poll that must follow does both again: the CQ then shows old entries as new ones.
+// What Soft-RoCE says for a vendor. Its ibv_next_poll, in rdma-core 44 at least, moves on and gives the lock back when
+// it finds nothing, and the ibv_end_poll that must follow does both again: the CQ then shows old entries as new ones.
 constexpr std::uint32_t kSoftRoceVendor = 0xffffff;
 
 std::uint32_t at_least_zero(int value) {
@@ -138,8 +136,8 @@ VerbsDevice::VerbsDevice(UniqueContext context, std::uint8_t port)
       numa_node_(read_numa_node(*context_->device)) {
     const int flags = ::fcntl(context_->async_fd, F_GETFL);
     if (flags < 0 || ::fcntl(context_->async_fd, F_SETFL, flags | O_NONBLOCK) < 0) {
-        throw verbs_error(
-            errno, fmt::format("cannot make the asynchronous events of RDMA device {} non-blocking", name()));
+        throw verbs_error(errno,
+                          fmt::format("cannot make the asynchronous events of RDMA device {} non-blocking", name()));
     }
     query_limits();
     check_port();
@@ -153,8 +151,7 @@ VerbsDevice::~VerbsDevice() {
 }
 
 std::string VerbsDevice::describe() const {
-    return fmt::format("verbs {} port {} (firmware {})", name(), port(),
-                       firmware_.empty() ? "unknown" : firmware_);
+    return fmt::format("verbs {} port {} (firmware {})", name(), port(), firmware_.empty() ? "unknown" : firmware_);
 }
 
 void VerbsDevice::query_limits() {
@@ -163,16 +160,15 @@ void VerbsDevice::query_limits() {
         throw verbs_error(error, fmt::format("cannot ask RDMA device {} for its limits", name()));
     }
     if (port() < 1 || port() > attr.phys_port_cnt) {
-        throw Error(EINVAL, fmt::format("RDMA device {} has no port {}: its ports are 1 to {}", name(),
-                                        port(), attr.phys_port_cnt));
+        throw Error(EINVAL, fmt::format("RDMA device {} has no port {}: its ports are 1 to {}", name(), port(),
+                                        attr.phys_port_cnt));
     }
     firmware_ = attr.fw_ver;
     limits_.qps_max = at_least_zero(attr.max_qp);
     limits_.cqes_max = at_least_zero(attr.max_cqe);
     limits_.qp_depth_max = at_least_zero(attr.max_qp_wr);
     // A read may have fewer than other work; a limit that holds for all of it is the smaller.
-    limits_.sges_max =
-        at_least_zero(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge);
+    limits_.sges_max = at_least_zero(attr.max_sge_rd > 0 ? std::min(attr.max_sge, attr.max_sge_rd) : attr.max_sge);
     limits_.rd_atomic_max = at_least_zero(std::min(attr.max_qp_rd_atom, attr.max_qp_init_rd_atom));
     limits_.srqs_max = at_least_zero(attr.max_srq);
     limits_.srq_depth_max = at_least_zero(attr.max_srq_wr);
@@ -203,11 +199,10 @@ void VerbsDevice::query_limits() {
 void VerbsDevice::check_port() {
     const ibv_port_attr attr = query_port();
     if (attr.state != IBV_PORT_ACTIVE) {
-        throw Error(
-            ENETDOWN,
-            fmt::format("port {} of RDMA device {} is {}, not active: check its cable and its network "
-                        "interface (`rdma link`, `ip link`)",
-                        port(), name(), ibv_port_state_str(attr.state)));
+        throw Error(ENETDOWN,
+                    fmt::format("port {} of RDMA device {} is {}, not active: check its cable and its network "
+                                "interface (`rdma link`, `ip link`)",
+                                port(), name(), ibv_port_state_str(attr.state)));
     }
 }
 
@@ -229,8 +224,7 @@ std::vector<GidEntry> VerbsDevice::gids() {
     std::vector<ibv_gid_entry> table(at_least_zero(port_attr.gid_tbl_len) * device_attr.phys_port_cnt);
     const ssize_t count = ibv_query_gid_table(context_.get(), table.data(), table.size(), 0);
     if (count < 0) {
-        throw verbs_error(static_cast<int>(-count),
-                          fmt::format("cannot read the GID table of RDMA device {}", name()));
+        throw verbs_error(static_cast<int>(-count), fmt::format("cannot read the GID table of RDMA device {}", name()));
     }
     std::vector<GidEntry> entries;
     for (const auto& entry : std::span(table).first(static_cast<std::size_t>(count))) {

@@ -29,8 +29,7 @@ ibv_pd* VerbsThreadDomain::within(ibv_pd* pd) {
     if (td_ == nullptr) {
         return pd;
     }
-    const auto known =
-        std::find_if(parents_.begin(), parents_.end(), [pd](auto& p) { return p.first == pd; });
+    const auto known = std::find_if(parents_.begin(), parents_.end(), [pd](auto& p) { return p.first == pd; });
     if (known != parents_.end()) {
         return known->second;
     }
@@ -40,16 +39,14 @@ ibv_pd* VerbsThreadDomain::within(ibv_pd* pd) {
     attr.td = td_;
     ibv_pd* parent = ibv_alloc_parent_domain(device_.context(), &attr);
     if (parent == nullptr) {
-        throw verbs_error(errno,
-                          fmt::format("cannot make a parent domain on RDMA device {}", device_.name()));
+        throw verbs_error(errno, fmt::format("cannot make a parent domain on RDMA device {}", device_.name()));
     }
     parents_.emplace_back(pd, parent);
     return parent;
 }
 
 int VerbsThreadDomain::drop(ibv_pd* pd) noexcept {
-    const auto known =
-        std::find_if(parents_.begin(), parents_.end(), [pd](auto& p) { return p.first == pd; });
+    const auto known = std::find_if(parents_.begin(), parents_.end(), [pd](auto& p) { return p.first == pd; });
     if (known == parents_.end()) {
         return 0;
     }

@@ -21,7 +21,8 @@ VerbsChannel::VerbsChannel(ibv_context* context) : channel_(ibv_create_comp_chan
     if (flags < 0 || ::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) < 0) {
         const int error = errno;
         (void)ibv_destroy_comp_channel(channel_);
-        throw verbs_error(error, fmt::format("cannot make a completion channel of RDMA device {} non-blocking", device));
+        throw verbs_error(error,
+                          fmt::format("cannot make a completion channel of RDMA device {} non-blocking", device));
     }
 }
 

@@ -1,7 +1,6 @@
 // Making, changing and destroying the objects of a verbs device.
 #include "device/verbs/verbs_device.hpp"
 
-#include <infiniband/mlx5dv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <infiniband/mlx5dv.h>
 
 #include "device/verbs/thread_domain.hpp"
 #include "device/verbs/verbs_channel.hpp"
@@ -28,8 +28,8 @@ std::string_view state_name(ibv_qp_state state) {
 
 [[noreturn]] void beyond_limit(const std::string& device, std::string_view what, std::uint64_t asked,
                                std::uint64_t available) {
-    throw Error(EINVAL, fmt::format("RDMA device {} cannot give {} {}: it has at most {}", device, asked,
-                                    what, available));
+    throw Error(EINVAL,
+                fmt::format("RDMA device {} cannot give {} {}: it has at most {}", device, asked, what, available));
 }
 
 // What the providers call the counts of RnrCounts, in sysfs.
@@ -38,8 +38,8 @@ struct RnrCounterNames {
     std::string_view sent;
 };
 constexpr std::array kRnrCounters = {
-    RnrCounterNames{"rcvd_rnr_err", "send_rnr_err"},          // rxe
-    RnrCounterNames{"rnr_nak_retry_err", "out_of_buffer"},    // mlx5
+    RnrCounterNames{"rcvd_rnr_err", "send_rnr_err"},        // rxe
+    RnrCounterNames{"rnr_nak_retry_err", "out_of_buffer"},  // mlx5
 };
 
 std::optional<std::uint64_t> read_counter(const std::string& file_name) {
@@ -80,8 +80,7 @@ ibv_pd* VerbsDevice::create_pd() {
 VerbsThreadDomain& VerbsDevice::own(ThreadDomain& domain) const {
     auto* verbs_domain = dynamic_cast<VerbsThreadDomain*>(&domain);
     if (verbs_domain == nullptr || verbs_domain->device() != this) {
-        throw Error(EINVAL,
-                    fmt::format("a thread domain of another device was given to RDMA device {}", name()));
+        throw Error(EINVAL, fmt::format("a thread domain of another device was given to RDMA device {}", name()));
     }
     return *verbs_domain;
 }
@@ -131,15 +130,14 @@ ibv_cq* VerbsDevice::create_extended_cq(const CqOptions& options) {
 // ibv_poll_cq takes the provider's lock whatever the CQ was made with (H6), so only an extended one gains by a domain.
 ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
     if (options.cqe < 1) {
-        throw Error(EINVAL,
-                    fmt::format("a completion queue on RDMA device {} needs at least 1 entry", name()));
+        throw Error(EINVAL, fmt::format("a completion queue on RDMA device {} needs at least 1 entry", name()));
     }
     if (options.cqe > limits_.cqes_max) {
         beyond_limit(name(), "entries in a completion queue", options.cqe, limits_.cqes_max);
     }
     if (options.comp_vector >= limits_.comp_vectors) {
-        throw Error(EINVAL, fmt::format("RDMA device {} has no completion vector {}: its vectors are 0 to {}",
-                                        name(), options.comp_vector, limits_.comp_vectors - 1));
+        throw Error(EINVAL, fmt::format("RDMA device {} has no completion vector {}: its vectors are 0 to {}", name(),
+                                        options.comp_vector, limits_.comp_vectors - 1));
     }
     if (options.domain != nullptr) {
         (void)own(*options.domain);
@@ -150,16 +148,14 @@ ibv_cq* VerbsDevice::create_cq(const CqOptions& options) {
     if (options.device_time && limits_.completion_timestamp_mask == 0) {
         throw Error(EOPNOTSUPP, fmt::format("RDMA device {} has no time stamps in its completions", name()));
     }
-    ibv_cq* cq = options.extended
-                     ? create_extended_cq(options)
-                     : ibv_create_cq(context_.get(), static_cast<int>(options.cqe), options.cq_context,
-                                     options.channel, static_cast<int>(options.comp_vector));
+    ibv_cq* cq = options.extended ? create_extended_cq(options)
+                                  : ibv_create_cq(context_.get(), static_cast<int>(options.cqe), options.cq_context,
+                                                  options.channel, static_cast<int>(options.comp_vector));
     if (cq == nullptr) {
         throw verbs_error(errno,
                           fmt::format("cannot make {} completion queue of {} entries on RDMA device {} (which "
                                       "allows {})",
-                                      options.extended ? "an extended" : "a", options.cqe, name(),
-                                      limits_.cqes_max));
+                                      options.extended ? "an extended" : "a", options.cqe, name(), limits_.cqes_max));
     }
     return cq;
 }
@@ -189,21 +185,22 @@ void VerbsDevice::check_cap(const ibv_qp_cap& cap) const {
         beyond_limit(name(), "work requests in a receive queue", cap.max_recv_wr, limits_.qp_depth_max);
     }
     if (cap.max_send_sge > limits_.sges_max || cap.max_recv_sge > limits_.sges_max) {
-        beyond_limit(name(), "SGEs in a work request", std::max(cap.max_send_sge, cap.max_recv_sge),
-                     limits_.sges_max);
+        beyond_limit(name(), "SGEs in a work request", std::max(cap.max_send_sge, cap.max_recv_sge), limits_.sges_max);
     }
     if (cap.max_inline_data > limits_.inline_max) {
         beyond_limit(name(), "inline bytes in a work request", cap.max_inline_data, limits_.inline_max);
     }
 }
 
-// mlx5 has the NIC put small messages into the CQE by default, and copies them to the SGE's address when the CQ is polled, with the
-// CPU (rdma-core 44, providers/mlx5/cq.c).
+// mlx5 has the NIC put small messages into the CQE by default, and copies them to the SGE's address when the CQ is
+// polled, with the CPU (rdma-core 44, providers/mlx5/cq.c).
 ibv_qp* VerbsDevice::create_untouching_qp(ibv_pd* pd, ibv_qp_init_attr& attr) {
     if (!limits_.foreign_addresses) {
-        throw Error(EOPNOTSUPP, fmt::format("RDMA device {}: of its provider it is not known that it leaves the memory of work requests to "
-                                            "the device, so it serves no attached process",
-                                            name()));
+        throw Error(
+            EOPNOTSUPP,
+            fmt::format("RDMA device {}: of its provider it is not known that it leaves the memory of work requests to "
+                        "the device, so it serves no attached process",
+                        name()));
     }
     if (!mlx5dv_is_supported(context_->device)) {
         return ibv_create_qp(pd, &attr);
@@ -241,25 +238,25 @@ ibv_qp* VerbsDevice::create_qp(QpOptions& options) {
     if (qp == nullptr) {
         const ibv_qp_cap& cap = options.cap;
         throw verbs_error(
-            errno, fmt::format("cannot make a queue pair on RDMA device {} with {} sends of {} SGEs or {} "
-                               "inline bytes, and {} receives of {} SGEs (it allows {} work requests, {} "
-                               "SGEs, {} inline bytes, {} queue pairs, but not always together)",
-                               name(), cap.max_send_wr, cap.max_send_sge, cap.max_inline_data,
-                               cap.max_recv_wr, cap.max_recv_sge, limits_.qp_depth_max, limits_.sges_max,
-                               limits_.inline_max, limits_.qps_max));
+            errno,
+            fmt::format("cannot make a queue pair on RDMA device {} with {} sends of {} SGEs or {} "
+                        "inline bytes, and {} receives of {} SGEs (it allows {} work requests, {} "
+                        "SGEs, {} inline bytes, {} queue pairs, but not always together)",
+                        name(), cap.max_send_wr, cap.max_send_sge, cap.max_inline_data, cap.max_recv_wr,
+                        cap.max_recv_sge, limits_.qp_depth_max, limits_.sges_max, limits_.inline_max, limits_.qps_max));
     }
     options.cap = attr.cap;
     return qp;
 }
 
-// mlx5dv_init_obj only reads a queue pair. It must not be given a CQ: it marks that as the program's own, and then a reset of a queue pair
-// leaves its CQEs there (H1).
+// mlx5dv_init_obj only reads a queue pair. It must not be given a CQ: it marks that as the program's own, and then a
+// reset of a queue pair leaves its CQEs there (H1).
 SendQueueLines VerbsDevice::send_queue_lines(ibv_qp* qp) {
     mlx5dv_qp mlx5{};
     mlx5dv_obj obj{};
     obj.qp = {.in = qp, .out = &mlx5};
-    if (!mlx5dv_is_supported(context_->device) || mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) != 0 || mlx5.sq.stride != SendQueueLines::kBlock ||
-        !std::has_single_bit(mlx5.sq.wqe_cnt)) {
+    if (!mlx5dv_is_supported(context_->device) || mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP) != 0 ||
+        mlx5.sq.stride != SendQueueLines::kBlock || !std::has_single_bit(mlx5.sq.wqe_cnt)) {
         return {};
     }
     return {mlx5.dbrec + MLX5_SND_DBR, mlx5.sq.buf, mlx5.sq.wqe_cnt};
@@ -291,18 +288,15 @@ ibv_srq* VerbsDevice::create_srq(SrqOptions& options) {
     return srq;
 }
 
-ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
-                                     int access) {
+ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova, int access) {
     if (length > limits_.memory_region_max) {
         beyond_limit(name(), "bytes in a memory region", length, limits_.memory_region_max);
     }
     constexpr int kNeedsLocalWrite = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     if ((access & kNeedsLocalWrite) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
-        throw Error(
-            EINVAL,
-            fmt::format("cannot register memory on RDMA device {}: remote write and atomic access need "
-                        "local write access too",
-                        name()));
+        throw Error(EINVAL, fmt::format("cannot register memory on RDMA device {}: remote write and atomic access need "
+                                        "local write access too",
+                                        name()));
     }
     const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     if (reinterpret_cast<std::uintptr_t>(addr) % page != iova % page) {
@@ -314,9 +308,9 @@ ibv_mr* VerbsDevice::register_memory(ibv_pd* pd, void* addr, std::size_t length,
     }
     ibv_mr* mr = ibv_reg_mr_iova(pd, addr, length, iova, static_cast<unsigned int>(access));
     if (mr == nullptr) {
-        throw verbs_error(errno,
-                          fmt::format("cannot register {} bytes by the address {:#x} on RDMA device {} (access flags {:#x})",
-                                      length, iova, name(), access));
+        throw verbs_error(
+            errno, fmt::format("cannot register {} bytes by the address {:#x} on RDMA device {} (access flags {:#x})",
+                               length, iova, name(), access));
     }
     return mr;
 }
@@ -328,8 +322,9 @@ ibv_mw* VerbsDevice::create_mw(ibv_pd* pd, ibv_mw_type type) {
     }
     ibv_mw* window = ibv_alloc_mw(pd, type);
     if (window == nullptr) {
-        throw verbs_error(errno, fmt::format("cannot make a memory window of type {} on RDMA device {} (which allows {})",
-                                             number, name(), limits_.memory_windows_max));
+        throw verbs_error(
+            errno, fmt::format("cannot make a memory window of type {} on RDMA device {} (which allows {})", number,
+                               name(), limits_.memory_windows_max));
     }
     return window;
 }
@@ -344,7 +339,9 @@ ibv_ah* VerbsDevice::create_ah(ibv_pd* pd, ibv_ah_attr& attr) {
     return ah;
 }
 
-void VerbsDevice::find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) { (void)UniqueAh(create_ah(pd, attr), {this}); }
+void VerbsDevice::find_neighbour(ibv_pd* pd, ibv_ah_attr& attr) {
+    (void)UniqueAh(create_ah(pd, attr), {this});
+}
 
 ibv_ah_attr VerbsDevice::way_back(ibv_wc& wc, ibv_grh& grh) {
     ibv_ah_attr attr{};
@@ -359,12 +356,11 @@ ibv_ah_attr VerbsDevice::way_back(ibv_wc& wc, ibv_grh& grh) {
 void VerbsDevice::modify(ibv_qp* qp, ibv_qp_attr& attr, int mask) {
     const ibv_qp_state from = qp->state;
     if (const int error = verbs_result(ibv_modify_qp(qp, &attr, mask)); error != 0) {
-        const std::string change = (mask & IBV_QP_STATE) != 0 ? fmt::format("from {} to {}", state_name(from),
-                                                                            state_name(attr.qp_state))
-                                                              : fmt::format("in {}", state_name(from));
-        throw verbs_error(error,
-                          fmt::format("cannot modify queue pair {} of RDMA device {} {} (attributes {:#x})",
-                                      qp->qp_num, name(), change, mask));
+        const std::string change = (mask & IBV_QP_STATE) != 0
+                                       ? fmt::format("from {} to {}", state_name(from), state_name(attr.qp_state))
+                                       : fmt::format("in {}", state_name(from));
+        throw verbs_error(error, fmt::format("cannot modify queue pair {} of RDMA device {} {} (attributes {:#x})",
+                                             qp->qp_num, name(), change, mask));
     }
 }
 
@@ -372,8 +368,7 @@ ibv_qp_attr VerbsDevice::query(ibv_qp* qp, int mask) {
     ibv_qp_attr attr{};
     ibv_qp_init_attr init{};
     if (const int error = verbs_result(ibv_query_qp(qp, &attr, mask, &init)); error != 0) {
-        throw verbs_error(error,
-                          fmt::format("cannot query queue pair {} of RDMA device {}", qp->qp_num, name()));
+        throw verbs_error(error, fmt::format("cannot query queue pair {} of RDMA device {}", qp->qp_num, name()));
     }
     return attr;
 }

@@ -34,6 +34,8 @@ void Reader::read(Shelf<int>& shelf) {
     shelf.all[1] = 1;
 }
 
-void from_a_header() { three(); }
+void from_a_header() {
+    three();
+}
 
 }  // namespace sample

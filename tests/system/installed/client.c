@@ -1,6 +1,5 @@
 /* The same in C. */
 #include <pollcore/attach.h>
-
 #include <stdio.h>
 
 int main(void) {

@@ -1,8 +1,7 @@
 // A program that could attach.
+#include <cstdio>
 #include <pollcore/attach.hpp>
 #include <pollcore/version.hpp>
-
-#include <cstdio>
 
 int main() {
     pollcore::Session session;

@@ -1,14 +1,15 @@
 // A program with a runtime of its own, which writes within its memory.
+#include <cstdio>
+#include <cstring>
 #include <pollcore/runtime.hpp>
 #include <pollcore/version.hpp>
 
-#include <cstdio>
-#include <cstring>
-
 int main() {
     using namespace pollcore;
-    Runtime runtime(parse_config("[runtime]\nshare_cores = true\n[memory]\nsize = \"16MiB\"\n[[device]]\nname = \"soft0\"\nkind = \"soft\"\n"
-                                 "[[worker]]\nname = \"w\"\nidle = \"yield\"\n", "embedded"));
+    Runtime runtime(parse_config(
+        "[runtime]\nshare_cores = true\n[memory]\nsize = \"16MiB\"\n[[device]]\nname = \"soft0\"\nkind = \"soft\"\n"
+        "[[worker]]\nname = \"w\"\nidle = \"yield\"\n",
+        "embedded"));
     Session session = runtime.open_session();
     MemoryRegion memory = runtime.allocate(4096, {.remote_write = true});
     QueuePair a = runtime.create_queue_pair({.shares = {{.session = &session}}});
@@ -17,8 +18,13 @@ int main() {
     a.connect(b.info());
     b.connect(info);
     std::memcpy(memory.data(), "hello", 6);
-    const WorkRequest request{.tag = 7, .sge = {memory.addr(), 6, memory.lkey()}, .remote_addr = memory.addr() + 64,
-                              .rkey = memory.rkey(), .qp = a.handle(), .opcode = Opcode::rdma_write, .flags = kSignaled,
+    const WorkRequest request{.tag = 7,
+                              .sge = {memory.addr(), 6, memory.lkey()},
+                              .remote_addr = memory.addr() + 64,
+                              .rkey = memory.rkey(),
+                              .qp = a.handle(),
+                              .opcode = Opcode::rdma_write,
+                              .flags = kSignaled,
                               .num_sge = 1};
     if (session.try_submit(request) != Refusal::none) {
         return 1;

@@ -6,10 +6,14 @@ void four();
 
 namespace {
 
-void known_here() { four(); }
+void known_here() {
+    four();
+}
 
 }  // namespace
 
-void of_other_two() { known_here(); }
+void of_other_two() {
+    known_here();
+}
 
 }  // namespace sample
