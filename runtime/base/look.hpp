@@ -3,7 +3,7 @@
 // A look fetches the line from the CPU that is to write it, which then has to fetch it back before it can. So a look
 // that comes too early makes what it waits for come later, by one or two transfers: between CPUs that share no cache
 // that is most of a round trip. Looks close to each other cost more still, since a core begins the next one before it
-// has seen what the last one brought, and starts again when that was news. runtime/README.md has the measurements.
+// has seen what the last one brought, and starts again when that was news. runtime/DECISIONS.md, D16, has the measurements.
 //
 // Thread safety: pure.
 #pragma once

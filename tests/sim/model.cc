@@ -73,7 +73,7 @@ namespace {
     }
 }
 
-/// Refused before it was in any queue: it keeps no order with what is (runtime/README.md), and nothing fails with it.
+/// Refused before it was in any queue: it keeps no order with what is (runtime/DECISIONS.md, D19), and nothing fails with it.
 [[nodiscard]] bool never_queued(Status status) noexcept {
     return status == Status::post_refused || status == Status::request_refused || status == Status::session_closed;
 }
