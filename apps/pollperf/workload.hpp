@@ -69,10 +69,10 @@ enum class Waiting : std::uint8_t {
 }
 
 /// "off, credits, ..."
-[[nodiscard]] inline std::string flow_names() {
+[[nodiscard]] inline std::string flow_names(std::string_view between = ", ") {
     std::string names;
     for (const FlowControl kind : kFlowControls) {
-        names.append(names.empty() ? "" : ", ").append(flow_control_name(kind));
+        names.append(names.empty() ? "" : between).append(flow_control_name(kind));
     }
     return names;
 }

@@ -164,7 +164,7 @@ user=$(of_unit User)
 [[ $(in_root "$root" stat -c '%U:%G %a' /run/pollcore) == "$user:$user 755" ]] || fail "/run/pollcore: $(in_root "$root" stat -c '%U:%G %a' /run/pollcore)"
 field_in "$root" Conffiles pollcored | grep -q "^ $config " || fail "$config is no conffile"
 cmp "$work/$root$config" "$top/config/pollcored.toml"
-[[ -s $work/$root/usr/share/doc/pollcore/config/README.md && -s $work/$root/usr/share/man/man1/pollcored.1.gz ]] || fail 'the manual is not there'
+[[ -s $work/$root/usr/share/doc/pollcore/config/README.md && -s $work/$root/usr/share/man/man1/pollcored.1.gz && -s $work/$root/usr/share/bash-completion/completions/pollcored ]] || fail 'the manual is not there'
 passed "$(in_root "$root" id "$user")"
 
 step="systemd accepts the unit, and does not start it before it is told to"

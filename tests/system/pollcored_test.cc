@@ -63,13 +63,13 @@ protected:
 TEST_F(PollcoredTest, VersionIsPrinted) {
     Process daemon = run({"--version"});
     EXPECT_EQ(daemon.wait(), 0);
-    EXPECT_TRUE(std::regex_match(daemon.out(), std::regex("pollcored \\d+\\.\\d+\\.\\d+\n"))) << daemon.out();
+    EXPECT_TRUE(std::regex_match(daemon.out(), std::regex("pollcored \\d+\\.\\d+\\.\\d+\nbuilt from .+\n.+\nwith libibverbs .+, DPDK .+, fmt .+\n"))) << daemon.out();
 }
 
 TEST_F(PollcoredTest, HelpTellsTheExitCodes) {
     Process daemon = run({"--help"});
     EXPECT_EQ(daemon.wait(), 0);
-    EXPECT_NE(daemon.out().find("Exit codes"), std::string::npos) << daemon.out();
+    EXPECT_NE(daemon.out().find("Exit status"), std::string::npos) << daemon.out();
 }
 
 TEST_F(PollcoredTest, AWrongCommandLineExitsWithTwo) {

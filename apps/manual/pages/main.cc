@@ -1,0 +1,74 @@
+// Writes the manual pages of the programs, and what completes their command lines in bash.
+//
+//   make-manual DIRECTORY CONFIG-FILE      (the configuration that pollcored reads unless it is told)
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "manual/manual.hpp"
+#include "pollcored/daemon_command_line.hpp"
+#include "pollperf/perf_command_line.hpp"
+
+namespace {
+
+using namespace pollcore;
+
+bool write(const std::filesystem::path& file, const std::string& text) {
+    std::ofstream out(file);
+    out << text;
+    out.close();
+    if (!out) {
+        std::fprintf(stderr, "make-manual: cannot write %s\n", file.c_str());
+    }
+    return static_cast<bool>(out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 3) {
+        std::fprintf(stderr, "usage: make-manual DIRECTORY CONFIG-FILE\n");
+        return 2;
+    }
+    const std::filesystem::path directory = argv[1];
+    const daemon::DaemonCommandLine of_daemon(argv[2]);
+    const perf::PerfCommandLine of_perf;
+
+    std::vector<manual::Section> daemon_sections = daemon::DaemonCommandLine::sections();
+    daemon_sections.push_back(
+        {"Files",
+         {{argv[2], "The configuration. Its comments say what each key means, and what it accepts."},
+          {"/run/pollcore/pollcored.sock", "Where processes attach, by the configuration that is installed."}}});
+    const std::vector<manual::Section> perf_sections = perf::PerfCommandLine::sections();
+    const manual::Page pages[] = {
+        {&of_daemon.app,
+         "pollcored",
+         "share RDMA devices among processes",
+         daemon_sections,
+         {"pollperf(1)", "systemctl(1)", "rdma(8)", "ibv_devices(1)"}},
+        {&of_perf.app,
+         "pollperf",
+         "measure RDMA operations",
+         perf_sections,
+         {"pollperf-lat(1)", "pollperf-wake(1)", "pollcored(1)", "ib_send_lat(1)"}},
+        {of_perf.of_lat,
+         "pollperf-lat",
+         "measure the latency of RDMA operations",
+         perf_sections,
+         {"pollperf(1)", "pollcored(1)", "ibv_devices(1)"}},
+        {of_perf.of_wake,
+         "pollperf-wake",
+         "measure what each way to wait costs",
+         perf_sections,
+         {"pollperf(1)", "pollcored(1)"}},
+    };
+    bool written = true;
+    for (const manual::Page& page : pages) {
+        written &= write(directory / (page.name + ".1"), manual::manual_page(page));
+    }
+    for (const CLI::App* program : {&of_daemon.app, &of_perf.app}) {
+        written &= write(directory / program->get_name(), manual::bash_completion(*program));
+    }
+    return written ? 0 : 1;
+}

@@ -1,0 +1,29 @@
+// What pollperf's command line may have on it, for parsing it and for the manual.
+//
+// Thread safety: one thread.
+#pragma once
+
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "command_line.hpp"
+#include "manual/manual.hpp"
+
+namespace pollcore::perf {
+
+struct PerfCommandLine {
+    PerfCommandLine();
+    PerfCommandLine(const PerfCommandLine&) = delete;  // `app` fills the members below
+    PerfCommandLine& operator=(const PerfCommandLine&) = delete;
+
+    [[nodiscard]] static std::vector<manual::Section> sections();
+
+    CLI::App app{"Measures RDMA operations: plain verbs, and through pollcore's workers", "pollperf"};
+    CLI::App* of_lat = nullptr;   ///< subcommand of `app`
+    CLI::App* of_wake = nullptr;  ///< subcommand of `app`
+    LatArguments lat;
+    WakeArguments wake;
+};
+
+}  // namespace pollcore::perf

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The manual: pages that say what --help says, --version, and what bash completes.
+set -euo pipefail
+here=$(dirname "$0")
+# shellcheck source=tests/system/steps.sh
+. "$here/steps.sh"
+running() { :; }
+build=${POLLCORE_BUILD:?the build directory}
+pages=$build/apps/manual/pages
+pollcored=$build/apps/pollcored/pollcored
+pollperf=$build/apps/pollperf/pollperf
+
+step='the pages are man(7) without a fault'
+mandoc -T lint -W error "$pages"/*.1 >"$work/lint.out"
+passed
+
+# PAGE PROGRAM ARGUMENT...: each option, and each exit code, of the help is in the page.
+same_as_help() {
+    local page=$1 text option count=0
+    shift
+    text=$(mandoc -T ascii "$pages/$page" | sed 's,.\x08,,g')
+    "$@" --help >"$work/help.out"
+    while read -r option; do
+        grep -qw -e "$option" <<<"$text" || fail "$page says nothing of $option"
+        count=$((count + 1))
+    done < <(grep -oE -e '^ +(-[A-Za-z],)?--[A-Za-z_-]+' "$work/help.out" | grep -oE -e '--[A-Za-z_-]+')
+    [[ $count -ge ${least:?} ]] || fail "$* --help has $count options only"
+    [[ $text == *'EXIT STATUS'* && $text == *'SEE ALSO'* ]] || fail "$page has not all sections"
+    options="$options $count"
+}
+step='a page has what --help has'
+options=''
+least=5 same_as_help pollcored.1 "$pollcored"
+least=20 same_as_help pollperf-lat.1 "$pollperf" lat
+least=5 same_as_help pollperf-wake.1 "$pollperf" wake
+least=1 same_as_help pollperf.1 "$pollperf"
+passed "options:$options"
+
+step='--version says how a program was built'
+for program in "$pollcored" "$pollperf"; do
+    "$program" --version >"$work/version.out"
+    [[ $(sed -n 1p "$work/version.out") =~ ^[a-z]+\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || fail 'the first line is not name and version'
+    grep -q '^built from [^ ]' "$work/version.out"
+    grep -q '^with libibverbs [0-9.]*, DPDK [0-9.]*, fmt [0-9.]*$' "$work/version.out"
+done
+passed "$(sed -n 2,3p "$work/version.out" | paste -sd' ')"
+
+# WORD...: what bash makes of these words when the last is to be completed.
+complete_words() {
+    COMP_WORDS=("$@")
+    COMP_CWORD=$(($# - 1))
+    "_$1" "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}" 2>"$work/completion.out"
+    echo "${COMPREPLY[*]}"
+}
+# EXPECTED WORD...
+completes() {
+    local expected=$1 got
+    shift
+    got=$(complete_words "$@")
+    [[ $got == "$expected" ]] || fail "'$*' is completed by '$got'"
+}
+step='bash completes subcommands, options, their values and files'
+# shellcheck source=/dev/null
+. "$pages/pollcored"
+# shellcheck source=/dev/null
+. "$pages/pollperf"
+compopt() { :; } # bash has it only while it completes
+touch "$work/some.toml"
+completes 'lat' pollperf la
+[[ $(complete_words pollperf lat --w | tr ' ' '\n' | sort | paste -sd' ') == '--wait --warmup --worker-core' ]]
+completes 'credits' pollperf lat --flow cr
+completes 'spin' pollperf lat --wait sp
+completes "$work/some.toml" pollcored --config "$work/some"
+completes 'warning' pollcored --log-level w
+[[ $(complete_words pollperf lat --device so) == soft0 ]] || fail 'no device'
+completes '' pollperf lat --port ''
+passed
